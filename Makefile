@@ -1,0 +1,47 @@
+# Every target makes its own environment first; nothing needs to be installed before but Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test docs clean help bench-store
+
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# The stamps remember which pyproject.toml an environment was made from, so a second call starts at once.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "FedArena needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing FedArena into $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "Installing what the tests need (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing what the documentation needs (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+run: $(VENV)/.installed  ## Compare FedAvg, FedProx and FedYogi on real users' messages; writes a report
+	@$(BIN)/fedarena suite quickstart
+
+test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2
+
+docs: $(VENV)/.installed-docs  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
+	$(BIN)/python benchmarks/store.py
+
+clean:  ## Remove the environment and everything generated (not runs/)
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,23 @@
+"""FedAvg. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+
+Clients train locally; the server moves to the sample-weighted mean of their models. A server learning rate other than 1
+scales that move (Reddi et al., "Adaptive Federated Optimization", ICLR 2021, call this FedAvg with server SGD).
+"""
+
+from __future__ import annotations
+
+from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.train import Algorithm, Groups
+
+
+@ALGORITHMS.register("fedavg")
+class FedAvg(Algorithm):
+    """Federated averaging with a server learning rate."""
+
+    def __init__(self, *, server_lr: float = 1.0):
+        self.server_lr = server_lr
+
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        """Adds the mean update to the parameters."""
+        update = mean_update["params"]
+        return {"params": {name: p + self.server_lr * update[name] for name, p in state["params"].items()}}

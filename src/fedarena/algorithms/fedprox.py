@@ -1,0 +1,26 @@
+"""FedProx. Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+
+FedAvg whose clients minimize their loss plus mu/2 ||w - w_global||², which keeps them near the global model. The
+gradient of that term, mu (w - w_global), is added to the gradient of the loss.
+"""
+
+from __future__ import annotations
+
+from fedarena.algorithms.fedavg import FedAvg
+from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.models import Tensors
+from fedarena.train import Groups
+
+
+@ALGORITHMS.register("fedprox")
+class FedProx(FedAvg):
+    """Federated averaging with a proximal term of strength `mu`."""
+
+    def __init__(self, *, mu: float = 0.01, server_lr: float = 1.0):
+        super().__init__(server_lr=server_lr)
+        self.mu = mu
+
+    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+        """Pulls the parameters towards the global model."""
+        start = broadcast["params"]
+        return {name: g + self.mu * (params[name] - start[name]) for name, g in grad.items()}

@@ -1,0 +1,81 @@
+"""FedArena from Python: the same settings as on the command line, and results as tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from rich.console import Console
+
+from fedarena.config import resolve_settings
+from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.progress import ProgressBars
+from fedarena.report import accuracy_figure, write_report
+from fedarena.rundata import RunData, load_run
+
+DEFAULT_RUNS_FOLDER = Path("runs")
+
+
+class Result(RunData):
+    """A run's tables (`rounds`, `clients`, `timings`: Arrow tables; ``.to_pandas()`` converts), summary and plots."""
+
+    def plot(self) -> go.Figure:
+        """Accuracy over rounds with the spread over clients."""
+        return accuracy_figure([self])
+
+    def write_report(self, path: Path | str | None = None) -> Path:
+        """Writes the HTML report, by default as ``report.html`` in the run folder."""
+        return write_report([self], Path(path) if path else self.path / "report.html")
+
+    def __repr__(self) -> str:
+        final = self.summary.get("final") or {}
+        return f"<Result {self.name!r} {self.status}, accuracy {final.get('accuracy', float('nan')):.4f}, {self.path}>"
+
+
+def run(
+    settings: Mapping[str, Any] | None = None,
+    /,
+    *,
+    runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
+    progress: bool = True,
+    **more: Any,
+) -> Result:
+    """Runs one experiment in a new folder and returns its results.
+
+    Settings are those of the configuration, nested or with dotted keys; what is not set has its default.
+
+    >>> result = run(federation="digits", algorithm={"name": "fedprox", "mu": 0.1}, rounds=3)  # doctest: +SKIP
+    >>> result.rounds.to_pandas()["accuracy"]  # doctest: +SKIP
+    """
+    config = resolve_settings(settings, more)
+    with _observing(progress) as observer:
+        return _finish(start_run(config, Path(runs_folder), observer))
+
+
+def resume(folder: Path | str, *, progress: bool = True) -> Result:
+    """Goes on with a run that was stopped, and returns its results."""
+    with _observing(progress) as observer:
+        return _finish(resume_run(Path(folder), observer))
+
+
+def load(folder: Path | str) -> Result:
+    """The results of a run that is on disk, finished or not."""
+    return Result(**vars(load_run(Path(folder))))
+
+
+def _finish(data: RunData) -> Result:
+    result = Result(**vars(data))
+    result.write_report()
+    return result
+
+
+@contextmanager
+def _observing(progress: bool) -> Iterator[Observer]:
+    if progress:
+        with ProgressBars(Console(stderr=True)) as bars:
+            yield bars
+    else:
+        yield Observer()

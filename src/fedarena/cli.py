@@ -1,0 +1,290 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedarena import __version__
+from fedarena.errors import BadInputError, FedArenaError
+
+if TYPE_CHECKING:
+    from fedarena.api import Result
+    from fedarena.rundata import RunData
+
+main = typer.Typer(
+    name="fedarena",
+    help="How would a federated learning method really do? Benchmarks on real users' data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+screen = Console()
+messages = Console(stderr=True)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings, for example: rounds=10 algorithm=fedprox algorithm.mu=0.1"
+    ),
+]
+
+
+# Columns of the final table in the order in which they get room on a narrow screen.
+_BY_IMPORTANCE = (
+    *("accuracy", "status", "by client", "worst decile", "loss", "time", "traffic", "compute"),
+    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
+)
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end; treated like Ctrl-C, but the exit code tells the difference."""
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def command(function: Command) -> Command:
+    """Registers a command whose errors end as one sentence and an exit code."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        signal.signal(signal.SIGTERM, _raise_terminated)
+        try:
+            function(*args, **kwargs)
+        except FedArenaError as error:
+            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt as error:
+            messages.print("Stopped. Finished rounds are saved.", highlight=False)
+            raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
+
+    main.command(function.__name__.rstrip("_"))(wrapped)
+    return function
+
+
+@main.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        screen.print(f"fedarena {__version__}", highlight=False)
+        raise typer.Exit()
+
+
+@command
+def run(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.yaml] [KEY=VALUE]...",
+            help="A configuration file, and settings that override it, for example: rounds=10 algorithm=fedprox",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Show the complete configuration with every default, and stop."),
+    ] = False,
+    runs: RunsFolder = Path("runs"),
+) -> None:
+    """Run one experiment; without a file, the built-in quickstart."""
+    from fedarena.config import parse_overrides, read_settings, resolve_settings
+
+    arguments = list(settings or [])
+    from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
+    config = resolve_settings(from_file, parse_overrides(arguments))
+    if print_config:
+        screen.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
+        return
+    from fedarena import api
+
+    _show(api.run(config.to_dict(), runs_folder=runs))
+
+
+@command
+def resume(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> None:
+    """Go on with a run that was stopped; the result is the same as if it never had been."""
+    from fedarena import api
+
+    _show(api.resume(folder))
+
+
+@command
+def suite(
+    source: Annotated[str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a built-in suite.")],
+    settings: Settings = None,
+    runs: RunsFolder = Path("runs"),
+) -> None:
+    """Run a matrix of settings and seeds; runs that are finished already are kept, stopped ones go on."""
+    from fedarena.config import parse_overrides
+    from fedarena.progress import ProgressBars
+    from fedarena.report import write_report
+    from fedarena.rundata import load_runs
+    from fedarena.suite import read_suite, run_suite
+
+    plan = read_suite(source, parse_overrides(settings or []))
+    folder = runs / plan.name
+    screen.print(f"Suite [bold]{escape(plan.name)}[/]: {len(plan.runs)} runs in {escape(str(folder))}", highlight=False)
+    with ProgressBars(messages) as bars:
+        failures = run_suite(plan, runs, bars, bars.announce)
+    results = load_runs([folder / name for name in plan.runs])
+    for result in results:
+        write_report([result], result.path / "report.html")
+    _print_table(results)
+    path = write_report(results, folder / "report.html", title=plan.name)
+    screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
+    for failure in failures:
+        messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@command
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    output: Output = None,
+) -> None:
+    """Compare runs in one self-contained HTML file."""
+    from fedarena.report import write_report
+    from fedarena.rundata import load_runs
+
+    results = load_runs(folders)
+    _print_table(results)
+    path = write_report(results, output or (folders[0] if len(folders) == 1 else Path()) / "report.html")
+    screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
+
+
+@command
+def describe(
+    federation: Annotated[
+        str, typer.Argument(metavar="FEDERATION", help="A federation's name, or the folder of a store.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Options of the federation, for example: partition=dirichlet partition.alpha=0.1",
+        ),
+    ] = None,
+    output: Output = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Also check every byte against its checksum.")] = False,
+) -> None:
+    """Show who is in a federation: a table, and a picture of clients' sizes and label mixes."""
+    from fedarena.config import NAMED_PARTS, merge, parse_overrides
+    from fedarena.data import describe as describe_federation
+    from fedarena.data import load_federation
+    from fedarena.options import resolve_part
+    from fedarena.report import federation_figure, write_picture
+
+    is_store = Path(federation).is_dir()
+    part = {"name": "store", "path": federation} if is_store else {"name": federation}
+    options = resolve_part(NAMED_PARTS["federation"], merge(part, parse_overrides(settings or [])), "federation")
+    name = options.pop("name")
+    with messages.status(f"Reading {federation}") as status:
+        opened = load_federation(name, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
+        if verify:
+            opened.verify()
+        statistics = describe_federation(opened)
+    screen.print(statistics_table(statistics))
+    path = write_picture(federation_figure(statistics), output or Path(f"{opened.name}.html"))
+    screen.print(f"Picture: {path}", highlight=False, soft_wrap=True)
+
+
+@command
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(metavar="[KIND]", help="federations, models, algorithms, engines, partitioners or suites"),
+    ] = None,
+) -> None:
+    """Show what there is to choose from, with options and defaults."""
+    from fedarena.config import NAMED_PARTS
+    from fedarena.data import PARTITIONERS
+    from fedarena.registry import nearest
+    from fedarena.suite import builtin_suites
+
+    registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()} | {"partitioners": PARTITIONERS}
+    kinds = [*registries, "suites"]
+    if kind is not None and kind not in kinds:
+        raise BadInputError(f"There is nothing of the kind {kind!r} to list; {nearest(kind, kinds)}")
+    for shown in kinds if kind is None else [kind]:
+        table = Table(title=shown, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        if shown == "suites":
+            for name, path in builtin_suites().items():
+                table.add_row(f"[bold]{name}[/]", path.read_text().partition("\n")[0].removeprefix("# "))
+        else:
+            for name in registries[shown].names():
+                part = registries[shown].get(name)
+                summary = (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+                table.add_row(f"[bold]{name}[/]", escape(summary) + _options(part))
+        screen.print(table)
+
+
+def _options(part: Callable[..., Any]) -> str:
+    """The options of a part with their defaults, one line."""
+    options = [
+        f"{p.name}={p.default}" if p.default is not p.empty else p.name
+        for p in inspect.signature(part).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    ]
+    return escape("\n" + " ".join(options)).replace("\n", "\n[dim]") + "[/]" if options else ""
+
+
+def _show(result: Result) -> None:
+    """The end of a single run: its scores, and where to look."""
+    _print_table([result])
+    screen.print(f"Run folder: {result.path}\nReport: {result.path / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _print_table(results: Sequence[RunData]) -> None:
+    """The final scores, one method per row, with the score of knowing nothing below them."""
+    from fedarena.report import FINAL_COLUMNS, final_table
+
+    rows = final_table(results)
+    cells = {column.title: [column.text(row) for row in rows] for column in FINAL_COLUMNS}
+    room = screen.width - max(len(row.label) for row in rows) - 4
+    shown = set()
+    for title in _BY_IMPORTANCE:
+        if title == "status" and all(row.finished for row in rows):
+            continue
+        room -= max(map(len, [title, *cells[title]])) + 3
+        if room < 0:
+            break
+        shown.add(title)
+    columns = [column for column in FINAL_COLUMNS if column.title in shown]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method", style="bold", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        texts = [
+            f"[bold green]{escape(cells[column.title][number])}[/]"
+            if row.label in column.best(rows)
+            else escape(cells[column.title][number])
+            for column in columns
+        ]
+        table.add_row(escape(row.label), *texts)
+    screen.print(table)
+    for rule in dict.fromkeys(_baseline(result) for result in results):
+        screen.print(rule, highlight=False, markup=False)
+
+
+def _baseline(result: RunData) -> str:
+    baseline = result.summary.get("baseline")
+    return f"Baseline, {baseline['rule']}: accuracy {baseline['accuracy']:.3f}" if baseline else ""

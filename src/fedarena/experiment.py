@@ -1,0 +1,223 @@
+"""An experiment: a configuration put together, run, recorded, and continued where it stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedarena import streams
+from fedarena.algorithms import ALGORITHMS
+from fedarena.baseline import most_frequent_label
+from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
+from fedarena.data import Federation, load_federation
+from fedarena.environment import describe_environment
+from fedarena.errors import BadInputError, DamagedFileError, RunFailedError
+from fedarena.models import MODELS, DataSpec, Task, build_model, default_model, make_task
+from fedarena.options import resolve_part
+from fedarena.recorder import CONFIG_FILE, Recorder, check_new
+from fedarena.rundata import RunData, load_run
+from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
+from fedarena.summary import summarize
+from fedarena.train import ENGINES, LocalTraining, count_training_flops
+from fedarena.train.engine import IntArray, Part
+
+
+class Observer:
+    """Is told what happens during a run; a progress bar overrides what it wants to show."""
+
+    def preparing(self, fraction: float, message: str) -> None:
+        """The federation is being built."""
+
+    def warned(self, message: str) -> None:
+        """Something the user should know, though the run goes on."""
+
+    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
+        """Rounds begin, or go on after those that are done."""
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        """A round is done and recorded."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run that is ready to start: every part is built and fits the others."""
+
+    config: RunConfig  # complete: the model is named, too
+    federation: Federation
+    simulation: Simulation
+    baseline: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+def prepare(config: RunConfig, observer: Observer) -> Experiment:
+    """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
+    options = dict(config.federation)
+    federation = load_federation(options.pop("name"), options, observer.preparing)
+    spec = data_spec(federation)
+    if config.model["name"] == AUTOMATIC_MODEL:
+        config = config.model_copy(update={"model": resolve_part(MODELS, default_model(spec), "model")})
+    warnings: list[str] = []
+    training_clients = _training_clients(federation, warnings)
+    if config.cohort > len(training_clients):
+        raise BadInputError(
+            f"cohort is {config.cohort}, but the federation {federation.name!r} has only "
+            f"{len(training_clients)} clients to train on; choose a cohort of at most that many"
+        )
+    evaluation_clients = _evaluation_clients(federation, config)
+    options = dict(config.model)
+    task = make_task(build_model(options.pop("name"), spec, options, config.seed), spec)
+    options = dict(config.algorithm)
+    algorithm = ALGORITHMS.get(options.pop("name"))(**options)
+    local = LocalTraining(**config.local.model_dump())
+    options = dict(config.engine)
+    engine = ENGINES.get(options.pop("name"))(task, algorithm, local, federation, config.seed, **options)
+    simulation = Simulation(
+        seed=config.seed,
+        rounds=config.rounds,
+        cohort=config.cohort,
+        task=task,
+        algorithm=algorithm,
+        engine=engine,
+        training_clients=training_clients,
+        evaluation_clients=evaluation_clients,
+        evaluation_part=config.evaluation.split,
+        evaluate_every=config.evaluation.every,
+        flops_per_sample=_flops_per_sample(task, federation, training_clients[0]),
+        client_ids=federation.client_ids,
+    )
+    baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
+    return Experiment(config, federation, simulation, baseline, warnings)
+
+
+def data_spec(federation: Federation) -> DataSpec:
+    """The form of a federation's samples, as models want to know it."""
+    task = federation.task
+    if task.kind == "next_token":
+        length = federation.columns["tokens"].shape[0] - 1
+        return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown)
+    if task.kind == "classification":
+        return DataSpec("classification", task.classes, federation.columns["x"].shape)
+    raise BadInputError(f"The federation {federation.name!r} holds a {task.kind} task, which no model is made for yet")
+
+
+def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
+    clients = federation.clients("train")
+    useful = clients[federation.counts(clients, "train") > 0]
+    if len(useful) == 0:
+        raise BadInputError(f"No client of the federation {federation.name!r} has a training sample")
+    if len(useful) < len(clients):
+        empty = len(clients) - len(useful)
+        warnings.append(f"{empty:,} of {len(clients):,} clients have no training sample and are never invited")
+    return useful
+
+
+def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
+    split: Part = config.evaluation.split
+    clients = federation.clients("train" if split == "train" else "all")
+    clients = clients[federation.counts(clients, split) > 0]
+    if len(clients) == 0:
+        raise BadInputError(
+            f"The federation {federation.name!r} has no {split} samples to evaluate on; "
+            "choose another evaluation.split, or fractions of the federation that leave some"
+        )
+    most = config.evaluation.max_clients
+    if most is not None and most < len(clients):
+        chosen = streams.generator(config.seed, "evaluation clients").choice(clients, most, replace=False)
+        clients = np.sort(chosen)
+    return clients
+
+
+def _flops_per_sample(task: Task, federation: Federation, client: int) -> float:
+    columns = federation.samples([client], "train").columns
+    batch = task.batch({name: torch.from_numpy(values[:1].copy()) for name, values in columns.items()})
+    params = {name: p.detach() for name, p in task.module.named_parameters()}
+    return count_training_flops(task, params, batch)
+
+
+def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = None) -> RunData:
+    """Runs a configuration in the new folder ``runs_folder/<name>`` and returns what it left there."""
+    observer = observer or Observer()
+    name = config.name or _free_name(config, runs_folder)
+    folder = runs_folder / name
+    check_new(folder)  # before building the experiment, which may take a while
+    experiment = prepare(config.model_copy(update={"name": name}), observer)
+    environment = describe_environment() | {
+        "seed": config.seed,
+        "federation_fingerprint": experiment.federation.fingerprint,
+    }
+    recorder = Recorder.create(folder, experiment.config.to_yaml(), environment, experiment.simulation.task.metrics)
+    return _execute(experiment, recorder, None, observer)
+
+
+def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
+    """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
+    observer = observer or Observer()
+    if not (folder / CONFIG_FILE).exists():
+        raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+    if (folder / "summary.json").exists():
+        run = load_run(folder)
+        if run.status == "finished":
+            return run
+    experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
+    _check_same_data(experiment.federation, folder)
+    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.task.metrics)
+    return _execute(experiment, recorder, snapshot, observer)
+
+
+def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | None, observer: Observer) -> RunData:
+    simulation = experiment.simulation
+    rounds_done = snapshot.round if snapshot else 0
+    recorder.log(f"started after round {rounds_done} of {simulation.rounds}")
+    for warning in experiment.warnings:
+        recorder.log(f"warning: {warning}")
+        observer.warned(warning)
+    observer.started(experiment, recorder.folder, rounds_done)
+    ids = experiment.federation.client_ids(simulation.evaluation_clients)
+    try:
+        for outcome in simulate(simulation, snapshot):
+            recorder.record(outcome, ids)
+            observer.finished_round(outcome)
+    except KeyboardInterrupt:
+        _close(experiment, recorder, "interrupted", "stopped by the user")
+        raise
+    except RunFailedError as error:
+        if recorder.writable:
+            _close(experiment, recorder, error.status, str(error))
+        raise
+    _close(experiment, recorder, "finished", None)
+    return load_run(recorder.folder)
+
+
+def _close(experiment: Experiment, recorder: Recorder, status: str, message: str | None) -> None:
+    recorder.log(status if message is None else f"{status}: {message}")
+    summary = summarize(experiment.config, experiment.baseline, recorder.read_tables(), status, message)
+    recorder.close(summary)
+
+
+def _free_name(config: RunConfig, runs_folder: Path) -> str:
+    """A name that says what the run is, with a number if it is not the first."""
+    plain = [str(part["name"]).rpartition(":")[2] for part in (config.federation, config.algorithm)]
+    name = "-".join([*plain, f"seed{config.seed}"])
+    number, candidate = 1, name
+    while (runs_folder / candidate).exists():
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def _check_same_data(federation: Federation, folder: Path) -> None:
+    path = folder / "environment.json"
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))["federation_fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
+    if recorded != federation.fingerprint:
+        raise BadInputError(
+            f"The federation {federation.name!r} is not the one that the run {folder} began with "
+            f"(fingerprint {federation.fingerprint} instead of {recorded}), so the run cannot go on"
+        )

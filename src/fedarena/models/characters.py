@@ -1,0 +1,70 @@
+"""Character models: every position of a sequence predicts the next character."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedarena.models.spec import DataSpec
+from fedarena.models.zoo import MODELS, require
+
+
+class WindowModel(nn.Module):
+    """Predicts from the last `context` tokens with one hidden layer (Bengio et al., 2003): matrix products only."""
+
+    def __init__(self, vocabulary: int, context: int, embedding: int, hidden: int):
+        super().__init__()
+        self.context = context
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.window = nn.Linear(context * embedding, hidden)
+        self.output = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits ``[sequences, length, vocabulary]``; position i sees tokens up to i."""
+        embedded = F.pad(self.embed(tokens), (0, 0, self.context - 1, 0))
+        length = tokens.shape[-1]
+        windows = torch.cat([embedded[..., i : i + length, :] for i in range(self.context)], -1)
+        logits: Tensor = self.output(torch.relu(self.window(windows)))
+        return logits
+
+
+@MODELS.register("char_mlp")
+def char_mlp(spec: DataSpec, *, context: int = 8, embedding: int = 16, hidden: int = 128) -> nn.Module:
+    """Embeds the last `context` characters, scores the next one with a hidden layer; trains in minutes on a CPU."""
+    require(spec.kind == "next_token", "char_mlp", "a next-token federation", spec)
+    return WindowModel(spec.classes, context, embedding, hidden)
+
+
+class LSTMLayer(nn.Module):
+    """A long short-term memory layer written as matrix products, which lets many clients' layers run as one."""
+
+    def __init__(self, inputs: int, hidden: int):
+        super().__init__()
+        self.hidden = hidden
+        self.input = nn.Linear(inputs, 4 * hidden)
+        self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Hidden states ``[sequences, length, hidden]`` for ``[sequences, length, inputs]``, from a zero state."""
+        projected = self.input(x)  # all positions at once; only the recurrence is sequential
+        hidden = cell = projected.new_zeros(projected.shape[0], self.hidden)
+        states = []
+        for position in projected.unbind(1):
+            gates = position + self.recurrent(hidden)
+            enter, forget, candidate, leave = gates.chunk(4, -1)
+            cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+            hidden = torch.sigmoid(leave) * torch.tanh(cell)
+            states.append(hidden)
+        return torch.stack(states, 1)
+
+
+@MODELS.register("lstm")
+def lstm(spec: DataSpec, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
+    """LEAF's model for Shakespeare: embedding 8, two LSTM layers of 256, output scored against the vocabulary."""
+    require(spec.kind == "next_token", "lstm", "a next-token federation", spec)
+    widths = [embedding] + [hidden] * layers
+    stack = [LSTMLayer(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
+    return nn.Sequential(nn.Embedding(spec.classes, embedding), *stack, nn.Linear(hidden, spec.classes))

@@ -1,0 +1,43 @@
+"""Convolutional networks for small images."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedarena.models.spec import DataSpec
+from fedarena.models.zoo import MODELS, require
+
+
+def _two_convolutions(
+    model: str, spec: DataSpec, kernel_size: int, channels: tuple[int, int], hidden: int
+) -> nn.Module:
+    require(spec.is_image, model, "images (channels, height, width)", spec)
+    image_channels, height, width = spec.input_shape
+    require(min(height, width) >= 4, model, "images of at least 4 x 4", spec)
+    return nn.Sequential(
+        nn.Conv2d(image_channels, channels[0], kernel_size, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(channels[0], channels[1], kernel_size, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(channels[1] * (height // 4) * (width // 4), hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, spec.classes),
+    )
+
+
+@MODELS.register("cnn")
+def cnn(spec: DataSpec, *, channels: tuple[int, int] = (32, 64), hidden: int = 128) -> nn.Module:
+    """Two 3x3 convolutions with pooling and one hidden layer: small enough for many clients at once."""
+    return _two_convolutions("cnn", spec, kernel_size=3, channels=channels, hidden=hidden)
+
+
+@MODELS.register("leaf_cnn")
+def leaf_cnn(spec: DataSpec, *, hidden: int = 2048) -> nn.Module:
+    """LEAF's model for FEMNIST: two 5x5 convolutions (32 and 64 channels) with pooling, a dense layer of 2,048.
+
+    6.6 million parameters on 28 x 28 images with 62 classes.
+    """
+    return _two_convolutions("leaf_cnn", spec, kernel_size=5, channels=(32, 64), hidden=hidden)

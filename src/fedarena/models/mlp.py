@@ -1,0 +1,22 @@
+"""Multi-layer perceptron."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+from torch import nn
+
+from fedarena.models.spec import DataSpec
+from fedarena.models.zoo import MODELS, require
+
+
+@MODELS.register("mlp")
+def mlp(spec: DataSpec, *, hidden: tuple[int, ...] = (200,)) -> nn.Module:
+    """Fully connected ReLU layers on the flattened features; `hidden` are their widths."""
+    require(spec.kind == "classification", "mlp", "a classification federation", spec)
+    widths = (prod(spec.input_shape), *hidden)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], spec.classes))

@@ -1,0 +1,106 @@
+"""Tasks: what a model is trained for and how it is scored, as functions of (parameters, batch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedarena.models.spec import DataSpec
+
+Tensors = dict[str, Tensor]
+
+
+class Task(Protocol):
+    """A model with its loss and metrics.
+
+    `loss` is the mean over the predictions of a batch. `measure` gives sums per sample, so that any grouping (per
+    client, over all) is a plain sum: for every metric a vector ``[samples]``, and under ``"count"`` the number of
+    predictions.
+    """
+
+    module: nn.Module
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics: the first is the loss, the second is the one that reports lead with."""
+
+    def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
+        """The columns of a federation as the inputs ``x`` and targets ``y`` of the model."""
+
+    def loss(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Mean loss of the model with these parameters on this batch."""
+
+    def measure(self, params: Tensors, batch: Tensors) -> Tensors:
+        """Per-sample sums of every metric, and the number of predictions they are sums over."""
+
+
+class Classification:
+    """One label per sample, cross-entropy."""
+
+    metrics = ("loss", "accuracy")
+
+    def __init__(self, module: nn.Module, spec: DataSpec):
+        self.module = module
+
+    def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
+        """Features as floats (bytes become 0..1) and labels as class numbers."""
+        x = columns["x"]
+        scale = 1 / 255 if x.dtype == torch.uint8 else 1
+        dtype = next(self.module.parameters()).dtype
+        return {"x": x.to(dtype) * scale, "y": columns["y"].long()}
+
+    def loss(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Mean cross-entropy over the samples."""
+        return F.cross_entropy(_predict(self.module, params, batch), batch["y"])
+
+    def measure(self, params: Tensors, batch: Tensors) -> Tensors:
+        """Cross-entropy and correctness of every sample."""
+        logits, target = _predict(self.module, params, batch), batch["y"]
+        loss = F.cross_entropy(logits, target, reduction="none")
+        return {"loss": loss, "accuracy": logits.argmax(-1) == target, "count": torch.ones_like(target)}
+
+
+class NextToken:
+    """Predict every token of a sequence from those before it, cross-entropy; padding is not scored."""
+
+    metrics = ("loss", "accuracy")
+
+    def __init__(self, module: nn.Module, spec: DataSpec):
+        self.module = module
+        self._padding = -1 if spec.padding is None else spec.padding
+        self._unknown = -1 if spec.unknown is None else spec.unknown
+
+    def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
+        """The tokens but the last as input, the tokens but the first as target."""
+        tokens = columns["tokens"].long()
+        return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
+
+    def loss(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Mean cross-entropy over the tokens that are not padding."""
+        total, count = self._losses(_predict(self.module, params, batch), batch["y"])
+        return total.sum() / count.sum().clamp(min=1)
+
+    def measure(self, params: Tensors, batch: Tensors) -> Tensors:
+        """Summed cross-entropy and number of correct tokens of every sequence."""
+        logits, target = _predict(self.module, params, batch), batch["y"]
+        loss, count = self._losses(logits, target)
+        right = (logits.argmax(-1) == target) & (target != self._padding) & (target != self._unknown)
+        return {"loss": loss, "accuracy": right.sum(-1), "count": count}
+
+    def _losses(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        flat = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="none", ignore_index=self._padding)
+        return flat.view_as(target).sum(-1), (target != self._padding).sum(-1)
+
+
+def _predict(module: nn.Module, params: Tensors, batch: Tensors) -> Tensor:
+    logits: Tensor = torch.func.functional_call(module, params, (batch["x"],))
+    return logits
+
+
+def make_task(module: nn.Module, spec: DataSpec) -> Task:
+    """The task that a federation of this form asks for."""
+    return NextToken(module, spec) if spec.kind == "next_token" else Classification(module, spec)

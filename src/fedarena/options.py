@@ -1,0 +1,87 @@
+"""Options of named parts, read from their signatures.
+
+A part (a federation source, a model, an algorithm, …) declares its options once, as keyword-only parameters with types
+and defaults. Here they become pydantic models, so that a configuration can be checked, completed and printed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from fedarena.errors import BadInputError
+from fedarena.registry import Choice, Registry, nearest
+
+
+def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, Any]:
+    """A complete ``{"name": ..., **options}`` from a name or a mapping with a name; every default is filled in."""
+    if callable(value) or isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or "name" not in value:
+        raise BadInputError(f"{where} must be the name of a {registry.kind} or a mapping with a name, not {value!r}")
+    options = dict(value)
+    name = options.pop("name")
+    if callable(name):
+        name = f"{name.__module__}:{name.__qualname__}"
+    if not isinstance(name, str):
+        raise BadInputError(f"{where}.name must be the name of a {registry.kind}, not {name!r}")
+    part = registry.get(name)
+    return {"name": name, **resolve_options(part, options, where, f"{registry.kind} {name!r}")}
+
+
+def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: str, what: str) -> dict[str, Any]:
+    """Checks the options of a part and adds the defaults of those not given."""
+    model, choices = _options_model(part)
+    unknown = [key for key in options if key not in model.model_fields]
+    if unknown:
+        raise BadInputError(
+            f"{where}.{unknown[0]}: the {what} has no option {unknown[0]!r}; " + nearest(unknown[0], model.model_fields)
+        )
+    nested = {
+        key: resolve_part(choice.registry, options[key], f"{where}.{key}")
+        for key, choice in choices.items()
+        if key in options
+    }
+    try:
+        resolved = model(**{**options, **nested}).model_dump(mode="json")  # plain lists and numbers, as in a file
+    except ValidationError as error:
+        raise BadInputError(explain(error, where)) from None
+    for key, choice in choices.items():
+        resolved[key] = resolve_part(choice.registry, resolved[key], f"{where}.{key}")
+    return resolved
+
+
+@lru_cache(maxsize=256)
+def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, Choice]]:
+    """The pydantic model of a part's keyword-only parameters, and those of them that are named parts themselves."""
+    hints = get_type_hints(part.__init__ if inspect.isclass(part) else part, include_extras=True)
+    fields: dict[str, Any] = {}
+    choices: dict[str, Choice] = {}
+    for parameter in inspect.signature(part).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        required = parameter.default is parameter.empty
+        annotation = hints.get(parameter.name, Any)
+        for mark in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
+            if isinstance(mark, Choice):
+                choices[parameter.name] = mark
+        fields[parameter.name] = (annotation, Field() if required else parameter.default)
+    model = create_model("Options", __config__=ConfigDict(ser_json_inf_nan="constants"), **fields)
+    return model, choices
+
+
+def explain(error: ValidationError, where: str = "") -> str:
+    """The first problem pydantic found, as one sentence with the dotted key, the reason and the value given."""
+    problem = error.errors()[0]
+    parts = [where] if where else []
+    key = ".".join(parts + [str(part) for part in problem["loc"]])
+    reason = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"{key} is missing"
+    if problem["type"] == "value_error":
+        return f"{key}: {reason}" if key else reason
+    return f"{key}: {reason[0].lower()}{reason[1:]}, not {problem['input']!r}"

@@ -1,0 +1,90 @@
+"""What is shown on the screen while runs go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedarena.experiment import Experiment, Observer
+from fedarena.simulate import RoundOutcome
+
+
+class ProgressBars(Observer):
+    """A bar for every run, with time left and current accuracy; plain lines where the output is not a terminal."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._live = console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self._live,
+        )
+        self._label = ""
+        self._task: TaskID | None = None
+        self._rounds = 0
+
+    def __enter__(self) -> ProgressBars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def announce(self, label: str) -> None:
+        """Names the run that comes next."""
+        self._label = label
+        self._task = None
+
+    def preparing(self, fraction: float, message: str) -> None:
+        """Shows how far the building of the federation is."""
+        if not self._live:
+            return
+        if self._task is None:
+            self._task = self._progress.add_task(message, total=100, score="")
+        self._progress.update(self._task, description=message, completed=round(100 * fraction))
+        if fraction >= 1:
+            self._progress.remove_task(self._task)
+            self._task = None
+
+    def warned(self, message: str) -> None:
+        """Prints a warning above the bars."""
+        self._console.print(f"Warning: {message}", style="yellow", highlight=False)
+
+    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
+        """Starts the bar of a run."""
+        self._rounds = run.config.rounds
+        label = self._label or str(run.config.name)
+        if self._live:
+            self._task = self._progress.add_task(label, total=self._rounds, completed=rounds_done, score="")
+        else:
+            self._console.print(f"{label}: {self._rounds} rounds, {rounds_done} done, in {folder}", highlight=False)
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        """Moves the bar on."""
+        round, accuracy = outcome.snapshot.round, outcome.row.get("accuracy")
+        score = None if accuracy is None else f"accuracy {accuracy:.4f}"
+        if self._live and self._task is not None:
+            fields = {} if score is None else {"score": score}
+            self._progress.update(self._task, completed=round, **fields)  # type: ignore[arg-type]
+        elif score is not None:
+            label = self._label or "round"
+            self._console.print(f"{label}: round {round} of {self._rounds}, {score}", highlight=False)

@@ -1,0 +1,215 @@
+"""Writing a run folder so that a crash at any moment loses no finished round.
+
+While a run goes on, its tables grow as append-only Arrow streams beside the checkpoint (see `fedarena.checkpoint`). When
+it ends, they become Parquet files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.torch
+
+from fedarena.checkpoint import (
+    TABLES,
+    read_snapshot,
+    read_state,
+    read_table_log,
+    snapshot_tensors,
+    state_path,
+    table_log_path,
+    table_schemas,
+)
+from fedarena.errors import BadInputError, RunFailedError
+from fedarena.files import replacing, write_json, write_text
+from fedarena.interrupts import deferring_interrupts
+from fedarena.simulate import RoundOutcome, Snapshot
+
+CONFIG_FILE = "config.yaml"
+# A commit may take this share of the time since the last one; short rounds are then committed several at a time.
+_COMMIT_SHARE = 0.05
+
+
+class Recorder:
+    """Writes one run's folder. Use `create` for a new run and `reopen` to go on with an old one."""
+
+    def __init__(self, folder: Path, metrics: Sequence[str]):
+        self.folder = folder
+        self.metrics = tuple(metrics)
+        self._checkpoint = folder / "checkpoint"
+        self._schemas = table_schemas(metrics)
+        self._lengths = dict.fromkeys(TABLES, 0)
+        self._latest: Snapshot | None = None
+        self._committed_round: int | None = None
+        self._committed_at = 0.0
+        self._commit_seconds = 0.0
+        self.writable = True  # until the disk refuses
+        self._lock = filelock.FileLock(self._checkpoint / "lock", timeout=0)
+
+    @classmethod
+    def create(cls, folder: Path, config_yaml: str, environment: dict[str, Any], metrics: Sequence[str]) -> Recorder:
+        """Makes the folder of a new run; it must not exist."""
+        check_new(folder)
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+        try:
+            (temporary / "checkpoint").mkdir(parents=True)
+            write_text(temporary / CONFIG_FILE, config_yaml)
+            write_json(temporary / "environment.json", environment)
+            temporary.rename(folder)  # complete or absent, never a folder without its configuration
+        except OSError as error:
+            raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
+        recorder = cls(folder, metrics)
+        recorder._acquire()
+        with recorder._explaining_disk_errors():
+            recorder._start_tables()
+        return recorder
+
+    @classmethod
+    def reopen(cls, folder: Path, metrics: Sequence[str]) -> tuple[Recorder, Snapshot | None]:
+        """Continues an interrupted run after its last committed round (None: before the first)."""
+        recorder = cls(folder, metrics)
+        recorder._acquire()
+        committed = read_state(folder)
+        with recorder._explaining_disk_errors():
+            if committed is None:
+                recorder._start_tables()
+                return recorder, None
+            snapshot = read_snapshot(folder, committed)
+            for table in TABLES:
+                with open(table_log_path(folder, table), "rb+") as file:
+                    file.truncate(committed["tables"][table])
+                recorder._lengths[table] = committed["tables"][table]
+        recorder._latest, recorder._committed_round = snapshot, snapshot.round
+        return recorder, snapshot
+
+    def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
+        """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
+        with deferring_interrupts(), self._explaining_disk_errors():
+            self._append("rounds", [outcome.row])
+            round = outcome.snapshot.round
+            if outcome.scores is not None:
+                scores = outcome.scores
+                columns = {
+                    "round": np.full(len(scores.clients), round),
+                    "client": list(client_ids),
+                    "samples": scores.samples,
+                    **{metric: scores.means(metric) for metric in self.metrics},
+                }
+                self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
+            clients = outcome.row.get("clients", 0)
+            timing = {
+                "round": round,
+                "train_seconds": outcome.train_seconds,
+                "evaluate_seconds": outcome.evaluate_seconds,
+                "clients_per_second": clients / outcome.train_seconds if clients else None,
+            }
+            self._append("timings", [timing])
+            self._latest = outcome.snapshot
+            since = time.monotonic() - self._committed_at
+            if self._commit_seconds <= _COMMIT_SHARE * since:
+                self._commit()
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Commits the last finished round, writes the tables as Parquet and the summary."""
+        with deferring_interrupts(), self._explaining_disk_errors():
+            if self._latest is not None and self._committed_round != self._latest.round:
+                self._commit()
+            for table in TABLES:
+                with replacing(self.folder / f"{table}.parquet") as temporary:
+                    pq.write_table(self._read_table(table), temporary)
+            write_json(self.folder / "summary.json", summary)
+        self._lock.release()
+
+    def read_tables(self) -> dict[str, pa.Table]:
+        """The tables so far, including rounds that are not committed yet."""
+        return {table: self._read_table(table) for table in TABLES}
+
+    def log(self, message: str) -> None:
+        """Adds a line to ``log.txt``."""
+        with self._explaining_disk_errors(), open(self.folder / "log.txt", "a", encoding="utf-8") as file:
+            file.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {message}\n")
+
+    def _acquire(self) -> None:
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise BadInputError(f"The run {self.folder} is being written by another process") from None
+        except OSError as error:
+            raise RunFailedError(f"Cannot write to the run folder {self.folder}: {error.strerror}") from error
+
+    def _start_tables(self) -> None:
+        for table, schema in self._schemas.items():
+            header = schema.serialize().to_pybytes()
+            table_log_path(self.folder, table).write_bytes(header)
+            self._lengths[table] = len(header)
+
+    def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
+        self._append_batch(table, pa.RecordBatch.from_pylist(rows, schema=self._schemas[table]))
+
+    def _append_batch(self, table: str, batch: pa.RecordBatch) -> None:
+        data = batch.serialize()
+        with open(table_log_path(self.folder, table), "rb+") as file:
+            file.seek(self._lengths[table])  # a failed append may have left a piece behind
+            file.write(data)
+            file.truncate()
+        self._lengths[table] += data.size
+
+    def _commit(self) -> None:
+        assert self._latest is not None
+        began = time.monotonic()
+        for table in TABLES:
+            with open(table_log_path(self.folder, table), "rb") as file:
+                os.fsync(file.fileno())
+        tensors = safetensors.torch.save(snapshot_tensors(self._latest))
+        file_name = f"round-{self._latest.round}.safetensors"
+        with replacing(self._checkpoint / file_name) as temporary:
+            temporary.write_bytes(tensors)
+        state = {
+            "format": 1,
+            "round": self._latest.round,
+            "tensors": {"file": file_name, "bytes": len(tensors), "crc32": zlib.crc32(tensors)},
+            "tables": self._lengths,
+        }
+        write_json(state_path(self.folder), state)
+        for old in self._checkpoint.glob("round-*.safetensors"):
+            if old.name != file_name:
+                old.unlink()
+        self._committed_round = self._latest.round
+        self._committed_at = time.monotonic()
+        self._commit_seconds = self._committed_at - began
+
+    def _read_table(self, table: str) -> pa.Table:
+        return read_table_log(table_log_path(self.folder, table), self._lengths[table])
+
+    @contextmanager
+    def _explaining_disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.writable = False
+            self._lock.release()
+            safe = "no round" if self._committed_round is None else f"all rounds up to {self._committed_round}"
+            raise RunFailedError(
+                f"Cannot write {error.filename or self.folder}: {error.strerror}. "
+                f"On disk: {safe}; when the cause is mended, go on with: fedarena resume {self.folder}"
+            ) from error
+
+
+def check_new(folder: Path) -> None:
+    """Refuses to write into a folder that exists."""
+    if folder.exists():
+        raise BadInputError(
+            f"The run folder {folder} exists; go on with it (fedarena resume {folder}), "
+            "choose another name (name=…), or remove it"
+        )

@@ -1,0 +1,145 @@
+"""The simulation: select, train, aggregate, step, evaluate, round after round."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedarena.errors import DivergedError
+from fedarena.metrics import summarize_clients
+from fedarena.models import Task
+from fedarena.simulate.aggregation import WeightedMean
+from fedarena.simulate.selectors import select_uniform
+from fedarena.train import (
+    Algorithm,
+    ClientScores,
+    Engine,
+    Groups,
+    Job,
+    all_finite,
+    count_bytes,
+)
+from fedarena.train.engine import IntArray, Part
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that does not change while a run goes on."""
+
+    seed: int
+    rounds: int
+    cohort: int
+    task: Task
+    algorithm: Algorithm
+    engine: Engine
+    training_clients: IntArray  # those who may be invited; each has a training sample
+    evaluation_clients: IntArray  # each has a sample of the evaluated part
+    evaluation_part: Part
+    evaluate_every: int  # rounds; the first and the last model are always evaluated
+    flops_per_sample: float
+    client_ids: Callable[[Sequence[int]], list[str]]
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is evaluated after this round."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is needed to go on after a round."""
+
+    round: int
+    state: Groups
+    memories: dict[int, Groups] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What a round left behind: a row for the table of rounds, rows per evaluated client, and how long it took."""
+
+    snapshot: Snapshot
+    row: dict[str, Any]
+    scores: ClientScores | None
+    train_seconds: float
+    evaluate_seconds: float
+
+
+def simulate(simulation: Simulation, start: Snapshot | None = None) -> Iterator[RoundOutcome]:
+    """Yields round 0 (the untrained model, evaluated) and then every round; `start` continues after a snapshot."""
+    if start is None:
+        params = simulation.engine.initial_params()
+        start = Snapshot(0, simulation.algorithm.server_init(params))
+        yield _finish_round(simulation, start, {}, train_seconds=0.0)
+    snapshot = start
+    while snapshot.round < simulation.rounds:
+        began = time.perf_counter()
+        snapshot, row = _train_round(simulation, snapshot)
+        yield _finish_round(simulation, snapshot, row, time.perf_counter() - began)
+
+
+def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+    round = before.round + 1
+    algorithm = simulation.algorithm
+    cohort = select_uniform(simulation.training_clients, simulation.cohort, simulation.seed, round)
+    broadcast = algorithm.broadcast(before.state)
+    memories = dict(before.memories)
+    mean = WeightedMean()
+    steps = samples = bytes_up = 0
+    loss_sum = 0.0
+    jobs = [Job(int(client), round) for client in cohort]
+    for result in simulation.engine.train(jobs, broadcast, memories):
+        if not (math.isfinite(result.loss) and all_finite(result.update)):
+            value = math.nan if math.isfinite(result.loss) else result.loss
+            raise DivergedError(round, simulation.client_ids([result.client])[0], value)
+        mean.add(result.update, algorithm.client_weight(result.work))
+        if result.memory:
+            memories[result.client] = result.memory
+        steps += result.work.steps
+        samples += result.work.processed_samples
+        loss_sum += result.loss * result.work.processed_samples
+        bytes_up += count_bytes(result.update)
+    state = algorithm.server_step(before.state, mean.mean(), round)
+    row = {
+        "clients": len(cohort),
+        "samples": samples,
+        "steps": steps,
+        "train_loss": loss_sum / samples,
+        "bytes_down": count_bytes(broadcast) * len(cohort),
+        "bytes_up": bytes_up,
+        "flops": simulation.flops_per_sample * samples,
+    }
+    return Snapshot(round, state, memories), row
+
+
+def _finish_round(
+    simulation: Simulation, snapshot: Snapshot, row: dict[str, Any], train_seconds: float
+) -> RoundOutcome:
+    began = time.perf_counter()
+    row = {"round": snapshot.round, **row}
+    scores = None
+    if simulation.evaluates(snapshot.round):
+        scores = simulation.engine.evaluate(
+            simulation.algorithm.broadcast(snapshot.state)["params"],
+            simulation.evaluation_clients,
+            simulation.evaluation_part,
+        )
+        row |= summarize_scores(simulation, scores, snapshot.round)
+    return RoundOutcome(snapshot, row, scores, train_seconds, time.perf_counter() - began)
+
+
+def summarize_scores(simulation: Simulation, scores: ClientScores, round: int) -> dict[str, Any]:
+    """The evaluation columns of a round."""
+    loss, *others = simulation.task.metrics
+    bad = np.flatnonzero(~np.isfinite(scores.sums[loss]))
+    if len(bad):
+        client = int(scores.clients[bad[0]])
+        raise DivergedError(round, simulation.client_ids([client])[0], float(scores.sums[loss][bad[0]]))
+    row: dict[str, Any] = {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
+    for metric in simulation.task.metrics:
+        row |= summarize_clients(metric, scores.sums[metric], scores.counts, higher_is_better=metric in others)
+    return row

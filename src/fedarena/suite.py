@@ -1,0 +1,143 @@
+"""Suites: a matrix of settings and seeds that becomes a set of comparable runs.
+
+A suite file has a `name`, a `base` of settings that all runs share, a `matrix` and `seeds`. Every axis of the matrix is
+either a dotted key with a list of values, or a free name with labelled variants, each a set of dotted keys:
+
+    name: example
+    base: {federation: digits, rounds: 20}
+    matrix:
+      local.lr: [0.1, 0.5]
+      method:
+        fedavg: {algorithm: fedavg}
+        strong-prox: {algorithm: fedprox, algorithm.mu: 1.0}
+    seeds: [0, 1, 2]
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedarena.config import AUTOMATIC_MODEL, RunConfig, merge, read_settings, resolve
+from fedarena.errors import BadInputError, DivergedError
+from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.recorder import CONFIG_FILE
+from fedarena.registry import nearest
+from fedarena.rundata import flatten_settings
+
+_KEYS = ("name", "base", "matrix", "seeds")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs that belong together, each with a label that says what is special about it."""
+
+    name: str
+    runs: dict[str, RunConfig]  # by name of the run
+
+
+def builtin_suites() -> dict[str, Path]:
+    """The suites that come with FedArena."""
+    folder = Path(str(resources.files("fedarena") / "suites"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
+    """Reads a suite file, or a built-in suite by its name; `overrides` are dotted keys that hold for every run."""
+    builtin = builtin_suites()
+    path = builtin[source] if source in builtin else Path(source)
+    if not path.exists():
+        raise BadInputError(
+            f"There is no suite file {source} and no built-in suite of that name; {nearest(source, builtin)}"
+        )
+    content = read_settings(path)
+    for key in content:
+        if key not in _KEYS:
+            raise BadInputError(f"{path}: a suite has no key {key!r}; {nearest(str(key), _KEYS)}")
+    name = content.get("name", path.stem)
+    base = _mapping(content.get("base"), f"{path}: base")
+    seeds = content.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds:
+        raise BadInputError(f"{path}: seeds must be a list such as [0, 1, 2], not {seeds!r}")
+    axes = [_axis(key, values, path) for key, values in _mapping(content.get("matrix"), f"{path}: matrix").items()]
+    runs: dict[str, RunConfig] = {}
+    for variants in itertools.product(*axes):
+        for seed in seeds:
+            run_name = "-".join([*(label for label, _ in variants), f"seed{seed}"])
+            settings = merge({}, base)
+            for _, variant in variants:
+                settings = merge(settings, variant)
+            settings = merge(settings, {**overrides, "seed": seed, "name": run_name})
+            if run_name in runs:
+                raise BadInputError(f"{path}: two runs would be called {run_name!r}; make the labels differ")
+            runs[run_name] = resolve(settings)
+    return Suite(str(name), runs)
+
+
+def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Any) -> list[str]:
+    """Runs what is not finished yet, in ``runs_folder/<suite>/<run>``; returns a sentence for every run that failed."""
+    folder = runs_folder / suite.name
+    for name, config in suite.runs.items():
+        _check_unchanged(folder / name, config)
+    failures = []
+    for number, (name, config) in enumerate(suite.runs.items(), start=1):
+        announce(f"{name} ({number}/{len(suite.runs)})")
+        try:
+            if (folder / name).exists():
+                resume_run(folder / name, observer)
+            else:
+                start_run(config, folder, observer)
+        except DivergedError as error:
+            failures.append(f"{name}: {error}")
+    return failures
+
+
+def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The labelled variants of one axis of the matrix."""
+    if isinstance(values, dict) and values:
+        return [(_file_name(label), _mapping(variant, f"{path}: {key}.{label}")) for label, variant in values.items()]
+    if isinstance(values, list) and values:
+        short = key.rpartition(".")[2]
+        labelled = []
+        for value in values:
+            if isinstance(value, dict):
+                label = "-".join(str(v) if k == "name" else f"{k}{v}" for k, v in value.items())
+            else:
+                label = str(value) if isinstance(value, str) else f"{short}{value}"
+            labelled.append((_file_name(label), {key: value}))
+        return labelled
+    raise BadInputError(f"{path}: matrix.{key} must be a list of values or labelled variants, not {values!r}")
+
+
+def _file_name(label: Any) -> str:
+    return re.sub(r"[^\w.+-]+", "_", str(label))
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadInputError(f"{where} must hold settings, not {value!r}")
+    return {str(key): item for key, item in value.items()}
+
+
+def _check_unchanged(folder: Path, config: RunConfig) -> None:
+    """Refuses to mix runs of an older version of the suite with new ones."""
+    if not (folder / CONFIG_FILE).exists():
+        return
+    before = flatten_settings(read_settings(folder / CONFIG_FILE))
+    now = flatten_settings(config.to_dict())
+    if config.model["name"] == AUTOMATIC_MODEL:
+        before = {key: value for key, value in before.items() if not key.startswith("model.")}
+        now.pop("model.name")
+    for key in before | now:
+        if before.get(key) != now.get(key):
+            raise BadInputError(
+                f"{folder} holds a run with {key} = {before.get(key)!r} instead of {now.get(key)!r}; "
+                "remove that folder or give the suite another name"
+            )

@@ -1,0 +1,78 @@
+"""The interface of a federated algorithm: what a client computes and what the server does with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedarena.models import Task, Tensors
+from fedarena.train.tensors import Groups
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client did in one round."""
+
+    samples: int  # training samples it has
+    steps: int  # gradient steps it took
+    processed_samples: int  # samples it computed gradients on, over all steps
+
+
+class Algorithm:
+    """Federated averaging; every other method overrides what it does differently.
+
+    The methods are pure functions of tensors. They never loop over clients and never touch devices, clocks or files, so
+    that an engine may call them for one client or for many at once. Constructor arguments are keyword-only and are the
+    hyperparameters: they become the options of the configuration.
+
+    `state`, `broadcast`, `memory` and `update` are named groups of named tensors (`Groups`). Functions return new
+    groups and leave their arguments unchanged.
+    """
+
+    def server_init(self, params: Tensors) -> Groups:
+        """The server's state before the first round."""
+        return {"params": params}
+
+    def broadcast(self, state: Groups) -> Groups:
+        """What every invited client downloads; ``"params"`` is where local training starts."""
+        return {"params": state["params"]}
+
+    def memory_init(self, broadcast: Groups) -> Groups:
+        """What a client keeps between its rounds, made when it takes part for the first time."""
+        return {}
+
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+        """What a client minimizes."""
+        return task.loss(params, batch)
+
+    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+        """A correction of the gradient before the local optimizer takes its step."""
+        return grad
+
+    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+        """What a client uploads after training to `params`, and its new memory."""
+        start = broadcast["params"]
+        return {"params": {name: params[name] - start[name] for name in params}}, memory
+
+    def client_weight(self, work: Work) -> float:
+        """How much a client counts in the mean of the updates."""
+        return float(work.samples)
+
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        """The server's next state."""
+        params, update = state["params"], mean_update["params"]
+        return {**state, "params": {name: params[name] + update[name] for name in params}}
+
+    def train(self, client: int, model: nn.Module, data: list[Tensors]) -> None:
+        """For research that fits no other hook: train `model` in place, freely, on this client's batches.
+
+        Overriding this replaces `local_loss`, `local_gradient` and the local optimizer. `data` are the batches of the
+        round in order. It is run one client at a time.
+        """
+        raise NotImplementedError
+
+    @property
+    def trains_freely(self) -> bool:
+        """Whether `train` is overridden."""
+        return type(self).train is not Algorithm.train

@@ -1,0 +1,41 @@
+"""Which samples a client trains on, and in which order."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from fedarena import streams
+from fedarena.train.optimizers import LocalTraining
+
+IntArray = npt.NDArray[np.int64]
+
+
+def count_steps(samples: int, local: LocalTraining) -> int:
+    """Number of gradient steps a client with so many samples takes."""
+    if samples == 0:
+        return 0
+    if local.steps is not None:
+        return local.steps
+    assert local.epochs is not None
+    return local.epochs * ceil(samples / local.batch_size)
+
+
+def sample_order(samples: int, seed: int, round: int, client: int, epoch: int) -> IntArray:
+    """A shuffle of ``0..samples-1`` that depends on nothing but the keys."""
+    keys = streams.bits(seed, "batches", round, client, epoch, np.arange(samples))
+    return np.argsort(keys, kind="stable")
+
+
+def batch_indices(samples: int, local: LocalTraining, seed: int, round: int, client: int) -> list[IntArray]:
+    """The samples of every local step: each epoch a new shuffle, cut into batches, the last one as short as it is."""
+    batches: list[IntArray] = []
+    steps = count_steps(samples, local)
+    epoch = 0
+    while len(batches) < steps:
+        order = sample_order(samples, seed, round, client, epoch)
+        batches += [order[i : i + local.batch_size] for i in range(0, samples, local.batch_size)]
+        epoch += 1
+    return batches[:steps]

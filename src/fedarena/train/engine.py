@@ -1,0 +1,89 @@
+"""What an engine is: it executes the training of a cohort and the evaluation of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedarena.models import Tensors
+from fedarena.registry import Registry
+from fedarena.train.algorithm import Work
+from fedarena.train.tensors import Groups
+
+IntArray = npt.NDArray[np.int64]
+Part = Literal["train", "validation", "test", "all"]
+
+
+class ClientSamples(Protocol):
+    """Samples of several clients, one after the other: client i has the rows ``offsets[i]:offsets[i + 1]``."""
+
+    @property
+    def columns(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The samples' columns."""
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each client's rows begin, and where the last one's end."""
+
+
+class ClientData(Protocol):
+    """Where an engine gets samples from; a federation is one."""
+
+    def samples(self, clients: IntArray, part: Part) -> ClientSamples:
+        """The samples of these clients, in this order."""
+
+    def counts(self, clients: IntArray, part: Part) -> IntArray:
+        """How many samples these clients have."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's local training in one round."""
+
+    client: int
+    round: int
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job produced."""
+
+    client: int
+    update: Groups
+    memory: Groups
+    work: Work
+    loss: float  # mean over the samples it processed
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """How a model did on each of several clients: sums, to be divided by `counts`."""
+
+    clients: IntArray
+    samples: IntArray
+    counts: IntArray  # predictions; more than samples when a sample holds several
+    sums: dict[str, npt.NDArray[np.float64]]
+
+    def means(self, metric: str) -> npt.NDArray[np.float64]:
+        """The metric of each client."""
+        return self.sums[metric] / self.counts
+
+
+class Engine(Protocol):
+    """Executes local training and evaluation. Time and order of execution never change a result."""
+
+    def initial_params(self) -> Tensors:
+        """The parameters of the freshly built model, where and how this engine computes."""
+
+    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResult]:
+        """Trains every job's client from the broadcast; results come in the order of the jobs."""
+
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
+        """Scores one model on these clients, each of which has at least one sample."""
+
+
+ENGINES: Registry[Callable[..., Engine]] = Registry("engine")

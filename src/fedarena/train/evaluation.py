@@ -1,0 +1,53 @@
+"""Scoring one model on many clients in large batches that ignore where a client ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedarena.models import Task, Tensors
+from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
+
+Array = npt.NDArray[Any]
+
+
+def evaluate_clients(
+    task: Task, params: Tensors, data: ClientData, clients: IntArray, part: Part, batch_size: int = 64
+) -> ClientScores:
+    """Per-client sums of every metric; memory is bounded by a few batches, whatever the number of clients."""
+    samples = data.counts(clients, part)
+    counts = np.zeros(len(clients), dtype=np.int64)
+    sums = {metric: np.zeros(len(clients)) for metric in task.metrics}
+    for first, last in _blocks(samples, rows=64 * batch_size):
+        block = data.samples(clients[first:last], part)
+        measured = _measure(task, params, block.columns, batch_size)
+        owner = np.repeat(np.arange(first, last), samples[first:last])
+        counts += np.bincount(owner, measured["count"], minlength=len(clients)).astype(np.int64)
+        for metric in task.metrics:
+            sums[metric] += np.bincount(owner, measured[metric], minlength=len(clients))
+    return ClientScores(clients, samples, counts, sums)
+
+
+def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
+    """Consecutive clients whose samples together are about `rows`."""
+    group = (np.cumsum(samples) - samples) // rows  # by the row where a client begins
+    bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(samples)]
+    return [(first, last) for first, last in itertools.pairwise(bounds) if last > first]
+
+
+def _measure(task: Task, params: Tensors, columns: Mapping[str, Array], batch_size: int) -> dict[str, Array]:
+    device = next(iter(params.values())).device
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in columns.items()}
+    rows = len(next(iter(tensors.values())))
+    pieces: dict[str, list[Array]] = {name: [] for name in (*task.metrics, "count")}
+    with torch.no_grad():
+        for start in range(0, rows, batch_size):
+            batch = task.batch({n: t[start : start + batch_size].to(device) for n, t in tensors.items()})
+            for name, values in task.measure(params, batch).items():
+                pieces[name].append(values.double().cpu().numpy())
+    return {name: np.concatenate(values) for name, values in pieces.items()}

@@ -1,0 +1,107 @@
+"""The reference engine: one client at a time, nothing clever. Faster engines are tested against it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedarena import streams
+from fedarena.errors import BadInputError
+from fedarena.models import Task, Tensors
+from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.batches import batch_indices
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResult, Part
+from fedarena.train.evaluation import evaluate_clients
+from fedarena.train.optimizers import LocalTraining, make_optimizer
+from fedarena.train.tensors import Groups
+
+
+@ENGINES.register("reference")
+class ReferenceEngine:
+    """Trains the clients of a cohort one after the other."""
+
+    def __init__(
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        local: LocalTraining,
+        data: ClientData,
+        seed: int,
+        *,
+        threads: int = 1,
+        dtype: Literal["float32", "float64"] = "float32",
+    ):
+        if threads < 1:
+            raise BadInputError(f"engine.threads must be at least 1, not {threads}")
+        self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
+        self.threads = threads  # part of the configuration, because sums over several threads round differently
+        task.module.to(getattr(torch, dtype))
+        self._optimizer_step = make_optimizer(local)
+
+    def initial_params(self) -> Tensors:
+        """The parameters of the freshly built model."""
+        return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
+
+    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResult]:
+        """Trains every job's client from the broadcast; results come in the order of the jobs."""
+        torch.set_num_threads(self.threads)
+        self.task.module.train()
+        for job in jobs:
+            memory = memories.get(job.client)
+            if memory is None:
+                memory = self.algorithm.memory_init(broadcast)
+            samples, batches = self._batches(job)
+            with torch.random.fork_rng(devices=[]):  # for modules that draw random numbers, such as dropout
+                torch.manual_seed(streams.torch_seed(self.seed, "local", job.round, job.client))
+                if self.algorithm.trains_freely:
+                    params, loss = self._train_freely(job.client, batches, broadcast)
+                else:
+                    params, loss = self._train(batches, broadcast, memory)
+            work = Work(samples, len(batches), sum(len(batch["x"]) for batch in batches))
+            update, memory = self.algorithm.client_update(params, broadcast, memory, work)
+            yield JobResult(job.client, update, memory, work, loss)
+
+    def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
+        columns = self.data.samples(np.array([job.client]), "train").columns
+        samples = len(next(iter(columns.values())))
+        indices = batch_indices(samples, self.local, self.seed, job.round, job.client)
+        pick = ({name: torch.from_numpy(values[rows]) for name, values in columns.items()} for rows in indices)
+        return samples, [self.task.batch(batch) for batch in pick]
+
+    def _train(self, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
+        params = broadcast["params"]
+        optimizer_state: Groups = {}
+        losses = []
+        for number, batch in enumerate(batches, start=1):
+            leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+            loss = self.algorithm.local_loss(self.task, leaves, batch, broadcast, memory)
+            grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
+            params, optimizer_state = self._optimizer_step(params, grad, optimizer_state, number)
+            losses.append(loss.detach())
+        return params, _mean_loss(losses, batches)
+
+    def _train_freely(self, client: int, batches: list[Tensors], broadcast: Groups) -> tuple[Tensors, float]:
+        model = copy.deepcopy(self.task.module)
+        model.load_state_dict(broadcast["params"], strict=False)
+        with torch.no_grad():
+            losses = [self.task.loss(broadcast["params"], batch) for batch in batches]
+        self.algorithm.train(client, model, batches)
+        return {name: p.detach() for name, p in model.named_parameters()}, _mean_loss(losses, batches)
+
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
+        """Scores one model on these clients."""
+        torch.set_num_threads(self.threads)
+        self.task.module.eval()
+        return evaluate_clients(self.task, params, self.data, clients, part)
+
+
+def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:
+    if not losses:
+        return float("nan")
+    sizes = torch.tensor([len(batch["x"]) for batch in batches], dtype=torch.float64)
+    return float((torch.stack(losses).double() * sizes).sum() / sizes.sum())

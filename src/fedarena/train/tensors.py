@@ -1,0 +1,40 @@
+"""Named groups of named tensors: the form of everything that travels between server and clients.
+
+A server's state, what it broadcasts, a client's memory and its update are all ``{"params": {"0.weight": ...}, ...}``:
+the group says what the tensors are for, the name which parameter they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedarena.models import Tensors
+
+Groups = dict[str, Tensors]
+
+
+def count_bytes(groups: Groups) -> int:
+    """Size of the raw numbers, as they would be sent."""
+    return sum(t.numel() * t.element_size() for tensors in groups.values() for t in tensors.values())
+
+
+def all_finite(groups: Groups) -> bool:
+    """Whether no number is NaN or infinite."""
+    return all(bool(torch.isfinite(t).all()) for tensors in groups.values() for t in tensors.values())
+
+
+def flatten_groups(groups: Groups) -> Tensors:
+    """One flat mapping with ``group/name`` keys, for files."""
+    return {f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()}
+
+
+def unflatten_groups(flat: Mapping[str, Tensor], groups: Iterable[str] = ()) -> Groups:
+    """The inverse of `flatten_groups`; `groups` names those that exist even when they hold nothing."""
+    result: Groups = {group: {} for group in groups}
+    for key, tensor in flat.items():
+        group, _, name = key.partition("/")
+        result.setdefault(group, {})[name] = tensor
+    return result
