@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,10 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from fedarena import __version__
 from fedarena.errors import BadInputError, FedArenaError
@@ -45,13 +42,6 @@ Settings = Annotated[
 ]
 
 
-# Columns of the final table in the order in which they get room on a narrow screen.
-_BY_IMPORTANCE = (
-    *("accuracy", "status", "by client", "worst decile", "loss", "time", "traffic", "compute"),
-    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
-)
-
-
 class _Terminated(KeyboardInterrupt):
     """The process was asked to end; treated like Ctrl-C, but the exit code tells the difference."""
 
@@ -71,8 +61,10 @@ def command(function: Command) -> Command:
         except FedArenaError as error:
             messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
             raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
-            messages.print("Stopped. Finished rounds are saved.", highlight=False)
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
     main.command(function.__name__.rstrip("_"))(wrapped)
@@ -110,7 +102,10 @@ def run(
     from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
-        screen.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
+        from fedarena.experiment import Observer, open_federation
+
+        _, complete = open_federation(config, Observer())
+        screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
         return
     from fedarena import api
 
@@ -146,7 +141,7 @@ def suite(
     results = load_runs([folder / name for name in plan.runs])
     for result in results:
         write_report([result], result.path / "report.html")
-    _print_table(results)
+    _print_scores(results)
     path = write_report(results, folder / "report.html", title=plan.name)
     screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
     for failure in failures:
@@ -165,7 +160,7 @@ def report(
     from fedarena.rundata import load_runs
 
     results = load_runs(folders)
-    _print_table(results)
+    _print_scores(results)
     path = write_report(results, output or (folders[0] if len(folders) == 1 else Path()) / "report.html")
     screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
 
@@ -187,10 +182,11 @@ def describe(
 ) -> None:
     """Show who is in a federation: a table, and a picture of clients' sizes and label mixes."""
     from fedarena.config import NAMED_PARTS, merge, parse_overrides
-    from fedarena.data import describe as describe_federation
     from fedarena.data import load_federation
+    from fedarena.data.statistics import describe as find_statistics
     from fedarena.options import resolve_part
     from fedarena.report import federation_figure, write_picture
+    from fedarena.screen import statistics_table
 
     is_store = Path(federation).is_dir()
     part = {"name": "store", "path": federation} if is_store else {"name": federation}
@@ -200,7 +196,7 @@ def describe(
         opened = load_federation(name, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
         if verify:
             opened.verify()
-        statistics = describe_federation(opened)
+        statistics = find_statistics(opened)
     screen.print(statistics_table(statistics))
     path = write_picture(federation_figure(statistics), output or Path(f"{opened.name}.html"))
     screen.print(f"Picture: {path}", highlight=False, soft_wrap=True)
@@ -217,6 +213,7 @@ def list_(
     from fedarena.config import NAMED_PARTS
     from fedarena.data import PARTITIONERS
     from fedarena.registry import nearest
+    from fedarena.screen import names_table, parts_table
     from fedarena.suite import builtin_suites
 
     registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()} | {"partitioners": PARTITIONERS}
@@ -224,67 +221,24 @@ def list_(
     if kind is not None and kind not in kinds:
         raise BadInputError(f"There is nothing of the kind {kind!r} to list; {nearest(kind, kinds)}")
     for shown in kinds if kind is None else [kind]:
-        table = Table(title=shown, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         if shown == "suites":
-            for name, path in builtin_suites().items():
-                table.add_row(f"[bold]{name}[/]", path.read_text().partition("\n")[0].removeprefix("# "))
+            rows = [
+                (name, path.read_text().partition("\n")[0].strip("# "), "") for name, path in builtin_suites().items()
+            ]
+            screen.print(names_table(shown, rows))
         else:
-            for name in registries[shown].names():
-                part = registries[shown].get(name)
-                summary = (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
-                table.add_row(f"[bold]{name}[/]", escape(summary) + _options(part))
-        screen.print(table)
-
-
-def _options(part: Callable[..., Any]) -> str:
-    """The options of a part with their defaults, one line."""
-    options = [
-        f"{p.name}={p.default}" if p.default is not p.empty else p.name
-        for p in inspect.signature(part).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    ]
-    return escape("\n" + " ".join(options)).replace("\n", "\n[dim]") + "[/]" if options else ""
+            screen.print(parts_table(shown, registries[shown]))
 
 
 def _show(result: Result) -> None:
     """The end of a single run: its scores, and where to look."""
-    _print_table([result])
+    _print_scores([result])
     screen.print(f"Run folder: {result.path}\nReport: {result.path / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _print_table(results: Sequence[RunData]) -> None:
-    """The final scores, one method per row, with the score of knowing nothing below them."""
-    from fedarena.report import FINAL_COLUMNS, final_table
+def _print_scores(results: Sequence[RunData]) -> None:
+    from fedarena.screen import baselines, scores_table
 
-    rows = final_table(results)
-    cells = {column.title: [column.text(row) for row in rows] for column in FINAL_COLUMNS}
-    room = screen.width - max(len(row.label) for row in rows) - 4
-    shown = set()
-    for title in _BY_IMPORTANCE:
-        if title == "status" and all(row.finished for row in rows):
-            continue
-        room -= max(map(len, [title, *cells[title]])) + 3
-        if room < 0:
-            break
-        shown.add(title)
-    columns = [column for column in FINAL_COLUMNS if column.title in shown]
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("method", style="bold", no_wrap=True)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        texts = [
-            f"[bold green]{escape(cells[column.title][number])}[/]"
-            if row.label in column.best(rows)
-            else escape(cells[column.title][number])
-            for column in columns
-        ]
-        table.add_row(escape(row.label), *texts)
-    screen.print(table)
-    for rule in dict.fromkeys(_baseline(result) for result in results):
-        screen.print(rule, highlight=False, markup=False)
-
-
-def _baseline(result: RunData) -> str:
-    baseline = result.summary.get("baseline")
-    return f"Baseline, {baseline['rule']}: accuracy {baseline['accuracy']:.3f}" if baseline else ""
+    screen.print(scores_table(results, screen.width))
+    for line in baselines(results):
+        screen.print(line, highlight=False, markup=False)

@@ -14,7 +14,7 @@ from fedarena.algorithms import ALGORITHMS
 from fedarena.data import FEDERATIONS
 from fedarena.errors import BadInputError
 from fedarena.models import MODELS
-from fedarena.options import explain, resolve_part
+from fedarena.options import explain, resolve_part, with_name
 from fedarena.registry import Registry, nearest
 from fedarena.train import ENGINES
 
@@ -132,12 +132,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
                 raise BadInputError(f"There is no setting '{section}.{key}'; {nearest(str(key), fields)}")
     for key, registry in NAMED_PARTS.items():
         default = RunConfig.model_fields[key].default
-        value = settings.get(key, default)
-        if isinstance(value, Mapping):
-            value = {**default, **value} if "name" not in value else dict(value)
+        value = with_name(settings.get(key, default), default)
         if key == "model" and value in (AUTOMATIC_MODEL, default):
             settings[key] = default
-        elif key == "model" and isinstance(value, dict) and value["name"] == AUTOMATIC_MODEL:
+        elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
         else:
             settings[key] = resolve_part(registry, value, key)

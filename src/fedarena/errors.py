@@ -22,13 +22,9 @@ class DamagedFileError(BadInputError):
 class RunFailedError(FedArenaError):
     """A run had to stop (disk full, folder not writable). Finished rounds are intact."""
 
-    status = "failed"  # how the run's summary calls it
-
 
 class DivergedError(RunFailedError):
     """Training produced a loss that is not finite; `round` and `client` say where it began."""
-
-    status = "diverged"
 
     def __init__(self, round: int, client: str, value: float):
         self.round, self.client, self.value = round, client, value

@@ -16,7 +16,7 @@ from fedarena.baseline import most_frequent_label
 from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.data import Federation, load_federation
 from fedarena.environment import describe_environment
-from fedarena.errors import BadInputError, DamagedFileError, RunFailedError
+from fedarena.errors import BadInputError, DamagedFileError, DivergedError
 from fedarena.models import MODELS, DataSpec, Task, build_model, default_model, make_task
 from fedarena.options import resolve_part
 from fedarena.recorder import CONFIG_FILE, Recorder, check_new
@@ -42,6 +42,9 @@ class Observer:
     def finished_round(self, outcome: RoundOutcome) -> None:
         """A round is done and recorded."""
 
+    def stopped(self, folder: Path) -> None:
+        """The user stopped the run; all finished rounds are on disk."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -56,11 +59,8 @@ class Experiment:
 
 def prepare(config: RunConfig, observer: Observer) -> Experiment:
     """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
-    options = dict(config.federation)
-    federation = load_federation(options.pop("name"), options, observer.preparing)
+    federation, config = open_federation(config, observer)
     spec = data_spec(federation)
-    if config.model["name"] == AUTOMATIC_MODEL:
-        config = config.model_copy(update={"model": resolve_part(MODELS, default_model(spec), "model")})
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
     if config.cohort > len(training_clients):
@@ -92,6 +92,16 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     )
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings)
+
+
+def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:
+    """The federation of a run, and its configuration with the model that an automatic choice comes to."""
+    options = dict(config.federation)
+    federation = load_federation(options.pop("name"), options, observer.preparing)
+    if config.model["name"] == AUTOMATIC_MODEL:
+        model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
+        config = config.model_copy(update={"model": model})
+    return federation, config
 
 
 def data_spec(federation: Federation) -> DataSpec:
@@ -182,14 +192,18 @@ def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | No
         for outcome in simulate(simulation, snapshot):
             recorder.record(outcome, ids)
             observer.finished_round(outcome)
+        _close(experiment, recorder, "finished", None)
     except KeyboardInterrupt:
         _close(experiment, recorder, "interrupted", "stopped by the user")
+        observer.stopped(recorder.folder)
         raise
-    except RunFailedError as error:
+    except Exception as error:  # also of somebody's own algorithm: the rounds before it are worth keeping
         if recorder.writable:
-            _close(experiment, recorder, error.status, str(error))
+            diverged = isinstance(error, DivergedError)
+            _close(experiment, recorder, "diverged" if diverged else "failed", str(error) or repr(error))
         raise
-    _close(experiment, recorder, "finished", None)
+    finally:
+        recorder.release()
     return load_run(recorder.folder)
 
 

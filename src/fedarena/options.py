@@ -7,7 +7,7 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -21,16 +21,23 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     """A complete ``{"name": ..., **options}`` from a name or a mapping with a name; every default is filled in."""
     if callable(value) or isinstance(value, str):
         value = {"name": value}
-    if not isinstance(value, dict) or "name" not in value:
-        raise BadInputError(f"{where} must be the name of a {registry.kind} or a mapping with a name, not {value!r}")
+    if not isinstance(value, Mapping) or "name" not in value:
+        raise BadInputError(f"{where} must be a name or a mapping with a name, not {value!r}")
     options = dict(value)
     name = options.pop("name")
     if callable(name):
         name = f"{name.__module__}:{name.__qualname__}"
     if not isinstance(name, str):
-        raise BadInputError(f"{where}.name must be the name of a {registry.kind}, not {name!r}")
+        raise BadInputError(f"{where}.name must be a name, not {name!r}")
     part = registry.get(name)
     return {"name": name, **resolve_options(part, options, where, f"{registry.kind} {name!r}")}
+
+
+def with_name(value: Any, default: Any) -> Any:
+    """Options given without a name belong to the default part."""
+    if isinstance(value, Mapping) and "name" not in value and isinstance(default, Mapping):
+        return {"name": default["name"], **value}
+    return value
 
 
 def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: str, what: str) -> dict[str, Any]:
@@ -42,7 +49,7 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
             f"{where}.{unknown[0]}: the {what} has no option {unknown[0]!r}; " + nearest(unknown[0], model.model_fields)
         )
     nested = {
-        key: resolve_part(choice.registry, options[key], f"{where}.{key}")
+        key: resolve_part(choice.registry, with_name(options[key], model.model_fields[key].default), f"{where}.{key}")
         for key, choice in choices.items()
         if key in options
     }

@@ -88,3 +88,12 @@ class ProgressBars(Observer):
         elif score is not None:
             label = self._label or "round"
             self._console.print(f"{label}: round {round} of {self._rounds}, {score}", highlight=False)
+
+    def stopped(self, folder: Path) -> None:
+        """Says how to go on."""
+        self._progress.stop()
+        self._console.print(
+            f"Stopped; all finished rounds are saved. Go on with: fedarena resume {folder}",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -1,7 +1,7 @@
 """Writing a run folder so that a crash at any moment loses no finished round.
 
-While a run goes on, its tables grow as append-only Arrow streams beside the checkpoint (see `fedarena.checkpoint`). When
-it ends, they become Parquet files.
+While a run goes on, its tables grow as append-only Arrow streams beside the checkpoint (see `fedarena.checkpoint`);
+when it ends, they become Parquet files.
 """
 
 from __future__ import annotations
@@ -80,18 +80,11 @@ class Recorder:
         """Continues an interrupted run after its last committed round (None: before the first)."""
         recorder = cls(folder, metrics)
         recorder._acquire()
-        committed = read_state(folder)
-        with recorder._explaining_disk_errors():
-            if committed is None:
-                recorder._start_tables()
-                return recorder, None
-            snapshot = read_snapshot(folder, committed)
-            for table in TABLES:
-                with open(table_log_path(folder, table), "rb+") as file:
-                    file.truncate(committed["tables"][table])
-                recorder._lengths[table] = committed["tables"][table]
-        recorder._latest, recorder._committed_round = snapshot, snapshot.round
-        return recorder, snapshot
+        try:
+            return recorder, recorder._go_back_to_commit()
+        except BaseException:
+            recorder.release()
+            raise
 
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
@@ -129,7 +122,6 @@ class Recorder:
                 with replacing(self.folder / f"{table}.parquet") as temporary:
                     pq.write_table(self._read_table(table), temporary)
             write_json(self.folder / "summary.json", summary)
-        self._lock.release()
 
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
@@ -140,6 +132,10 @@ class Recorder:
         with self._explaining_disk_errors(), open(self.folder / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {message}\n")
 
+    def release(self) -> None:
+        """Lets other processes write this run."""
+        self._lock.release()
+
     def _acquire(self) -> None:
         try:
             self._lock.acquire()
@@ -147,6 +143,20 @@ class Recorder:
             raise BadInputError(f"The run {self.folder} is being written by another process") from None
         except OSError as error:
             raise RunFailedError(f"Cannot write to the run folder {self.folder}: {error.strerror}") from error
+
+    def _go_back_to_commit(self) -> Snapshot | None:
+        committed = read_state(self.folder)
+        with self._explaining_disk_errors():
+            if committed is None:
+                self._start_tables()
+                return None
+            snapshot = read_snapshot(self.folder, committed)
+            for table, length in committed["tables"].items():
+                with open(table_log_path(self.folder, table), "rb+") as file:
+                    file.truncate(length)
+                self._lengths[table] = length
+        self._latest, self._committed_round = snapshot, snapshot.round
+        return snapshot
 
     def _start_tables(self) -> None:
         for table, schema in self._schemas.items():
@@ -198,7 +208,6 @@ class Recorder:
             yield
         except OSError as error:
             self.writable = False
-            self._lock.release()
             safe = "no round" if self._committed_round is None else f"all rounds up to {self._committed_round}"
             raise RunFailedError(
                 f"Cannot write {error.filename or self.folder}: {error.strerror}. "

@@ -59,7 +59,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise BadInputError(f"There is no run folder {path}")
-        inside = sorted(p.parent for p in path.glob(f"*/{CONFIG_FILE}"))
+        inside = sorted(p.parent for p in path.glob(f"[!.]*/{CONFIG_FILE}"))
         if not (path / CONFIG_FILE).exists() and not inside:
             raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")
         found += inside if not (path / CONFIG_FILE).exists() else [path]

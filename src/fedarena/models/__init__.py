@@ -1,8 +1,9 @@
 """Models and the tasks they are trained for."""
 
 from fedarena.models import characters, cnn, linear, mlp  # noqa: F401  (importing registers the models)
+from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
 from fedarena.models.zoo import MODELS, build_model, default_model
 
-__all__ = ["MODELS", "DataSpec", "Task", "Tensors", "build_model", "default_model", "make_task"]
+__all__ = ["MODELS", "DataSpec", "Task", "Tensors", "build_model", "default_model", "make_task", "seeded"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedarena.errors import BadInputError
+from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.registry import Registry
 from fedarena.streams import torch_seed
@@ -28,8 +28,7 @@ def default_model(spec: DataSpec) -> str:
 def build_model(name: str, spec: DataSpec, options: dict[str, Any], seed: int) -> nn.Module:
     """A freshly initialized model; the same seed gives the same weights."""
     builder = MODELS.get(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "model"))
+    with seeded(torch_seed(seed, "model")):
         module = builder(spec, **options)
     for path, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:

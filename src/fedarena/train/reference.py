@@ -11,7 +11,7 @@ import torch
 
 from fedarena import streams
 from fedarena.errors import BadInputError
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResult, Part
@@ -55,8 +55,7 @@ class ReferenceEngine:
             if memory is None:
                 memory = self.algorithm.memory_init(broadcast)
             samples, batches = self._batches(job)
-            with torch.random.fork_rng(devices=[]):  # for modules that draw random numbers, such as dropout
-                torch.manual_seed(streams.torch_seed(self.seed, "local", job.round, job.client))
+            with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
                 if self.algorithm.trains_freely:
                     params, loss = self._train_freely(job.client, batches, broadcast)
                 else:

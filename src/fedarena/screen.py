@@ -1,0 +1,132 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedarena.data.statistics import FederationStatistics
+from fedarena.registry import Registry
+from fedarena.report import FINAL_COLUMNS, final_table
+from fedarena.rundata import RunData
+
+# Columns of the table of scores, in the order in which they get room on a narrow screen.
+_BY_IMPORTANCE = (
+    *("accuracy", "status", "by client", "worst decile", "loss", "time", "traffic", "compute"),
+    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
+)
+
+
+def scores_table(results: Sequence[RunData], width: int) -> Table:
+    """The final scores, one method per row, with as many columns as fit into `width` characters."""
+    rows = final_table(results)
+    cells = {column.title: [column.text(row) for row in rows] for column in FINAL_COLUMNS}
+    room = width - max(len(row.label) for row in rows) - 4
+    shown = set()
+    for title in _BY_IMPORTANCE:
+        if title == "status" and all(row.finished for row in rows):
+            continue
+        room -= max(map(len, [title, *cells[title]])) + 3
+        if room < 0:
+            break
+        shown.add(title)
+    columns = [column for column in FINAL_COLUMNS if column.title in shown]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method", style="bold", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        texts = []
+        for column in columns:
+            text = escape(cells[column.title][number])
+            texts.append(f"[bold green]{text}[/]" if row.label in column.best(rows) else text)
+        table.add_row(escape(row.label), *texts)
+    return table
+
+
+def baselines(results: Sequence[RunData]) -> list[str]:
+    """What knowing nothing would score, one line per federation."""
+    found = [baseline for result in results if (baseline := result.summary.get("baseline"))]
+    return list(dict.fromkeys(f"Baseline, {b['rule']}: accuracy {b['accuracy']:.3f}" for b in found))
+
+
+def statistics_table(statistics: FederationStatistics) -> Table:
+    """Who is in a federation."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    sizes, labels = statistics.sizes, statistics.labels
+    table.add_row("federation", escape(f"{statistics.name} ({statistics.task.replace('_', ' ')})"))
+    table.add_row("clients", _by_group(statistics.num_clients, statistics.clients_by_group))
+    parts: dict[str, int] = {}
+    for by_part in statistics.samples_by_group_and_part.values():
+        for part, samples in by_part.items():
+            parts[part] = parts.get(part, 0) + samples
+    table.add_row("samples", _by_group(statistics.num_samples, parts))
+    table.add_row(
+        "samples per client",
+        f"mean {sizes.mean:,.1f} ± {sizes.std:,.1f}, median {sizes.median:,.0f}, "
+        f"from {sizes.min:,} to {sizes.max:,}, skewness {sizes.skewness:.2f}",
+    )
+    table.add_row("", ", ".join(f"p{p} {sizes.percentiles[p]:,.0f}" for p in (10, 25, 75, 90, 99)))
+    for name, column in statistics.columns.items():
+        shape = f" of shape {list(column.shape)}" if column.shape else ""
+        table.add_row("column", escape(f"{name}: {column.dtype}{shape}"))
+    order = sorted(range(len(labels.counts)), key=lambda label: -labels.counts[label])
+    total = max(1, int(labels.counts.sum()))
+    top = [f"{_label(labels.names, label)} {labels.counts[label] / total:.1%}" for label in order[:6]]
+    table.add_row("labels", escape(f"{len(labels.counts)}, most frequent: {', '.join(top)}"))
+    table.add_row(
+        "label skew",
+        f"{labels.mean_distance:.3f} mean total-variation distance of a client's labels to all clients' "
+        f"({labels.mean_distance_by_chance:.3f} would be chance)",
+    )
+    for name, attribute in statistics.attributes.items():
+        common = ", ".join(f"{value} ({count:,})" for value, count in attribute.most_common[:3])
+        table.add_row("attribute", escape(f"{name}: {attribute.distinct:,} values, most common {common}"))
+    return table
+
+
+def parts_table(kind: str, registry: Registry[Any]) -> Table:
+    """The parts of one kind with their options and defaults."""
+    rows = []
+    for name in registry.names():
+        part = registry.get(name)
+        summary = (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+        rows.append((name, summary, _options(part)))
+    return names_table(kind, rows)
+
+
+def names_table(kind: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Names, what they are, and (dimmed) a line of detail."""
+    table = Table(
+        title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    for name, summary, detail in rows:
+        table.add_row(
+            f"  [bold cyan]{escape(name)}[/]", escape(summary) + (f"\n[dim]{escape(detail)}[/]" if detail else "")
+        )
+    return table
+
+
+def _options(part: Callable[..., Any]) -> str:
+    options = [p for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return "  ".join(p.name if p.default is p.empty else f"{p.name}={_value(p.default)}" for p in options)
+
+
+def _value(default: Any) -> Any:
+    return default["name"] if isinstance(default, dict) and "name" in default else default
+
+
+def _by_group(total: int, groups: dict[Any, int]) -> str:
+    detail = ", ".join(f"{count:,} {group}" for group, count in groups.items() if count)
+    return f"{total:,} ({detail})"
+
+
+def _label(names: Sequence[str] | None, label: int) -> str:
+    return repr(names[label]) if names else str(label)

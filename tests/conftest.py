@@ -1,0 +1,43 @@
+"""What all tests share: a cache folder of their own, and small federations to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Federations are built once for all test processes, and never in the user's own cache."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if base.name.startswith("popen-") else base) / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDARENA_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def make_federation(tmp_path: Path):
+    """Writes a store of classification clients from ``{client: (x, y)}``; all samples are for training and for testing."""
+
+    def make(clients: dict[str, tuple[np.ndarray, np.ndarray]], classes: int, name: str = "made") -> Federation:
+        some_x, _ = next(iter(clients.values()))
+        path = tmp_path / name
+        with FederationWriter(
+            path,
+            name=name,
+            task=TaskSpec(kind="classification", classes=classes),
+            columns={"x": ColumnSpec(dtype=str(some_x.dtype), shape=some_x.shape[1:]), "y": ColumnSpec(dtype="int64", shape=())},
+            source=SourceSpec(name=name, version=1, options={}),
+        ) as writer:
+            for client, (x, y) in clients.items():
+                columns = {"x": x, "y": y.astype(np.int64)}
+                writer.add_client(client, train=columns, test=columns)
+        return Federation.open(path)
+
+    return make

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fedarena
+from fedarena.algorithms import FedAvg
+from fedarena.errors import BadInputError
+
+FAST = {"federation": "digits", "rounds": 3, "cohort": 5, "model": "logistic_regression", "evaluation": {"every": 1}}
+
+
+class Halved(FedAvg):
+    """Moves half as far as FedAvg."""
+
+    def __init__(self, *, share: float = 0.5):
+        super().__init__(server_lr=share)
+
+
+def test_run_returns_tables_and_plots(tmp_path: Path) -> None:
+    result = fedarena.run(FAST, runs_folder=tmp_path, progress=False)
+    frame = result.rounds.to_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame["accuracy"].notna().all()
+    assert list(frame["round"]) == [0, 1, 2, 3]
+    figure = result.plot()
+    assert any(list(trace.x) == [0, 1, 2, 3] for trace in figure.data)
+    assert result.write_report(tmp_path / "mine.html").stat().st_size > 100_000
+    assert "finished" in repr(result)
+
+
+def test_nested_and_dotted_settings_mean_the_same(tmp_path: Path) -> None:
+    nested = fedarena.run(FAST, local={"lr": 0.3}, name="a", runs_folder=tmp_path, progress=False)
+    dotted = fedarena.run({**FAST, "local.lr": 0.3, "name": "b"}, runs_folder=tmp_path, progress=False)
+    assert nested.config["local"] == dotted.config["local"]
+    assert nested.rounds.equals(dotted.rounds)
+
+
+def test_an_own_algorithm_is_a_class(tmp_path: Path) -> None:
+    mine = fedarena.run(FAST, algorithm={"name": Halved, "share": 0.25}, name="a", runs_folder=tmp_path, progress=False)
+    same = fedarena.run(
+        FAST, algorithm={"name": "fedavg", "server_lr": 0.25}, name="b", runs_folder=tmp_path, progress=False
+    )
+    assert mine.rounds.equals(same.rounds)
+    assert fedarena.load(tmp_path / "a").config["algorithm"] == {"name": f"{__name__}:Halved", "share": 0.25}
+    assert fedarena.resume(tmp_path / "a", progress=False).rounds.equals(mine.rounds)
+
+
+def test_errors_are_exceptions(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="did you mean 'rounds'"):
+        fedarena.run(FAST, round=3, runs_folder=tmp_path)
+    with pytest.raises(AttributeError, match="has no attribute 'runn'"):
+        fedarena.runn  # noqa: B018

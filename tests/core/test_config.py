@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedarena.algorithms import FedProx
+from fedarena.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
+from fedarena.errors import BadInputError
+from fedarena.models import MODELS
+
+
+def settings(*arguments: str) -> dict[str, Any]:
+    return merge({}, parse_overrides(arguments))
+
+
+def test_every_default_is_written_out_and_read_back() -> None:
+    config = resolve({})
+    text = config.to_yaml()
+    assert resolve(yaml.safe_load(text)) == config
+    written = yaml.safe_load(text)
+    assert list(written) == list(RunConfig.model_fields)
+    assert written["algorithm"] == {"name": "fedavg", "server_lr": 1.0}
+    assert written["local"]["weight_decay"] == 0.0
+    assert written["federation"]["min_characters"] > 0
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    rounds=st.integers(1, 10**6),
+    lr=st.floats(1e-9, 1e9),
+    mu=st.floats(0, 1e6),
+    algorithm=st.sampled_from(["fedprox", {"name": "fedprox"}]),
+)
+def test_a_configuration_survives_its_file(seed: int, rounds: int, lr: float, mu: float, algorithm: Any) -> None:
+    config = resolve(
+        merge({"algorithm": algorithm}, {"seed": seed, "rounds": rounds, "local.lr": lr, "algorithm.mu": mu})
+    )
+    assert resolve(yaml.safe_load(config.to_yaml())) == config
+    assert config.algorithm["mu"] == mu
+
+
+def test_names_are_short_for_named_parts() -> None:
+    short = resolve(settings("federation=digits", "algorithm=fedprox"))
+    assert short == resolve(settings("federation.name=digits", "algorithm.name=fedprox"))
+    assert short.federation["partition"]["name"] == "dirichlet"
+    nested = resolve(settings("federation=digits", "federation.partition=shards"))
+    assert nested.federation["partition"]["name"] == "shards"
+    assert "alpha" not in nested.federation["partition"]
+
+
+def test_options_and_names_in_any_order() -> None:
+    assert settings("algorithm.mu=0.5", "algorithm=fedprox") == settings("algorithm=fedprox", "algorithm.mu=0.5")
+
+
+def test_another_name_drops_the_former_options() -> None:
+    base = {"algorithm": {"name": "fedprox", "mu": 0.5}, "name": "kept"}
+    assert merge(base, {"algorithm": "fedavg"})["algorithm"] == "fedavg"
+    assert merge(base, {"algorithm.name": "fedavg"})["algorithm"] == {"name": "fedavg"}
+    assert merge(base, {"algorithm.name": "fedprox"})["algorithm"] == {"name": "fedprox", "mu": 0.5}
+    assert merge(base, {"name": "other"}) == {**base, "name": "other"}
+    assert base["algorithm"] == {"name": "fedprox", "mu": 0.5}
+
+
+def test_numbers_in_scientific_notation() -> None:
+    assert resolve(settings("local.lr=1e-3")).local.lr == 1e-3
+
+
+def test_steps_replace_epochs() -> None:
+    config = resolve(settings("local.steps=7"))
+    assert (config.local.steps, config.local.epochs) == (7, None)
+    assert resolve(config.to_dict()) == config
+
+
+def test_without_a_file_it_is_the_quickstart_unless_another_federation_is_named() -> None:
+    assert resolve_settings(None, {}).federation["max_characters"] == 20000
+    assert resolve_settings(None, {"federation": "digits"}).local.lr == RunConfig().local.lr
+    assert resolve_settings({}, {}).federation["max_characters"] is None
+
+
+def test_own_parts_by_class_and_by_import_path() -> None:
+    config = resolve({"algorithm": {"name": FedProx, "mu": 0.5}})
+    assert config.algorithm == {"name": "fedarena.algorithms.fedprox:FedProx", "mu": 0.5, "server_lr": 1.0}
+    assert resolve(config.to_dict()) == config
+    with pytest.raises(BadInputError, match=r"Cannot import the algorithm 'nowhere:Thing'.*nowhere"):
+        resolve({"algorithm": "nowhere:Thing"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["round=3"], "There is no setting 'round'; did you mean 'rounds'?"),
+        (["local.learning_rate=3"], "There is no setting 'local.learning_rate'"),
+        (["local.batchsize=3"], "There is no setting 'local.batchsize'; did you mean 'batch_size'?"),
+        (["rounds=-1"], "rounds: input should be greater than or equal to 1, not -1"),
+        (["rounds=many"], "rounds: input should be a valid integer"),
+        (["rounds=1.5"], "rounds: input should be a valid integer"),
+        (["local=3"], "local: input should be"),
+        (["local.lr=0"], "local.lr: input should be greater than 0, not 0"),
+        (["local.lr=.nan"], "local.lr: input should be"),
+        (["local.epochs=2", "local.steps=3"], "local: give epochs or steps, not both"),
+        (["local.epochs=null"], "local: give epochs or steps"),
+        (["local.optimizer=adam", "local.momentum=0.9"], "momentum is for the optimizer sgd"),
+        (["evaluation.split=tset"], "evaluation.split: input should be 'test', 'validation' or 'train', not 'tset'"),
+        (["algorithm=fedprocks"], "There is no algorithm called 'fedprocks'; did you mean 'fedprox'?"),
+        (
+            ["algorithm=fedavg", "algorithm.mu=1"],
+            "algorithm.mu: the algorithm 'fedavg' has no option 'mu'; valid: server_lr",
+        ),
+        (["algorithm=fedprox", "algorithm.mu=x"], "algorithm.mu: input should be a valid number"),
+        (["federation=chichat"], "There is no federation called 'chichat'; did you mean 'chitchat'?"),
+        (
+            ["federation=digits", "federation.partition=dirichle"],
+            "There is no partitioner called 'dirichle'; did you mean 'dirichlet'?",
+        ),
+        (["model=char_mpl"], "There is no model called 'char_mpl'; did you mean 'char_mlp'?"),
+        (["model.hidden=3"], "name it: model=…"),
+        (["engine=cuda"], "There is no engine called 'cuda'"),
+        (["rounds.deep=3", "rounds=2"], "rounds.deep cannot be set, because rounds is 2"),
+        (["rounds"], "'rounds' is not a setting; write it as key=value"),
+        (["algorithm=[1]"], "algorithm must be a name or a mapping with a name"),
+        (["seed=-1"], "seed: input should be greater than or equal to 0"),
+    ],
+)
+def test_bad_settings_get_a_sentence(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        resolve(settings(*arguments))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_options_are_named() -> None:
+    with pytest.raises(BadInputError, match=r"federation\.path is missing"):
+        resolve(settings("federation=store"))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"rounds: [1", "is not valid YAML"),
+        (b"- 1\n- 2", "must hold settings such as"),
+        (b"just text", "must hold settings such as"),
+        (b"", "must hold settings such as"),
+        (b"\xff\xfe\x00", "cannot be read as a text file"),
+    ],
+)
+def test_bad_files_get_a_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError) as caught:
+        read_settings(path)
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_registered_names_are_unique() -> None:
+    with pytest.raises(ValueError, match="registered twice"):
+        MODELS.register("mlp")(lambda spec: None)
