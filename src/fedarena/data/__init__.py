@@ -1,0 +1,23 @@
+"""Federations: datasets split into clients, where they come from, how they are stored and described."""
+
+from fedarena.data import partitioners, sources  # noqa: F401 - importing them fills the registries
+from fedarena.data.registry import FEDERATIONS, PARTITIONERS, cached_source, load_federation
+from fedarena.data.schema import ColumnSpec, SourceSpec, TaskSpec
+from fedarena.data.statistics import FederationStatistics, describe
+from fedarena.data.store import ClientSamples, Federation
+from fedarena.data.writer import FederationWriter
+
+__all__ = [
+    "FEDERATIONS",
+    "PARTITIONERS",
+    "ClientSamples",
+    "ColumnSpec",
+    "Federation",
+    "FederationStatistics",
+    "FederationWriter",
+    "SourceSpec",
+    "TaskSpec",
+    "cached_source",
+    "describe",
+    "load_federation",
+]

@@ -1,0 +1,9 @@
+"""Ways to divide samples without natural clients among clients, one file each; importing this registers them.
+
+A partitioner is a function ``partitioner(labels, *, options...)`` that returns the client of every sample.
+Every sample gets exactly one client, and every client at least one sample.
+"""
+
+from fedarena.data.partitioners import dirichlet, iid, lognormal, natural, shards
+
+__all__ = ["dirichlet", "iid", "lognormal", "natural", "shards"]

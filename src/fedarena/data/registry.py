@@ -1,0 +1,117 @@
+"""The catalogues of federation sources and partitioners, and the cache in which sources keep what they built.
+
+A source is a function ``source(progress, *, options...) -> Federation``. Most build a store once and open it
+from then on: they are written as a function of a `StoreBuild` and turned into a source by `cached_source`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from fedarena.data.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
+from fedarena.data.store import Federation
+from fedarena.data.writer import FederationWriter, StoreExistsError
+from fedarena.errors import DamagedFileError
+from fedarena.options import resolve_part
+from fedarena.registry import Registry
+
+# Called with the fraction that is done and a few words on what is happening.
+Progress = Callable[[float, str], None]
+Source = Callable[..., Federation]
+Partitioner = Callable[..., IntArray]
+
+FEDERATIONS: Registry[Source] = Registry("federation")
+PARTITIONERS: Registry[Partitioner] = Registry("partitioner")
+
+CACHE_VARIABLE = "FEDARENA_CACHE"
+
+
+def load_federation(
+    name: str, options: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> Federation:
+    """Opens the federation called `name`, which is built first if it was never used with these options.
+
+    >>> load_federation("digits", {"partition": {"name": "iid", "clients": 10}}).num_clients
+    10
+    """
+    resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
+    return FEDERATIONS.get(resolved.pop("name"))(progress or _ignore, **resolved)
+
+
+def assign_clients(partition: Mapping[str, Any], labels: AnyArray) -> IntArray:
+    """The client of every sample, by the partitioner ``partition["name"]``; the other entries are its options."""
+    resolved = resolve_part(PARTITIONERS, dict(partition), "partition")
+    return PARTITIONERS.get(resolved.pop("name"))(np.asarray(labels), **resolved)
+
+
+def cache_folder() -> Path:
+    """Where built stores are kept: ``$FEDARENA_CACHE``, or the user's cache folder."""
+    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_path("fedarena"))
+
+
+@dataclass(frozen=True)
+class StoreBuild:
+    """What a builder function needs: where to write, and whom to tell how far it is."""
+
+    path: Path
+    source: SourceSpec
+    progress: Progress
+
+    def writer(
+        self,
+        *,
+        task: TaskSpec,
+        columns: Mapping[str, ColumnSpec],
+        attributes: Mapping[str, AttributeType] | None = None,
+    ) -> FederationWriter:
+        """A writer for the store to build."""
+        return FederationWriter(
+            self.path,
+            name=self.source.name,
+            task=task,
+            columns=columns,
+            source=self.source,
+            attributes=attributes,
+        )
+
+
+def cached_source(version: int) -> Callable[[Callable[..., None]], Source]:
+    """Turns a builder ``build(target, *, options...)`` into a source that builds once per set of options.
+
+    The source must be called with all options, as `load_federation` does, because they are the key in the
+    cache. Raise `version` whenever the same options would give other samples than before.
+    """
+
+    def decorate(build: Callable[..., None]) -> Source:
+        @functools.wraps(build)
+        def source(progress: Progress, **options: Any) -> Federation:
+            spec = SourceSpec(name=build.__name__, version=version, options=options)
+            key = json.dumps([build.__module__, spec.model_dump(mode="json")], sort_keys=True)
+            digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+            path = cache_folder() / f"{build.__name__}-{digest}"
+            if not path.exists():
+                with suppress(StoreExistsError):  # somebody else built the same store at the same time
+                    build(StoreBuild(path, spec, progress), **options)
+            try:
+                return Federation.open(path)
+            except DamagedFileError as error:
+                raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
+
+        return source
+
+    return decorate
+
+
+def _ignore(fraction: float, message: str) -> None:
+    """Progress that nobody wants to see."""

@@ -1,0 +1,109 @@
+"""Messages of 1,315 people from the Chit-Chat Challenge of Brigham Young University; a client is a person.
+
+The data is in the package chitchat-dataset (MIT licence). The task is to predict the next character.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
+from fedarena.data.schema import ColumnSpec, TaskSpec
+from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
+from fedarena.errors import BadInputError
+
+PADDING = 0
+UNKNOWN = 1
+# Fixed, so that models trained on other texts keep their meaning: newline and the printable ASCII characters.
+CHARACTERS = "\n" + "".join(chr(code) for code in range(32, 127))
+VOCABULARY = ("<padding>", "<unknown>", *CHARACTERS)
+
+Tokens = npt.NDArray[np.uint8]
+_LAST_ASCII = 127  # a control character, so everything beyond it can share its token: unknown
+_TOKEN_OF_CODE = np.full(_LAST_ASCII + 1, UNKNOWN, dtype=np.uint8)
+_TOKEN_OF_CODE[[ord(character) for character in CHARACTERS]] = np.arange(2, len(VOCABULARY))
+
+
+@FEDERATIONS.register("chitchat")
+@cached_source(version=1)
+def chitchat(
+    build: StoreBuild,
+    *,
+    sequence_length: Annotated[int, Field(ge=1)] = 64,
+    min_characters: Annotated[int, Field(ge=2)] = 200,
+    max_characters: Annotated[int, Field(ge=2)] | None = None,
+    split: SplitKind = "by_client",
+    train_fraction: TrainFraction = 0.8,
+    validation_fraction: ValidationFraction = 0.0,
+    split_seed: Seed = 0,
+) -> None:
+    """Every person's messages in the order they were sent, one per line, cut into sequences of characters.
+
+    A sample has ``sequence_length + 1`` tokens; the last character of a sample is the first of the next one,
+    so that every character but the first is predicted exactly once. People with fewer than `min_characters`
+    are left out, and of the others the first `max_characters` are used. With ``split="within_client"`` the
+    earlier samples of a person are for training and the later ones for testing.
+    """
+    build.progress(0.0, "reading messages")
+    texts = {sender: "\n".join(messages) for sender, messages in messages_by_sender().items()}
+    kept = sorted(sender for sender, text in texts.items() if len(text) >= min_characters)
+    if not kept:
+        longest = max(map(len, texts.values()))
+        raise BadInputError(f"Nobody wrote {min_characters} characters; the longest text has {longest}.")
+    division = Split(split, train_fraction, validation_fraction, split_seed)
+    task = TaskSpec(
+        kind="next_token", classes=len(VOCABULARY), padding=PADDING, unknown=UNKNOWN, label_names=VOCABULARY
+    )
+    columns = {"tokens": ColumnSpec(dtype="uint8", shape=(sequence_length + 1,))}
+    with build.writer(task=task, columns=columns) as writer:
+        for client, (sender, group) in enumerate(zip(kept, division.groups(len(kept)), strict=True)):
+            sequences = cut(encode(texts[sender][:max_characters]), sequence_length)
+            parts = division.divide(client, group, {"tokens": sequences}, order="in_order")
+            writer.add_client(sender, group=group, **parts)
+            if client % 100 == 0:
+                build.progress(0.5 + 0.5 * client / len(kept), "writing sequences")
+
+
+def messages_by_sender() -> dict[str, list[str]]:
+    """What each person wrote, in the order it was sent."""
+    import chitchat_dataset  # reads nothing by itself, but not every user of federations needs it
+
+    sent: dict[str, list[tuple[datetime.datetime, str]]] = defaultdict(list)
+    for conversation in chitchat_dataset.Dataset().values():
+        for turn in conversation["messages"]:
+            for message in turn:
+                time = datetime.datetime.fromisoformat(message["timestamp"])
+                sent[message["sender"]].append((time, message["text"]))
+    # Sorting by time alone keeps the order of messages that were sent in the same second.
+    return {
+        sender: [text for _, text in sorted(messages, key=lambda message: message[0])]
+        for sender, messages in sent.items()
+    }
+
+
+def encode(text: str) -> Tokens:
+    """The tokens of a text; one for every character."""
+    codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
+    tokens: Tokens = _TOKEN_OF_CODE[np.minimum(codes, _LAST_ASCII)]
+    return tokens
+
+
+def decode(tokens: Tokens) -> str:
+    """The text of some tokens, without padding; unknown characters become �."""
+    return "".join("\ufffd" if token == UNKNOWN else VOCABULARY[token] for token in tokens if token != PADDING)
+
+
+def cut(tokens: Tokens, sequence_length: int) -> Tokens:
+    """Sequences of ``sequence_length + 1`` tokens, each starting with the last token of the one before."""
+    num_sequences = max(-(-(len(tokens) - 1) // sequence_length), 0)
+    padded = np.full(num_sequences * sequence_length + 1, PADDING, dtype=np.uint8)
+    padded[: len(tokens)] = tokens[: len(padded)]
+    starts = np.arange(num_sequences) * sequence_length
+    sequences: Tokens = padded[starts[:, None] + np.arange(sequence_length + 1)]
+    return sequences

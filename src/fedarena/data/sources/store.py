@@ -1,0 +1,14 @@
+"""A federation that is already on disk as a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedarena.data.registry import FEDERATIONS, Progress
+from fedarena.data.store import Federation
+
+
+@FEDERATIONS.register("store")
+def store(progress: Progress, *, path: str) -> Federation:
+    """Opens the store in the folder `path`, as `FederationWriter` wrote it."""
+    return Federation.open(Path(path).expanduser())
