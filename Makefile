@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs clean help bench-store
+.PHONY: run test docs pictures bench-store clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "Installing what the documentation needs (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,pictures]'
 	@touch $@
 
 run: $(VENV)/.installed  ## Compare FedAvg, FedProx and FedYogi on real users' messages; writes a report
@@ -39,6 +39,9 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+pictures: run $(VENV)/.installed-docs  ## Draw the pictures of the documentation from the quickstart (needs a Chromium)
+	$(BIN)/python docs/make_pictures.py
 
 bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
 	$(BIN)/python benchmarks/store.py

@@ -28,11 +28,12 @@ class ProgressBars(Observer):
         self._live = console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[score]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(compact=True),
             console=console,
             disable=not self._live,
         )
@@ -86,8 +87,8 @@ class ProgressBars(Observer):
             fields = {} if score is None else {"score": score}
             self._progress.update(self._task, completed=round, **fields)  # type: ignore[arg-type]
         elif score is not None:
-            label = self._label or "round"
-            self._console.print(f"{label}: round {round} of {self._rounds}, {score}", highlight=False)
+            prefix = f"{self._label}: " if self._label else ""
+            self._console.print(f"{prefix}round {round} of {self._rounds}, {score}", highlight=False)
 
     def stopped(self, folder: Path) -> None:
         """Says how to go on."""

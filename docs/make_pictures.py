@@ -1,0 +1,20 @@
+"""Draws the pictures of the documentation from the runs of the quickstart suite: ``make pictures``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedarena.data import load_federation
+from fedarena.data.statistics import describe
+from fedarena.report import accuracy_figure, client_accuracy_figure, federation_figure, write_picture
+from fedarena.rundata import load_runs
+
+IMAGES = Path(__file__).parent / "images"
+
+if __name__ == "__main__":
+    runs = load_runs([Path("runs/quickstart")])
+    write_picture(accuracy_figure(runs), IMAGES / "quickstart.png")
+    write_picture(client_accuracy_figure(runs), IMAGES / "clients.png")
+    skewed = load_federation("digits", {"partition": {"name": "dirichlet", "alpha": 0.1}})
+    write_picture(federation_figure(describe(skewed)), IMAGES / "digits-dirichlet.png")
+    write_picture(federation_figure(describe(load_federation("chitchat"))), IMAGES / "chitchat.png")

@@ -1,0 +1,97 @@
+"""What README and documentation show must work as it stands there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedarena
+from fedarena.cli import main
+from fedarena.suite import builtin_suites, read_suite
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FAST = ["rounds=1", "evaluation.max_clients=3"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [text for found, text in fenced if found == language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    lines = [line for block in blocks(page, "") for line in block.splitlines()]
+    words = [shlex.split(line.removeprefix(".venv/bin/"), comments=True) for line in lines]
+    return [line[1:] for line in words if line and line[0] == "fedarena"]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands(page: Path, workshop: Path) -> None:
+    runner = CliRunner()
+    for suite in ("quickstart", "examples/skew.yaml"):
+        if any(f"runs/{Path(suite).stem}" in word for command in commands(page) for word in command):
+            assert runner.invoke(main, ["suite", suite, *FAST]).exit_code == 0
+    runpy.run_path("examples/own_federation.py")["write_store"](workshop / "stores" / "sensors")
+    for command in commands(page):
+        shown = " ".join(command)
+        if command[:2] == ["suite", "examples/skew.yaml"]:
+            shutil.rmtree("runs/skew", ignore_errors=True)
+        # file names and classes that stand for the reader's own
+        if "FOLDER" in command or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
+            continue
+        fast = FAST if command[0] in ("run", "suite") else []
+        given = {word.partition("=")[0] for word in command}
+        result = runner.invoke(main, [*command, *(word for word in fast if word.partition("=")[0] not in given)])
+        assert result.exit_code == 0, f"{shown}\n{result.output}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python(page: Path, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quick(*args, **settings):
+        return fedarena.api.run(*args, **settings | {"rounds": 1, "progress": False})
+
+    monkeypatch.setattr(fedarena, "run", quick, raising=False)
+    module = types.ModuleType(f"page_{page.stem}")  # so that classes of the page can be found by their name
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    vars(module).update({"fedarena": fedarena, **example_arrays()})
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), vars(module))
+
+
+def example_arrays() -> dict[str, np.ndarray]:
+    x, y = np.zeros((4, 6), dtype=np.float32), np.zeros(4, dtype=np.int64)
+    return {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples(path: Path, workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_links_and_pictures_exist() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("name", builtin_suites())
+def test_builtin_suites_can_be_read(name: str) -> None:
+    assert read_suite(name, {}).runs
