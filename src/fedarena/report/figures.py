@@ -1,0 +1,344 @@
+"""The figures of a comparison, one function each, from runs to a plotly figure in the light scheme.
+
+Text that users wrote goes through `figure_text`, since plotly reads markup in text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from fedarena.report.methods import (
+    FloatArray,
+    Method,
+    baselines,
+    client_results,
+    column,
+    evaluation_curve,
+    methods_of,
+)
+from fedarena.report.style import QUIET_INK, Style, band_colour, empty_figure, figure_text, styles
+from fedarena.report.units import BYTES, FLOPS, Scale, fitting_unit
+from fedarena.rundata import RunData
+
+MAX_LINE_POINTS: Final = 2_000
+MAX_FIGURE_POINTS: Final = 20_000
+MAX_SCATTER_POINTS: Final = 5_000
+MAX_STRIP_POINTS: Final = 400
+# More bands than this cover each other.
+MAX_BANDS: Final = 4
+_MAX_SIZE_BINS: Final = 10
+_MIN_CLIENTS_PER_BIN: Final = 10
+_MAX_TICKS: Final = 8
+
+
+def accuracy_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Accuracy over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed."""
+    figure = _over_rounds(runs, "accuracy", "Accuracy over rounds")
+    rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
+    _add_baselines(figure, runs, 0.0, max(rounds, default=1.0))
+    return figure
+
+
+def loss_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Loss over rounds, drawn like the accuracy; the axis ends at twice the initial loss."""
+    figure = _over_rounds(runs, "loss", "Loss over rounds")
+    shown = [curve[name] for _, curve in _mean_curves(runs) for name in ("loss", "loss_p90", "loss_p10")]
+    values = np.concatenate([*shown, np.empty(0)])
+    starts = [float(values[0]) for values in shown if np.isfinite(values[0])]
+    ceiling = 2 * max(starts, default=np.inf)
+    if np.nanmax(values, initial=0.0) > ceiling:
+        floor = float(np.nanmin(values))
+        figure.update_yaxes(range=[floor - 0.05 * (ceiling - floor), ceiling])
+        figure.add_annotation(
+            text="axis ends at twice the initial loss",
+            x=1,
+            y=1,
+            xref="paper",
+            yref="paper",
+            xanchor="right",
+            yanchor="top",
+            showarrow=False,
+            font={"size": 12, "color": QUIET_INK},
+        )
+    return figure
+
+
+def traffic_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Accuracy against the bytes sent down and up so far."""
+    return _against_cost(runs, "bytes", BYTES, "Accuracy against traffic", "traffic, down and up")
+
+
+def compute_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Accuracy against the floating-point operations done on clients so far."""
+    return _against_cost(runs, "flops", FLOPS, "Accuracy against compute", "compute on clients")
+
+
+def client_accuracy_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Final accuracy over clients, a box per method: quartiles, whiskers 10–90 %, mean; dots are clients."""
+    look = styles(methods_of(runs))
+    methods = [method for method in methods_of(runs) if method.counted]
+    figure = empty_figure("Accuracy over clients", "accuracy", "", height=150 + 105 * len(methods))
+    for row, method in enumerate(reversed(methods)):  # the first method is on top
+        name, colour = figure_text(method.label), look[method.label].colour
+        _, accuracy = _pooled_clients(method)
+        accuracy = np.sort(accuracy)[_evenly(accuracy.size, MAX_STRIP_POINTS)]
+        # Multiples of the golden ratio spread the dots evenly without drawing random numbers.
+        jitter = np.arange(accuracy.size, dtype=np.float64) * 0.618034 % 1
+        dots = {"color": colour, "size": 4, "opacity": 0.4}
+        _add_points(figure, accuracy, row - 0.22 - 0.16 * jitter, name, dots, hoverinfo="x")
+        _add_box(figure, method, row, colour)
+        # Above its box and not beside it, a name of any length leaves the plot its width on a phone.
+        text, font = f"<b>{figure_text(_shortened(method.label))}</b>", {"color": colour}
+        figure.add_annotation(text=text, font=font, x=0, xref="paper", xanchor="left", y=row + 0.32, showarrow=False)
+    figure.update_yaxes(visible=False, range=[-0.5, len(methods) - 0.45])
+    figure.update_xaxes(showgrid=True)
+    return figure
+
+
+def client_size_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Final accuracy against a client's samples: dots are clients, the line averages clients of similar size."""
+    figure = empty_figure("Accuracy against client size", "evaluated samples of the client", "accuracy")
+    methods = methods_of(runs)
+    for method in methods:
+        style, name = styles(methods)[method.label], figure_text(method.label)
+        samples, accuracy = _pooled_clients(method)
+        if not samples.size:
+            continue
+        order = np.lexsort((accuracy, samples))
+        samples, accuracy = samples[order], accuracy[order]
+        kept = _evenly(samples.size, MAX_SCATTER_POINTS // len(methods))
+        dots = {"color": style.colour, "size": 4, "opacity": 0.25}
+        _add_points(figure, samples[kept], accuracy[kept], name, dots, hoverinfo="skip")
+        bins = _bins_of_similar_size(samples)
+        _add_line(
+            figure,
+            np.array([np.median(samples[bins == index]) for index in np.unique(bins)]),
+            np.array([accuracy[bins == index].mean() for index in np.unique(bins)]),
+            name,
+            style,
+            mode="lines+markers",
+            hovertemplate="about %{x:,.0f} samples: %{y:.3f}",
+        )
+    drawn = np.concatenate([np.empty(0), *(trace.x for trace in figure.data)])
+    ticks = _logarithmic_ticks(drawn.min(), drawn.max()) if drawn.size else []
+    figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
+    return figure
+
+
+def speed_figure(runs: Sequence[RunData]) -> go.Figure:
+    """Clients trained per second, round by round, mean over the seeds that count."""
+    figure = empty_figure("Clients trained per second", "round", "clients per second", height=340)
+    methods = methods_of(runs)
+    for method in methods:
+        rates: dict[float, list[float]] = {}
+        for run in method.counted:
+            pairs = zip(column(run.timings, "round"), column(run.timings, "clients_per_second"), strict=True)
+            for round_number, rate in pairs:
+                if rate > 0:
+                    rates.setdefault(round_number, []).append(rate)
+        rounds = np.array(sorted(rates))
+        means = np.array([np.mean(rates[round_number]) for round_number in rounds])
+        kept = _evenly(rounds.size, _points_per_line(len(methods)))
+        name = figure_text(method.label)
+        _add_line(figure, rounds[kept], means[kept], name, styles(methods)[method.label])
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
+    return figure
+
+
+def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
+    figure = empty_figure(title, "round", metric)
+    methods = methods_of(runs)
+    look = styles(methods)
+    points = _points_per_line(len(runs) + 3 * len(methods))
+    for method, curve in _mean_curves(runs) if len(methods) <= MAX_BANDS else ():
+        kept = _evenly(curve["round"].size, points)
+        rounds, low, high = (curve[name][kept] for name in ("round", f"{metric}_p10", f"{metric}_p90"))
+        _add_band(figure, rounds, low, high, method.label, look[method.label].colour)
+    for method in methods:
+        if len(method.runs) > 1 or not method.counted:
+            for run in method.runs:
+                _add_single_run(figure, run, metric, look[method.label], points)
+    for method, curve in _mean_curves(runs):
+        kept = _evenly(curve["round"].size, points)
+        name = figure_text(method.label)
+        _add_line(figure, curve["round"][kept], curve[metric][kept], name, look[method.label])
+    _add_stops(figure, runs, metric)
+    figure.update_layout(hovermode="x unified", hoverdistance=-1)
+    return figure
+
+
+def _against_cost(runs: Sequence[RunData], cost: str, scale: Scale, title: str, axis: str) -> go.Figure:
+    curves = list(_mean_curves(runs))
+    largest = max((float(curve[cost][-1]) for _, curve in curves), default=0.0)
+    factor, unit = fitting_unit(largest, scale)
+    figure = empty_figure(title, f"{axis} ({unit})", "accuracy", height=380)
+    look = styles(methods_of(runs))
+    for method, curve in curves:
+        kept = _evenly(curve[cost].size, _points_per_line(len(curves)))
+        name = figure_text(method.label)
+        _add_line(
+            figure,
+            curve[cost][kept] / factor,
+            curve["accuracy"][kept],
+            name,
+            look[method.label],
+            hovertemplate=f"%{{y:.3f}} after %{{x:.3~g}} {unit}",
+        )
+    _add_baselines(figure, runs, 0.0, largest / factor)
+    return figure
+
+
+def _mean_curves(runs: Sequence[RunData]) -> Iterator[tuple[Method, Mapping[str, FloatArray]]]:
+    for method in methods_of(runs):
+        curve = method.mean_curve()
+        if curve and curve["round"].size:
+            yield method, curve
+
+
+def _pooled_clients(method: Method) -> tuple[FloatArray, FloatArray]:
+    pairs = [client_results(run) for run in method.counted]
+    if not pairs:
+        return np.empty(0), np.empty(0)
+    return np.concatenate([samples for samples, _ in pairs]), np.concatenate([found for _, found in pairs])
+
+
+def _bins_of_similar_size(samples: FloatArray) -> NDArray[np.int64]:
+    """A bin for every client: about equally many clients each, and clients of the same size in the same bin."""
+    number = int(np.clip(samples.size // _MIN_CLIENTS_PER_BIN, 1, _MAX_SIZE_BINS))
+    edges = np.quantile(samples, np.arange(1, number) / number)
+    return np.searchsorted(edges, samples, side="left").astype(np.int64)
+
+
+def _logarithmic_ticks(low: float, high: float) -> list[int]:
+    """Round numbers from 1, 2, 5, 10, 20 … between the limits; only powers of ten where they would be many."""
+    exponents = range(int(np.log10(high)) + 1)
+    ticks = [step * 10**exponent for exponent in exponents for step in (1, 2, 5)]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    return inside if len(inside) <= _MAX_TICKS else [tick for tick in inside if str(tick).startswith("1")]
+
+
+def _shortened(label: str) -> str:
+    """A label that fits a phone's width; what tells labels apart is at their ends."""
+    return label if len(label) <= 40 else f"{label[:20]}…{label[-19:]}"
+
+
+def _points_per_line(lines: int) -> int:
+    return max(2, min(MAX_LINE_POINTS, MAX_FIGURE_POINTS // max(lines, 1)))
+
+
+def _evenly(size: int, limit: int) -> NDArray[np.int64]:
+    """Indexes of at most `limit` of `size` points, evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, size - 1, min(size, limit)).round().astype(np.int64))
+
+
+def _add_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, style: Style, **options: Any) -> None:
+    settings: dict[str, Any] = {
+        "mode": "lines",
+        "hovertemplate": "%{y:.3~f}",
+        "line": {"color": style.colour, "dash": style.dash, "width": 2.5},
+        "marker": {"color": style.colour, "size": 7},
+    }
+    figure.add_trace(go.Scatter(x=x, y=y, name=name, legendgroup=name, **{**settings, **options}))
+
+
+def _add_points(
+    figure: go.Figure, x: FloatArray, y: FloatArray, name: str, marker: dict[str, Any], **options: Any
+) -> None:
+    figure.add_trace(
+        go.Scatter(x=x, y=y, mode="markers", marker=marker, name=name, legendgroup=name, showlegend=False, **options)
+    )
+
+
+def _add_box(figure: go.Figure, method: Method, row: int, colour: str) -> None:
+    p10, p25, p50, p75, p90, mean = (
+        [method.mean_final(f"accuracy_{name}")] for name in ("p10", "p25", "p50", "p75", "p90", "by_client")
+    )
+    figure.add_trace(
+        go.Box(
+            y=[row],
+            lowerfence=p10,
+            q1=p25,
+            median=p50,
+            q3=p75,
+            upperfence=p90,
+            mean=mean,
+            boxmean=True,
+            orientation="h",
+            width=0.26,
+            name=figure_text(method.label),
+            line={"color": colour, "width": 2},
+            fillcolor=band_colour(colour),
+            showlegend=False,
+        )
+    )
+
+
+def _add_band(figure: go.Figure, x: FloatArray, low: FloatArray, high: FloatArray, label: str, colour: str) -> None:
+    name = figure_text(label)
+    figure.add_trace(
+        go.Scatter(
+            x=np.concatenate([x, x[::-1]]),
+            y=np.concatenate([high, low[::-1]]),
+            fill="toself",
+            fillcolor=band_colour(colour),
+            line={"width": 0},
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    )
+
+
+def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, points: int) -> None:
+    curve = evaluation_curve(run)
+    kept = _evenly(curve["round"].size, points)
+    name = figure_text(run.label)
+    figure.add_trace(
+        go.Scatter(
+            x=curve["round"][kept],
+            y=curve[metric][kept],
+            mode="lines",
+            line={"color": style.colour, "width": 1},
+            opacity=0.45,
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    )
+
+
+def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str) -> None:
+    """A cross where a run diverged or failed, so that a line that ends is not taken for one that finished."""
+    look = styles(methods_of(runs))
+    for run in runs:
+        curve = evaluation_curve(run)
+        if run.status not in ("diverged", "failed") or not curve["round"].size:
+            continue
+        marker = {"color": look[run.label].colour, "size": 10, "symbol": "x"}
+        name = figure_text(run.label)
+        note = f"{run.status} (seed {run.summary.get('seed', '?')})"
+        _add_points(figure, curve["round"][-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")
+
+
+def _add_baselines(figure: go.Figure, runs: Sequence[RunData], start: float, end: float) -> None:
+    for accuracy in baselines(runs):
+        figure.add_trace(
+            go.Scatter(
+                x=[start, end],
+                y=[accuracy, accuracy],
+                mode="lines",
+                line={"color": QUIET_INK, "dash": "dash", "width": 1.5},
+                name="baseline",
+                legendgroup="baseline",
+                hovertemplate="%{y:.3f}",
+            )
+        )

@@ -1,0 +1,113 @@
+"""Runs grouped into methods, and the numbers that tables and figures are made of.
+
+Runs that differ only in their seed share a label; together they are one *method*. Averages over seeds use the
+finished runs. Only where a method has none do unfinished ones stand in, and the tables then say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedarena.errors import BadInputError
+from fedarena.rundata import RunData
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The runs of one label, in the order they were given."""
+
+    label: str
+    runs: tuple[RunData, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name in the configuration."""
+        return str(self.runs[0].config.get("algorithm", {}).get("name", ""))
+
+    @property
+    def counted(self) -> tuple[RunData, ...]:
+        """The runs that enter averages: finished ones, or all evaluated ones where none is finished."""
+        evaluated = tuple(run for run in self.runs if last_evaluation(run) is not None)
+        return tuple(run for run in evaluated if run.status == "finished") or evaluated
+
+    def mean_final(self, name: str) -> float:
+        """A column of the last evaluated round, averaged over the counted runs."""
+        return float(np.mean([evaluation_curve(run)[name][-1] for run in self.counted]))
+
+    def mean_curve(self) -> Mapping[str, FloatArray]:
+        """Evaluated rounds, averaged over the counted runs; only rounds that all of them evaluated."""
+        curves = [evaluation_curve(run) for run in self.counted]
+        if not curves:
+            return {}
+        common = curves[0]["round"]
+        for curve in curves[1:]:
+            common = np.intersect1d(common, curve["round"])
+        kept = [np.isin(curve["round"], common) for curve in curves]
+        return {
+            name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0)
+            for name in curves[0]
+        }
+
+
+def methods_of(runs: Sequence[RunData]) -> tuple[Method, ...]:
+    """Groups runs by label, in order of first appearance."""
+    if not runs:
+        raise BadInputError("There is no run to report on; give at least one run's folder.")
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return tuple(Method(label, tuple(members)) for label, members in groups.items())
+
+
+def column(table: pa.Table, name: str) -> FloatArray:
+    """A column as floats; null becomes NaN."""
+    values = pc.cast(table.column(name), pa.float64(), safe=False)
+    return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
+
+
+def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
+    """All columns of the evaluated rounds, and the `bytes` and `flops` spent until each of them."""
+    down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
+    spent = {
+        "bytes": down + up,
+        "flops": np.nan_to_num(column(run.rounds, "flops")),
+    }
+    evaluated = run.rounds.column("accuracy").is_valid().to_numpy()
+    curve = {name: column(run.rounds, name)[evaluated] for name in run.rounds.column_names}
+    return {**curve, **{name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}}
+
+
+def last_evaluation(run: RunData) -> dict[str, Any] | None:
+    """The row of the last evaluated round, or None before the first evaluation."""
+    evaluated = run.rounds.filter(run.rounds.column("accuracy").is_valid())
+    return evaluated.slice(evaluated.num_rows - 1).to_pylist()[0] if evaluated.num_rows else None
+
+
+def client_results(run: RunData) -> tuple[FloatArray, FloatArray]:
+    """Samples and accuracy of every client that has samples, in the run's last evaluated round."""
+    if not run.clients.num_rows:
+        return np.empty(0), np.empty(0)
+    rounds = run.clients.column("round")
+    last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
+    samples, accuracy = column(last, "samples"), column(last, "accuracy")
+    measured = (samples > 0) & np.isfinite(accuracy)
+    return samples[measured], accuracy[measured]
+
+
+def baselines(runs: Sequence[RunData]) -> dict[float, str]:
+    """Accuracy of each trivial predictor that the runs were compared with, and its rule."""
+    found: dict[float, str] = {}
+    for run in runs:
+        baseline = run.summary.get("baseline") or {}
+        if baseline.get("accuracy") is not None:
+            found.setdefault(float(baseline["accuracy"]), str(baseline.get("rule", "")))
+    return found

@@ -1,0 +1,126 @@
+"""The report: one HTML file that opens offline, with figures, tables and settings of the runs it compares."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from fedarena.files import write_text
+from fedarena.report import sections
+from fedarena.report.html import Html, embed, join, script_safe, swatch_colour, tag
+from fedarena.report.style import DARK_COLOURS, PLOT_SETTINGS
+from fedarena.rundata import RunData
+
+
+def write_report(runs: Sequence[RunData], path: Path, title: str | None = None) -> Path:
+    """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`."""
+    page = _page(runs, title or sections.default_title(runs))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page)
+    return path
+
+
+class _Plots:
+    """Places figures on the page and keeps their JSON for the end of it."""
+
+    def __init__(self) -> None:
+        self.data: list[Html] = []
+
+    def __call__(self, figure: go.Figure, caption: str) -> Html:
+        name, title = f"figure-{len(self.data) + 1}", str(figure.layout.title.text)
+        legend = _legend(figure)
+        # On the page, title and legend are HTML: they wrap on a phone and a screen reader finds them.
+        figure.update_layout(title=None, showlegend=False, margin_t=16)
+        content = script_safe(str(figure.to_json()))
+        self.data.append(embed("script", content, type="application/json", id=name))
+        box = tag(
+            "div",
+            class_="plot",
+            data_figure=name,
+            style=f"height: {figure.layout.height}px",
+            role="img",
+            aria_label=title,
+        )
+        return tag("figure", tag("h3", title), legend, box, tag("figcaption", caption))
+
+
+def _legend(figure: go.Figure) -> Html:
+    """A button for every trace with a legend entry; it hides and shows the entry's whole group."""
+    buttons = []
+    for trace in figure.data:
+        if trace.showlegend is not False:
+            line = tag("span", class_=f"line {trace.line.dash}", **swatch_colour(trace.line.color))
+            text = html.unescape(trace.name)
+            buttons.append(tag("button", line, text, type="button", aria_pressed="true", data_group=trace.name))
+    return tag("div", *buttons, class_="keys")
+
+
+def _page(runs: Sequence[RunData], title: str) -> Html:
+    plots = _Plots()
+    parts: dict[str, Html] = {
+        "Results": sections.results(runs),
+        "Learning": sections.learning(runs, plots),
+        "Clients": sections.clients(runs, plots),
+        "Cost": sections.costs(runs, plots),
+        "Speed": sections.speed(runs, plots),
+        "Settings": sections.settings(runs),
+        "Environment": sections.environment(runs),
+        "Reproduce": sections.reproduction(runs),
+    }
+    navigation = join(tag("a", name, href=f"#{name.lower()}") for name in parts)
+    header = tag(
+        "header",
+        tag("p", "FedArena report", class_="kicker"),
+        tag("h1", title),
+        tag("p", sections.headline(runs), class_="headline"),
+        tag("p", sections.facts(runs), class_="facts"),
+    )
+    body = join(tag("section", tag("h2", name), part, id=name.lower()) for name, part in parts.items())
+    scripts = [get_plotlyjs(), _asset("report.js")]
+    settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
+    document = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=_security_policy(scripts)),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("title", title),
+            embed("style", _asset("report.css")),
+        ),
+        tag(
+            "body",
+            tag("main", header, sections.notices(runs), tag("nav", navigation, aria_label="Sections"), body),
+            tag("noscript", tag("p", "The plots need JavaScript; the tables do not.")),
+            embed("script", settings, type="application/json", id="settings-of-plots"),
+            *plots.data,
+            *(embed("script", script) for script in scripts),
+        ),
+        lang="en",
+    )
+    return join([Html("<!doctype html>\n"), document, Html("\n")])
+
+
+def _security_policy(scripts: Sequence[str]) -> str:
+    """Nothing is loaded from anywhere and no script runs but ours, whatever text the runs bring along."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("fedarena.report").joinpath(name).read_text(encoding="utf-8")

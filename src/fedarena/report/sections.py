@@ -1,0 +1,289 @@
+"""The parts of the report's page, from the headline to the settings. Figures come in through `plot`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from fedarena.report import figures
+from fedarena.report.html import Html, join, swatch_colour, tag
+from fedarena.report.methods import baselines, methods_of
+from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
+from fedarena.report.style import styles
+from fedarena.report.tables import FINAL_COLUMNS, Reach, comparable, final_table, reach_table
+from fedarena.report.units import ABSENT, BYTES, FLOPS, count, listing, quantity
+from fedarena.rundata import RunData, flatten_settings
+
+Plot = Callable[[go.Figure, str], Html]
+Cell = str
+
+_ACCURACY = next(column for column in FINAL_COLUMNS if column.title == "accuracy")
+_MAX_VALUES = 5
+_VERDICTS = {"running": "is still running", "interrupted": "was interrupted"}
+
+
+def default_title(runs: Sequence[RunData]) -> str:
+    """What the report is about: the run's name, or the methods and their federation."""
+    if len(runs) == 1:
+        return runs[0].name
+    labels = [method.label for method in methods_of(runs)]
+    subject = listing(labels) if len(labels) <= 4 else f"{len(labels)} methods"
+    return f"{subject} on {listing(_federations(runs))}"
+
+
+def headline(runs: Sequence[RunData]) -> str:
+    """The result in one sentence, computed from the tables."""
+    means = [(row.accuracy.mean, row) for row in comparable(final_table(runs)) if row.accuracy is not None]
+    if not means:
+        return "No run has a finite evaluation yet."
+    best = max(means, key=lambda pair: pair[0])[1]
+    seeds = f" over {count(len(best.seeds), 'seed')}" if len(best.seeds) > 1 else ""
+    winner = next(method for method in methods_of(runs) if method.label == best.label)
+    split = winner.runs[0].config.get("evaluation", {}).get("split", "test")
+    sentence = (
+        f"{best.label} reached {_ACCURACY.text(best)} accuracy{seeds} "
+        f"on the {split} data of {count(best.eval_clients or 0, 'client')} "
+        f"after {count(best.round or 0, 'round')}"
+    )
+    for accuracy, rule in baselines(winner.runs).items():
+        sentence += f"; the baseline ({rule}) gives {accuracy:.3f}"
+    return f"{sentence}."
+
+
+def facts(runs: Sequence[RunData]) -> str:
+    """The frame of the comparison in a few words: how many methods and runs, which federation, how long."""
+    methods, first = methods_of(runs), runs[0].config
+    parts = [
+        count(len(methods), "method"),
+        count(len(runs), "run"),
+        f"federation {listing(_federations(runs))}",
+        count(int(first["rounds"]), "round") if "rounds" in first else "",
+        f"{count(int(first['cohort']), 'client')} a round" if isinstance(first.get("cohort"), int) else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def notices(runs: Sequence[RunData]) -> Html:
+    """What a reader must know before comparing: runs that broke or are not finished, unequal conditions."""
+    found = []
+    for run in runs:
+        if run.status == "finished":
+            continue
+        severity = "broken" if run.status in ("diverged", "failed") else "unfinished"
+        done = run.summary.get("rounds_done")
+        where = "" if done is None else f" after {count(int(done), 'round')}"
+        verdict = _VERDICTS.get(run.status, run.status)
+        head = tag("strong", f"{run.name} (seed {_seed(run)}) {verdict}{where}.")
+        found.append(tag("div", head, f" {run.summary.get('message') or ''}", class_=f"notice {severity}"))
+    for key, meaning in (("federation", "federations"), ("rounds", "numbers of rounds")):
+        if differing_keys([{key: run.config.get(key)} for run in runs]):
+            text = f"The runs have different {meaning}; their results cannot be compared directly."
+            found.append(tag("div", text, class_="notice unfinished"))
+    return join(found)
+
+
+def results(runs: Sequence[RunData]) -> Html:
+    """The final table."""
+    rows, swatches = final_table(runs), _swatches(runs)
+    columns = [column for column in FINAL_COLUMNS if column.title not in ("seeds", "status")]
+    best = [column.best(rows) for column in columns]
+    body = []
+    for row in rows:
+        state = count(len(row.seeds), "seed") if row.status == "finished" else row.status
+        cells = [join([swatches[row.label], tag("span", state, class_="below quiet")])]
+        for column, winners in zip(columns, best, strict=True):
+            mean, _, deviation = column.text(row).partition(" ± ")
+            cell = tag("strong", mean) if row.label in winners else mean
+            below = tag("span", f" ± {deviation}", class_="below quiet") if deviation else ""
+            cells.append(join([cell, below]))
+        body.append(cells)
+    heads = ["method", *(tag("abbr", column.title, title=column.explanation) for column in columns)]
+    notes = ["Last evaluation of each run."]
+    if any(len(row.seeds) > 1 for row in rows):
+        notes.append("± is the standard deviation over seeds.")
+    if len(rows) > 1:
+        notes.append("The best value is bold.")
+    if any(row.status != "finished" for row in rows):
+        notes.append("Runs that did not finish count only where a method has no finished run.")
+    legend = join(join([tag("dt", column.title), tag("dd", column.explanation)]) for column in columns)
+    return join(
+        [
+            table(heads, body, "results"),
+            tag("p", " ".join(notes), class_="note"),
+            tag("details", tag("summary", "What the columns mean"), tag("dl", legend, class_="legend")),
+        ]
+    )
+
+
+def learning(runs: Sequence[RunData], plot: Plot) -> Html:
+    """Accuracy and loss over rounds."""
+    methods = methods_of(runs)
+    band = "The band spans the clients from the 10th to the 90th percentile. "
+    several = "Thin lines are single seeds, thick lines their mean. "
+    caption = (
+        "Lines weigh clients by their samples. "
+        + (band if len(methods) <= figures.MAX_BANDS else "")
+        + (several if any(len(method.runs) > 1 for method in methods) else "")
+    )
+    rules = [f"Dashed baseline: {rule} ({accuracy:.3f})." for accuracy, rule in baselines(runs).items()]
+    return join(
+        [
+            plot(figures.accuracy_figure(runs), caption + " ".join(rules)),
+            plot(figures.loss_figure(runs), caption.strip()),
+        ]
+    )
+
+
+def clients(runs: Sequence[RunData], plot: Plot) -> Html:
+    """How the accuracy is spread over clients, and how it depends on their size."""
+    return join(
+        [
+            plot(
+                figures.client_accuracy_figure(runs),
+                "Box: the middle half of the clients with their median; dashed line: their mean; whiskers: "
+                "10th to 90th percentile; dots: clients. Percentiles are averaged over seeds.",
+            ),
+            plot(
+                figures.client_size_figure(runs),
+                "Faint dots are clients. A point of a line averages clients of similar size; "
+                "those with few samples, at the left, hardly show in an average over samples.",
+            ),
+        ]
+    )
+
+
+def costs(runs: Sequence[RunData], plot: Plot) -> Html:
+    """Accuracy against bytes and operations, and what it took to reach given accuracies."""
+    caption = "Means over seeds. Up and to the left is better."
+    pair = tag(
+        "div",
+        plot(figures.traffic_figure(runs), caption),
+        plot(figures.compute_figure(runs), caption),
+        class_="pair",
+    )
+    reached = reach_table(methods_of(runs))
+    if not reached or not reached[0]:
+        return pair
+    swatches = _swatches(runs)
+    heads = ["to reach accuracy", *(f"{reach.level:g}" for reach in reached[0])]
+    body = [[swatches[row[0].label], *(_reach_cell(reach) for reach in row)] for row in reached]
+    note = "First evaluated round at or above the level: traffic, compute, round. Means over seeds."
+    return join([pair, table(heads, body, "reach"), tag("p", note, class_="note")])
+
+
+def speed(runs: Sequence[RunData], plot: Plot) -> Html:
+    """How fast the runs were executed."""
+    return plot(
+        figures.speed_figure(runs),
+        "Times depend on the machine and its load; they are the only numbers here that are not reproducible.",
+    )
+
+
+def settings(runs: Sequence[RunData]) -> Html:
+    """What differs between the methods, and what is the same."""
+    configs = [run.config for run in runs]
+    if len(runs) == 1:
+        return _yaml("All settings, resolved", configs[0], open_=True)
+    parts: list[Html] = []
+    if keys := [key for key in differing_keys(configs) if key != "name"]:
+        methods, swatches = methods_of(runs), _swatches(runs)
+        flattened = [[flatten_settings(run.config) for run in method.runs] for method in methods]
+        heads = ["setting", *(swatches[method.label] for method in methods)]
+        body = [[tag("code", key), *(_distinct(flat, key) for flat in flattened)] for key in keys]
+        parts.append(table(heads, body, "settings"))
+    parts.append(_yaml("What all runs share", in_common(configs)))
+    each = join(_yaml(f"{run.name} (seed {_seed(run)})", run.config) for run in runs)
+    parts.append(tag("details", tag("summary", "All settings of every run"), tag("div", each, class_="inner")))
+    return join(parts)
+
+
+def environment(runs: Sequence[RunData]) -> Html:
+    """Versions and hardware; where runs differ, all values."""
+    flat = [flatten_settings(run.environment) for run in runs]
+    keys = dict.fromkeys(key for found in flat for key in found)
+    body = [[tag("code", key), _distinct(flat, key)] for key in keys if key != "seed"]
+    seeds = ", ".join(dict.fromkeys(_seed(run) for run in runs))
+    return table(["what", "value"], [[tag("code", "seed"), seeds], *body], "environment")
+
+
+def reproduction(runs: Sequence[RunData]) -> Html:
+    """The command that repeats a run, and the runs this report is made of."""
+    body = [[run.name, _seed(run), run.status, tag("code", str(run.path))] for run in runs]
+    return join(
+        [
+            tag(
+                "p",
+                "Every run's folder holds its resolved configuration, which gives the same numbers again:",
+            ),
+            tag("pre", "fedarena run config.yaml"),
+            table(["run", "seed", "status", "folder"], body, "runs"),
+        ]
+    )
+
+
+def table(heads: Sequence[Cell], body: Sequence[Sequence[Cell]], name: str) -> Html:
+    """A table whose first column names the rows; it scrolls inside its own box on narrow screens."""
+    head = tag("tr", *(tag("th", cell, scope="col") for cell in heads))
+    rows = join(tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in body)
+    return tag(
+        "div",
+        tag("table", tag("thead", head), tag("tbody", rows), class_=name),
+        class_="scroll",
+        tabindex="0",
+    )
+
+
+def _reach_cell(reach: Reach) -> Html:
+    if reach.bytes is None:
+        return tag("span", reach.partly, class_="quiet")
+    compute = tag("span", f" {quantity(reach.flops, FLOPS)}", class_="below quiet")
+    when = tag("span", f" round {_round_number(reach)}", class_="below quiet")
+    return join([quantity(reach.bytes, BYTES), compute, when])
+
+
+def _round_number(reach: Reach) -> str:
+    return f"{reach.round:.1f}".removesuffix(".0")
+
+
+def _swatches(runs: Sequence[RunData]) -> dict[str, Html]:
+    methods = methods_of(runs)
+    look = styles(methods)
+    return {
+        method.label: join(
+            [
+                tag("span", class_="swatch", **swatch_colour(look[method.label].colour)),
+                tag("span", method.label, class_="label"),
+            ]
+        )
+        for method in methods
+    }
+
+
+def _distinct(all_settings: Sequence[dict[str, Any]], key: str) -> str:
+    """The different values of one setting; of very many (starting times, say) the first and the last."""
+    texts = [_value(key, found[key]) if key in found else ABSENT for found in all_settings]
+    values = list(dict.fromkeys(texts))
+    return ", ".join(values) if len(values) <= _MAX_VALUES else f"{values[0]} … {values[-1]}"
+
+
+def _value(key: str, value: Any) -> str:
+    if key == "command" and isinstance(value, list):
+        return shlex.join(map(str, value))
+    return quantity(value, BYTES) if key.endswith("_bytes") else as_text(value)
+
+
+def _yaml(title: str, config: dict[str, Any], open_: bool = False) -> Html:
+    attributes = {"open": "open"} if open_ else {}
+    return tag("details", tag("summary", title), tag("pre", as_yaml(config)), **attributes)
+
+
+def _federations(runs: Sequence[RunData]) -> list[str]:
+    names = (str(run.config.get("federation", {}).get("name", "an unnamed federation")) for run in runs)
+    return list(dict.fromkeys(names))
+
+
+def _seed(run: RunData) -> str:
+    return str(run.summary.get("seed", run.config.get("seed", "?")))

@@ -1,0 +1,235 @@
+"""The tables of a comparison, as values: the report renders them as HTML, the command line with rich."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedarena.report.methods import Method, baselines, evaluation_curve, last_evaluation, methods_of
+from fedarena.report.units import ABSENT, BYTES, FLOPS, SECONDS, count, listing, quantity, significant, spread
+from fedarena.rundata import RunData
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds; no deviation for a single seed."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """The spread of finite values; None if there is no value, or one that is not finite."""
+        if not values or not all(math.isfinite(value) for value in values):
+            return None
+        return cls(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class FinalRow:
+    """One method after its last evaluated round, over the seeds that count."""
+
+    label: str
+    seeds: tuple[int, ...]
+    status: str
+    finished: bool
+    round: int | None
+    eval_clients: int | None
+    accuracy: Spread | None
+    accuracy_by_client: Spread | None
+    accuracy_p10: Spread | None
+    accuracy_p90: Spread | None
+    accuracy_worst_decile: Spread | None
+    loss: Spread | None
+    over_baseline: Spread | None
+    bytes: Spread | None
+    flops: Spread | None
+    wall_seconds: Spread | None
+    clients_per_second: Spread | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the final table: title, explanation, the text of a row's cell, which end is good."""
+
+    title: str
+    explanation: str
+    text: Callable[[FinalRow], str]
+    value: Callable[[FinalRow], Spread | None] | None = None
+    better: Literal["higher", "lower"] | None = None
+
+    def best(self, rows: Sequence[FinalRow]) -> frozenset[str]:
+        """Labels of the best rows, ties as shown included; none where there is nothing to compare."""
+        if self.value is None or self.better is None or len(rows) < 2:
+            return frozenset()
+        found = ((row.label, self.value(row)) for row in comparable(rows))
+        means = {label: round(value.mean, 3) for label, value in found if value is not None}
+        if not means:
+            return frozenset()
+        winner = max(means.values()) if self.better == "higher" else min(means.values())
+        return frozenset(label for label, mean in means.items() if mean == winner)
+
+
+def comparable(rows: Sequence[FinalRow]) -> list[FinalRow]:
+    """The rows that may be called best: the finished ones, or all while none is finished."""
+    return [row for row in rows if row.finished] or list(rows)
+
+
+def _metric(title: str, explanation: str, name: str, better: Literal["higher", "lower"] | None = "higher") -> Column:
+    def value(row: FinalRow) -> Spread | None:
+        found: Spread | None = getattr(row, name)
+        return found
+
+    return Column(title, explanation, lambda row: _spread_text(value(row)), value, better)
+
+
+def _cost(title: str, explanation: str, text: Callable[[FinalRow], str]) -> Column:
+    return Column(title, explanation, text)
+
+
+def _spread_text(found: Spread | None) -> str:
+    return ABSENT if found is None else spread(found.mean, found.std)
+
+
+def _mean(found: Spread | None) -> float | None:
+    return None if found is None else found.mean
+
+
+def _over_baseline_text(row: FinalRow) -> str:
+    return ABSENT if row.over_baseline is None else f"{row.over_baseline.mean:+.3f}"
+
+
+FINAL_COLUMNS: tuple[Column, ...] = (
+    _cost("seeds", "number of runs that count here", lambda row: str(len(row.seeds))),
+    _cost("status", "how the method's runs ended", lambda row: row.status),
+    _metric("accuracy", "over all samples: a client weighs as much as it has samples", "accuracy"),
+    _cost("vs baseline", "accuracy minus that of the baseline", _over_baseline_text),
+    _metric("by client", "mean over clients: every client weighs the same", "accuracy_by_client"),
+    _metric("p10", "a tenth of the clients have a lower accuracy", "accuracy_p10"),
+    _metric("p90", "a tenth of the clients have a higher accuracy", "accuracy_p90"),
+    _metric("worst decile", "mean accuracy of the worst tenth of the clients", "accuracy_worst_decile"),
+    _metric("loss", "over all samples", "loss", "lower"),
+    _cost(
+        "traffic",
+        "bytes down and up until then",
+        lambda row: quantity(_mean(row.bytes), BYTES),
+    ),
+    _cost(
+        "compute",
+        "floating-point operations on clients until then",
+        lambda row: quantity(_mean(row.flops), FLOPS),
+    ),
+    _cost("time", "training and evaluation of a run", lambda row: quantity(_mean(row.wall_seconds), SECONDS)),
+    _cost("clients/s", "clients trained per second", lambda row: significant(_mean(row.clients_per_second))),
+)
+
+
+def final_table(runs: Sequence[RunData]) -> list[FinalRow]:
+    """One row per label, in the order the labels first appear; `FINAL_COLUMNS` says how to show it."""
+    return [_final_row(method) for method in methods_of(runs)]
+
+
+def _final_row(method: Method) -> FinalRow:
+    counted = method.counted
+    finals = [final for run in counted if (final := last_evaluation(run)) is not None]
+
+    def metric(name: str) -> Spread | None:
+        return Spread.of([_number(final[name]) for final in finals])
+
+    def timing(name: str) -> Spread | None:
+        return Spread.of([_number((run.summary.get("timing") or {}).get(name)) for run in counted])
+
+    curves = [evaluation_curve(run) for run in counted]
+    gains = [
+        _number(final["accuracy"]) - next(iter(baselines([run])), math.nan)
+        for run, final in zip(counted, finals, strict=True)
+    ]
+    return FinalRow(
+        label=method.label,
+        seeds=tuple(int(run.summary.get("seed", run.config.get("seed", 0))) for run in counted),
+        status=_status(method.runs),
+        finished=bool(counted) and all(run.status == "finished" for run in counted),
+        round=max((final["round"] for final in finals), default=None),
+        eval_clients=max((final["eval_clients"] for final in finals), default=None),
+        accuracy=metric("accuracy"),
+        accuracy_by_client=metric("accuracy_by_client"),
+        accuracy_p10=metric("accuracy_p10"),
+        accuracy_p90=metric("accuracy_p90"),
+        accuracy_worst_decile=metric("accuracy_worst_decile"),
+        loss=metric("loss"),
+        over_baseline=Spread.of(gains),
+        bytes=Spread.of([float(curve["bytes"][-1]) for curve in curves]),
+        flops=Spread.of([float(curve["flops"][-1]) for curve in curves]),
+        wall_seconds=timing("wall_seconds"),
+        clients_per_second=timing("clients_per_second"),
+    )
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _status(runs: Sequence[RunData]) -> str:
+    found = Counter(run.status for run in runs)
+    if len(found) == 1:
+        return runs[0].status
+    return listing([f"{number} {status}" for status, number in found.items()])
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a method needed to reach an accuracy: means over seeds, None unless all seeds reached it."""
+
+    label: str
+    level: float
+    runs: int
+    reached: int
+    round: float | None
+    bytes: float | None
+    flops: float | None
+
+    @property
+    def partly(self) -> str:
+        """A sentence part for a level that not all seeds reached."""
+        return f"by {self.reached} of {count(self.runs, 'seed')}" if self.reached else "not reached"
+
+
+def accuracy_levels(methods: Sequence[Method]) -> list[float]:
+    """Up to four round levels between the start of the methods (or the baseline) and the best accuracy."""
+    curves = [curve["accuracy"] for method in methods if (curve := method.mean_curve())]
+    curves = [curve[np.isfinite(curve)] for curve in curves if np.isfinite(curve).any()]
+    if not curves:
+        return []
+    trivial = baselines([run for method in methods for run in method.runs])
+    low = max([float(curve[0]) for curve in curves] + list(trivial))
+    high = max(float(curve.max()) for curve in curves)
+    for step in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+        first, last = math.floor(low / step) + 1, math.floor(high / step)
+        if last - first >= 2:
+            return [round(index * step, 3) for index in range(max(first, last - 3), last + 1)]
+    return []
+
+
+def reach_table(methods: Sequence[Method]) -> list[list[Reach]]:
+    """For every method (row) and every level of `accuracy_levels` (column), the cost of reaching it."""
+    levels = accuracy_levels(methods)
+    return [[_reach(method, level) for level in levels] for method in methods]
+
+
+def _reach(method: Method, level: float) -> Reach:
+    costs = []
+    for run in method.counted:
+        curve = evaluation_curve(run)
+        hits = np.flatnonzero(curve["accuracy"] >= level)
+        if hits.size:
+            costs.append([curve[name][hits[0]] for name in ("round", "bytes", "flops")])
+    runs = len(method.counted)
+    if not costs or len(costs) < runs:
+        return Reach(method.label, level, runs, len(costs), None, None, None)
+    rounds, bytes_spent, flops = (float(mean) for mean in np.mean(costs, axis=0))
+    return Reach(method.label, level, runs, len(costs), rounds, bytes_spent, flops)

@@ -1,0 +1,208 @@
+"""The report as a reader meets it: in a browser, wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fedarena.data.statistics import describe
+from fedarena.report import accuracy_figure, federation_figure, write_picture, write_report
+from fedarena.report.style import DARK_COLOURS, PAPER, SERIES_DARK, SERIES_LIGHT
+
+pytestmark = pytest.mark.browser
+sync_api = pytest.importorskip("playwright.sync_api")
+
+WIDTHS = (1280, 390)
+FIGURES = 7
+LOCAL = ("file://", "data:", "blob:")
+HOSTILE = "<img src=x onerror=alert(1)><b>bold</b> & $x^2$ %{y}"
+
+
+@pytest.fixture(scope="module")
+def browser(browser_path) -> Iterator[sync_api.Browser]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser):
+    """Opens a file; afterwards nothing may have been logged, thrown, asked for or popped up."""
+    complaints: list[str] = []
+    pages = []
+
+    def open_page(path, width=1280, scheme="light", plots=FIGURES):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda r: complaints.append(f"request: {r.url}") if not r.url.startswith(LOCAL) else None)
+        page.goto(path.as_uri())
+        page.wait_for_load_state()
+        assert page.locator(".main-svg .bglayer").count() == plots, "drawn as soon as the page is loaded"
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def reports(comparison, make_run, tmp_path_factory):
+    """The report of one run, of a comparison, and of many methods with long and hostile labels."""
+    long = [
+        make_run(f"{HOSTILE} and a name that is much longer than a phone is wide {i}", seed)
+        for i in range(9)
+        for seed in (0, 1)
+    ]
+    chosen = {"one": [make_run()], "comparison": comparison, "many": long}
+    folder = tmp_path_factory.mktemp("reports")
+    return {name: write_report(runs, folder / f"{name}.html") for name, runs in chosen.items()}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("one", "light"), ("comparison", "light"), ("comparison", "dark"), ("many", "light")]
+)
+def test_every_plot_is_drawn_and_nothing_sticks_out(show, reports, name, width, scheme):
+    page = show(reports[name], width, scheme)
+    plots = page.evaluate(
+        """() => [...document.querySelectorAll('.plot')].map(plot => {
+            const box = plot.querySelector('.main-svg').getBoundingClientRect();
+            const drawn = [...plot.querySelectorAll('.scatterlayer .trace, .boxlayer .trace')];
+            const sized = drawn.map(trace => trace.getBoundingClientRect()).filter(b => b.width + b.height > 0);
+            return {width: box.width, height: box.height, traces: plot.data.length, sized: sized.length};
+        })"""
+    )
+    assert len(plots) == FIGURES
+    for plot in plots:
+        assert plot["width"] > width / 4
+        assert plot["height"] > 200
+        assert 0 < plot["traces"] <= plot["sized"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CLIPPED) == []
+
+
+# Text in a figure that leaves the figure, text in the page that leaves its box (tables and code scroll in theirs), and
+# anything that leaves the window.
+CLIPPED = """() => {
+    const found = [];
+    for (const plot of document.querySelectorAll('.plot')) {
+        const frame = plot.getBoundingClientRect();
+        for (const text of plot.querySelectorAll('.main-svg text')) {
+            const box = text.getBoundingClientRect();
+            const outside = box.left < frame.left - 1 || box.right > frame.right + 1
+                || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+            if (box.width && outside) found.push('figure: ' + text.textContent);
+        }
+    }
+    for (const element of document.querySelectorAll('h1, h2, h3, p, nav, button, figcaption, summary, .notice, dd')) {
+        const inside = element.scrollWidth <= element.clientWidth + 1;
+        if (element.clientWidth && !inside) found.push('page: ' + element.textContent);
+    }
+    for (const element of document.querySelectorAll('section, .scroll, figure, .keys')) {
+        const box = element.getBoundingClientRect();
+        if (box.left < 0 || box.right > innerWidth + 1) found.push('window: ' + element.className + element.id);
+    }
+    return found;
+}"""
+
+
+def test_the_results_table_fits_a_laptop(show, reports):
+    box = show(reports["comparison"]).locator(".scroll:has(.results)")
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+
+
+def line_colours(page):
+    return page.evaluate(
+        """() => [...document.querySelectorAll('.plot')][0].data
+            .filter(trace => trace.showlegend !== false).map(trace => trace.line.color)"""
+    )
+
+
+def wait_for_line_colour(page, colour):
+    # Playwright's own waiting needs eval, which the report's security policy forbids.
+    for _ in range(100):
+        if line_colours(page)[0] == colour:
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"the lines did not become {colour}")
+
+
+def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
+    page = show(reports["comparison"], scheme="light")
+    assert line_colours(page)[:3] == list(SERIES_LIGHT[:3])
+    page.emulate_media(color_scheme="dark")
+    wait_for_line_colour(page, SERIES_DARK[0])
+    assert line_colours(page)[:3] == list(SERIES_DARK[:3])
+    background = page.evaluate("getComputedStyle(document.querySelector('.plot .main-svg')).backgroundColor")
+    paper = DARK_COLOURS[PAPER]
+    assert background == f"rgb({int(paper[1:3], 16)}, {int(paper[3:5], 16)}, {int(paper[5:7], 16)})"
+
+
+def test_print_is_light(show, reports):
+    page = show(reports["comparison"], scheme="dark")
+    assert line_colours(page)[0] == SERIES_DARK[0]
+    page.emulate_media(media="print", color_scheme="dark")
+    wait_for_line_colour(page, SERIES_LIGHT[0])
+
+
+def test_a_button_hides_and_shows_a_method(show, reports):
+    page = show(reports["comparison"])
+    figure = page.locator("figure").first
+
+    def shown():
+        return page.evaluate(
+            "[...document.querySelector('.plot').data].filter(t => t.visible !== false).map(t => t.legendgroup)"
+        )
+
+    button = figure.get_by_role("button", name="fedprox")
+    assert "fedprox" in shown()
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert "fedprox" not in shown()
+    assert {"fedavg", "fedyogi", "baseline"} <= set(shown())
+    button.click()
+    assert "fedprox" in shown()
+
+
+def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
+    picture = write_picture(accuracy_figure([make_run()]), tmp_path / "picture.html")
+    for page in (show(reports["one"]), show(picture, plots=1)):
+        buttons = page.locator(".js-plotly-plot").first.locator(".modebar-btn")
+        titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
+        assert titles == ["Download plot", "Zoom", "Pan", "Reset axes"]
+
+
+def test_labels_are_shown_as_they_were_written(show, reports):
+    page = show(reports["many"])
+    label = f"{HOSTILE} and a name that is much longer than a phone is wide 0"
+    assert page.locator("figure").first.get_by_role("button").first.text_content() == label
+    drawn = page.evaluate("[...document.querySelectorAll('.plot .annotation-text')].map(text => text.textContent)")
+    assert f"{label[:20]}…{label[-19:]}" in drawn
+    assert page.locator("main img").count() == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pictures_open_on_their_own(show, make_federation, make_run, tmp_path, width):
+    labels = {f"client {i}": (np.zeros((i + 1, 1), np.float32), np.arange(i + 1) % 7) for i in range(30)}
+    page = show(
+        write_picture(federation_figure(describe(make_federation(labels, 7))), tmp_path / "a.html"), width, plots=1
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".bars path").count() > 0
+    assert page.locator(".heatmaplayer image").count() == 1
+
+
+def test_a_picture_shows_labels_as_they_were_written(show, make_run, tmp_path):
+    page = show(write_picture(accuracy_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
+    assert page.locator(".legendtext").all_text_contents() == [HOSTILE, "baseline"]
+    page.mouse.move(640, 250)
+    page.locator(".hoverlayer .legendtext").first.wait_for()
+    hovered = page.locator(".hoverlayer").text_content()
+    assert HOSTILE in hovered

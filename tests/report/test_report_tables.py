@@ -1,0 +1,161 @@
+"""The tables against plain computations from the runs' own tables, with loops instead of arrays."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from fedarena.errors import BadInputError
+from fedarena.report import FINAL_COLUMNS, final_table
+from fedarena.report.methods import methods_of
+from fedarena.report.sections import headline
+from fedarena.report.tables import accuracy_levels, reach_table
+
+COLUMNS = {column.title: column for column in FINAL_COLUMNS}
+
+
+def last_clients(run):
+    frame = run.clients.to_pandas()
+    return frame[frame["round"] == frame["round"].max()]
+
+
+def by_seed(runs, label, measure):
+    return [measure(run) for run in runs if run.label == label and run.status == "finished"]
+
+
+def over_samples(run):
+    frame = last_clients(run)
+    return (frame["accuracy"] * frame["samples"]).sum() / frame["samples"].sum()
+
+
+ORACLES = {
+    "accuracy": over_samples,
+    "accuracy_by_client": lambda run: last_clients(run)["accuracy"].mean(),
+    "accuracy_p10": lambda run: last_clients(run)["accuracy"].quantile(0.1),
+    "accuracy_p90": lambda run: last_clients(run)["accuracy"].quantile(0.9),
+    "accuracy_worst_decile": lambda run: last_clients(run)["accuracy"].nsmallest(24).mean(),
+    "over_baseline": lambda run: over_samples(run) - 0.178,
+    "bytes": lambda run: sum(row["bytes_down"] + row["bytes_up"] for row in run.rounds.to_pylist()),
+    "flops": lambda run: sum(row["flops"] for row in run.rounds.to_pylist()),
+    "wall_seconds": lambda run: run.summary["timing"]["wall_seconds"],
+    "clients_per_second": lambda run: run.summary["timing"]["clients_per_second"],
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_means_and_deviations_over_the_finished_seeds(comparison, name):
+    rows = final_table(comparison)
+    assert [row.label for row in rows] == ["fedavg", "fedprox", "fedyogi"]
+    assert [row.seeds for row in rows] == [(0, 1, 2), (0, 1), (0, 1, 2)]
+    for row in rows:
+        values = by_seed(comparison, row.label, ORACLES[name])
+        assert getattr(row, name).mean == pytest.approx(statistics.mean(values))
+        assert getattr(row, name).std == pytest.approx(statistics.stdev(values), abs=1e-12)
+
+
+def test_cells_say_what_they_mean(comparison):
+    fedavg, fedprox, fedyogi = final_table(comparison)
+    accuracies = by_seed(comparison, "fedyogi", over_samples)
+    expected = f"{statistics.mean(accuracies):.3f} ± {statistics.stdev(accuracies):.3f}"
+    assert COLUMNS["accuracy"].text(fedyogi) == expected
+    assert COLUMNS["vs baseline"].text(fedavg).startswith("+0.")
+    assert COLUMNS["status"].text(fedprox) == "2 finished and 1 diverged"
+    assert COLUMNS["traffic"].text(fedavg) == "3.16 GB"
+    assert COLUMNS["compute"].text(fedavg) == "5.21 TFLOP"
+    assert COLUMNS["time"].text(fedavg).endswith(" s")
+
+
+def test_best_needs_something_to_compare(comparison, make_run):
+    rows = final_table(comparison)
+    assert COLUMNS["accuracy"].best(rows) == {"fedyogi"}
+    assert COLUMNS["loss"].best(rows) == {min(rows, key=lambda row: row.loss.mean).label}
+    assert COLUMNS["traffic"].best(rows) == frozenset()
+    alone = final_table([make_run()])
+    assert all(column.best(alone) == frozenset() for column in FINAL_COLUMNS)
+
+
+def test_ties_are_all_best(make_run):
+    rows = final_table(
+        [make_run("one", final_metrics={"accuracy": 0.4301}), make_run("two", final_metrics={"accuracy": 0.4303})]
+    )
+    assert COLUMNS["accuracy"].best(rows) == {"one", "two"}
+
+
+def test_an_unfinished_method_is_not_the_best(make_run):
+    broken = make_run("broken", stop_after=10, status="diverged", final_metrics={"accuracy": 0.99})
+    assert COLUMNS["accuracy"].best(final_table([broken, make_run("whole")])) == {"whole"}
+    assert headline([broken, make_run("whole")]).startswith("whole reached")
+    assert headline([broken]).startswith(
+        "broken reached 0.990 accuracy on the test data of 238 clients after 10 rounds"
+    )
+
+
+def test_one_seed_has_no_deviation(make_run):
+    (row,) = final_table([make_run()])
+    assert row.accuracy.std is None
+    assert "±" not in COLUMNS["accuracy"].text(row)
+
+
+def test_unfinished_runs_stand_in_only_where_none_is_finished(make_run):
+    stopped = make_run("fedavg", 1, stop_after=20, status="interrupted")
+    (both,) = final_table([make_run("fedavg", 0), stopped])
+    assert (both.seeds, both.round, both.finished) == ((0,), 60, True)
+    (alone,) = final_table([stopped])
+    assert (alone.seeds, alone.round, alone.finished, alone.status) == ((1,), 20, False, "interrupted")
+
+
+def test_what_is_not_known_is_a_dash(make_run):
+    run = make_run(baseline=None, final_metrics={"loss": math.nan, "accuracy": math.inf})
+    run.summary.pop("timing")
+    (row,) = final_table([run])
+    for title in ("accuracy", "loss", "vs baseline", "time", "clients/s"):
+        assert COLUMNS[title].text(row) == "–"
+    assert COLUMNS["p10"].text(row) != "–"
+
+
+def test_no_runs_get_a_sentence():
+    with pytest.raises(BadInputError, match="no run"):
+        final_table([])
+
+
+def test_reaching_a_level_costs_what_was_spent_until_then(comparison):
+    table = reach_table(methods_of(comparison))
+    checked = 0
+    for row in table:
+        for reach in row:
+            costs = by_seed(comparison, reach.label, lambda run, level=reach.level: cost_of(run, level))
+            found = [cost for cost in costs if cost is not None]
+            assert (reach.runs, reach.reached) == (len(costs), len(found))
+            if len(found) == len(costs):
+                means = [statistics.mean(column) for column in zip(*found, strict=True)]
+                assert [reach.round, reach.bytes, reach.flops] == pytest.approx(means)
+                checked += 1
+            else:
+                assert reach.round is reach.bytes is reach.flops is None
+    assert checked >= 5
+
+
+def cost_of(run, level):
+    spent_bytes = spent_flops = 0
+    for row in run.rounds.to_pylist():
+        spent_bytes += row["bytes_down"] + row["bytes_up"]
+        spent_flops += row["flops"]
+        if row["accuracy"] is not None and row["accuracy"] >= level:
+            return row["round"], spent_bytes, spent_flops
+    return None
+
+
+def test_a_level_that_some_seeds_reach_says_so(make_run):
+    runs = [make_run("fedavg", seed, final_metrics={"accuracy": value}) for seed, value in ((0, 0.9), (1, 0.35))]
+    top = reach_table(methods_of(runs))[0][-1]
+    assert top.level > 0.4
+    assert (top.reached, top.partly, top.bytes) == (1, "by 1 of 2 seeds", None)
+
+
+@pytest.mark.parametrize(("final", "expected"), [(0.95, [0.6, 0.7, 0.8, 0.9]), (0.33, [0.2, 0.25, 0.3]), (0.10, [])])
+def test_levels_are_round_numbers_between_baseline_and_best(make_run, final, expected):
+    # Two evaluations: the start, near 0.01, and the end.
+    run = make_run(rounds=10, every=10, final_metrics={"accuracy": final})
+    assert accuracy_levels(methods_of([run])) == expected
