@@ -1,6 +1,6 @@
 """An algorithm of one's own: FedAvg whose server keeps a moving average of all models and evaluates that one.
 
-    python examples/own_algorithm.py
+python examples/own_algorithm.py
 """
 
 from __future__ import annotations

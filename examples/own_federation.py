@@ -1,7 +1,7 @@
 """A federation from one's own data: write a store once, then use it by its folder.
 
-    python examples/own_federation.py
-    fedarena describe stores/sensors
+python examples/own_federation.py
+fedarena describe stores/sensors
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def make_federation(tmp_path: Path):
-    """Writes a store of classification clients from ``{client: (x, y)}``; all samples are for training and for testing."""
+    """Writes a store of classification clients from ``{client: (x, y)}``; all samples train and test."""
 
     def make(clients: dict[str, tuple[np.ndarray, np.ndarray]], classes: int, name: str = "made") -> Federation:
         some_x, _ = next(iter(clients.values()))
@@ -32,7 +32,10 @@ def make_federation(tmp_path: Path):
             path,
             name=name,
             task=TaskSpec(kind="classification", classes=classes),
-            columns={"x": ColumnSpec(dtype=str(some_x.dtype), shape=some_x.shape[1:]), "y": ColumnSpec(dtype="int64", shape=())},
+            columns={
+                "x": ColumnSpec(dtype=str(some_x.dtype), shape=some_x.shape[1:]),
+                "y": ColumnSpec(dtype="int64", shape=()),
+            },
             source=SourceSpec(name=name, version=1, options={}),
         ) as writer:
             for client, (x, y) in clients.items():

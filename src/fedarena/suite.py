@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -79,7 +79,7 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
     return Suite(str(name), runs)
 
 
-def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Any) -> list[str]:
+def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Callable[[str], None]) -> list[str]:
     """Runs what is not finished yet, in ``runs_folder/<suite>/<run>``; returns a sentence for every run that failed."""
     folder = runs_folder / suite.name
     for name, config in suite.runs.items():
