@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from fedarena.train import Groups
 
 
@@ -12,15 +16,15 @@ class WeightedMean:
         self._sum: Groups = {}
         self._weight = 0.0
 
-    def add(self, update: Groups, weight: float) -> None:
-        """Counts one client's update with its weight."""
-        if not self._sum:
-            self._sum = {group: {name: weight * t for name, t in tensors.items()} for group, tensors in update.items()}
-        else:
-            for group, tensors in update.items():
-                for name, t in tensors.items():
-                    self._sum[group][name] += weight * t
-        self._weight += weight
+    def add(self, updates: Groups, weights: npt.NDArray[np.float64]) -> None:
+        """Counts the updates of several clients (a row each) with their weights."""
+        for group, tensors in updates.items():
+            for name, rows in tensors.items():
+                factors = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+                weighted = torch.tensordot(factors, rows, dims=1)
+                total = self._sum.setdefault(group, {})
+                total[name] = total[name] + weighted if name in total else weighted
+        self._weight += float(weights.sum())
 
     def mean(self) -> Groups:
         """The mean so far; there must have been an update of positive weight."""

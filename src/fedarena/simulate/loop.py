@@ -21,8 +21,10 @@ from fedarena.train import (
     Engine,
     Groups,
     Job,
-    all_finite,
+    JobResults,
     count_bytes,
+    finite_rows,
+    take_row,
 )
 from fedarena.train.engine import IntArray, Part
 
@@ -92,17 +94,15 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
     steps = samples = bytes_up = 0
     loss_sum = 0.0
     jobs = [Job(int(client), round) for client in cohort]
-    for result in simulation.engine.train(jobs, broadcast, memories):
-        if not (math.isfinite(result.loss) and all_finite(result.update)):
-            value = math.nan if math.isfinite(result.loss) else result.loss
-            raise DivergedError(round, simulation.client_ids([result.client])[0], value)
-        mean.add(result.update, algorithm.client_weight(result.work))
-        if result.memory:
-            memories[result.client] = result.memory
-        steps += result.work.steps
-        samples += result.work.processed_samples
-        loss_sum += result.loss * result.work.processed_samples
-        bytes_up += count_bytes(result.update)
+    for results in simulation.engine.train(jobs, broadcast, memories):
+        _check_finite(simulation, results, round)
+        mean.add(results.update, np.asarray(algorithm.client_weight(results.work), dtype=np.float64))
+        for position, client in enumerate(results.clients if results.memory else ()):
+            memories[int(client)] = take_row(results.memory, position)
+        steps += int(results.work.steps.sum())
+        samples += int(results.work.processed_samples.sum())
+        loss_sum += float((results.losses * results.work.processed_samples).sum())
+        bytes_up += count_bytes(results.update)
     state = algorithm.server_step(before.state, mean.mean(), round)
     row = {
         "clients": len(cohort),
@@ -114,6 +114,15 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         "flops": simulation.flops_per_sample * samples,
     }
     return Snapshot(round, state, memories), row
+
+
+def _check_finite(simulation: Simulation, results: JobResults, round: int) -> None:
+    losses = np.where(finite_rows(results.update, len(results.clients)), results.losses, np.nan)
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        loss = results.losses[bad[0]]
+        value = math.nan if math.isfinite(loss) else float(loss)
+        raise DivergedError(round, simulation.client_ids([int(results.clients[bad[0]])])[0], value)
 
 
 def _finish_round(

@@ -1,11 +1,19 @@
 """Engines: they execute the training of a cohort and the evaluation of a model."""
 
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResult
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
 from fedarena.train.flops import count_training_flops
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.reference import ReferenceEngine
-from fedarena.train.tensors import Groups, all_finite, count_bytes, flatten_groups, unflatten_groups
+from fedarena.train.tensors import (
+    Groups,
+    count_bytes,
+    finite_rows,
+    flatten_groups,
+    map_groups,
+    take_row,
+    unflatten_groups,
+)
 
 __all__ = [
     "ENGINES",
@@ -15,13 +23,15 @@ __all__ = [
     "Engine",
     "Groups",
     "Job",
-    "JobResult",
+    "JobResults",
     "LocalTraining",
     "ReferenceEngine",
     "Work",
-    "all_finite",
     "count_bytes",
     "count_training_flops",
+    "finite_rows",
     "flatten_groups",
+    "map_groups",
+    "take_row",
     "unflatten_groups",
 ]

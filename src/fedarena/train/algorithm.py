@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,11 +13,11 @@ from fedarena.train.tensors import Groups
 
 @dataclass(frozen=True)
 class Work:
-    """What a client did in one round."""
+    """What a client did in one round: numbers, or arrays with an entry per client."""
 
-    samples: int  # training samples it has
-    steps: int  # gradient steps it took
-    processed_samples: int  # samples it computed gradients on, over all steps
+    samples: Any  # training samples it has
+    steps: Any  # gradient steps it took
+    processed_samples: Any  # samples it computed gradients on, over all steps
 
 
 class Algorithm:
@@ -55,9 +56,9 @@ class Algorithm:
         start = broadcast["params"]
         return {"params": {name: params[name] - start[name] for name in params}}, memory
 
-    def client_weight(self, work: Work) -> float:
+    def client_weight(self, work: Work) -> Any:
         """How much a client counts in the mean of the updates."""
-        return float(work.samples)
+        return work.samples
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """The server's next state."""

@@ -49,14 +49,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class JobResult:
-    """What a job produced."""
+class JobResults:
+    """What one or more jobs produced. Every array and tensor has a row per client."""
 
-    client: int
+    clients: IntArray
     update: Groups
-    memory: Groups
-    work: Work
-    loss: float  # mean over the samples it processed
+    memory: Groups  # empty for algorithms without memory
+    work: Work  # of arrays
+    losses: npt.NDArray[np.float64]  # mean over the samples a client processed
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Engine(Protocol):
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model, where and how this engine computes."""
 
-    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResult]:
-        """Trains every job's client from the broadcast; results come in the order of the jobs."""
+    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
+        """Trains every job's client from the broadcast; yields results in an order that only the plan decides."""
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients, each of which has at least one sample."""

@@ -14,10 +14,10 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResult, Part
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.optimizers import LocalTraining, make_optimizer
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, map_groups
 
 
 @ENGINES.register("reference")
@@ -46,7 +46,7 @@ class ReferenceEngine:
         """The parameters of the freshly built model."""
         return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
 
-    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResult]:
+    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
         """Trains every job's client from the broadcast; results come in the order of the jobs."""
         torch.set_num_threads(self.threads)
         self.task.module.train()
@@ -62,7 +62,13 @@ class ReferenceEngine:
                     params, loss = self._train(batches, broadcast, memory)
             work = Work(samples, len(batches), sum(len(batch["x"]) for batch in batches))
             update, memory = self.algorithm.client_update(params, broadcast, memory, work)
-            yield JobResult(job.client, update, memory, work, loss)
+            yield JobResults(
+                clients=np.array([job.client]),
+                update=map_groups(lambda t: t.unsqueeze(0), update),
+                memory=map_groups(lambda t: t.unsqueeze(0), memory),
+                work=Work(*(np.array([amount]) for amount in (work.samples, work.steps, work.processed_samples))),
+                losses=np.array([loss]),
+            )
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.client]), "train").columns
@@ -78,7 +84,9 @@ class ReferenceEngine:
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             loss = self.algorithm.local_loss(self.task, leaves, batch, broadcast, memory)
-            grad = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            grad = dict(
+                zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
+            )
             grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
             params, optimizer_state = self._optimizer_step(params, grad, optimizer_state, number)
             losses.append(loss.detach())

@@ -6,8 +6,10 @@ the group says what the tensors are for, the name which parameter they belong to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,9 +23,23 @@ def count_bytes(groups: Groups) -> int:
     return sum(t.numel() * t.element_size() for tensors in groups.values() for t in tensors.values())
 
 
-def all_finite(groups: Groups) -> bool:
-    """Whether no number is NaN or infinite."""
-    return all(bool(torch.isfinite(t).all()) for tensors in groups.values() for t in tensors.values())
+def map_groups(function: Callable[[Tensor], Tensor], groups: Groups) -> Groups:
+    """The same groups with `function` applied to every tensor."""
+    return {group: {name: function(t) for name, t in tensors.items()} for group, tensors in groups.items()}
+
+
+def take_row(groups: Groups, row: int) -> Groups:
+    """One client's part of stacked groups, as tensors of its own."""
+    return map_groups(lambda t: t[row].clone(), groups)
+
+
+def finite_rows(groups: Groups, rows: int) -> npt.NDArray[np.bool_]:
+    """For stacked groups: which rows have no number that is NaN or infinite."""
+    finite = torch.ones(rows, dtype=torch.bool)
+    for tensors in groups.values():
+        for t in tensors.values():
+            finite &= torch.isfinite(t).flatten(1).all(1).cpu()
+    return finite.numpy()
 
 
 def flatten_groups(groups: Groups) -> Tensors:
