@@ -74,8 +74,10 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     options = dict(config.algorithm)
     algorithm = ALGORITHMS.get(options.pop("name"))(**options)
     local = LocalTraining(**config.local.model_dump())
+    algorithm.prepare(len(training_clients), local)
     options = dict(config.engine)
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, federation, config.seed, **options)
+    warnings += engine.notes
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,

@@ -15,7 +15,7 @@ from fedarena.simulate.aggregation import WeightedMean
 from fedarena.simulate.selectors import select_uniform
 from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices
-from fedarena.train.optimizers import make_optimizer
+from fedarena.train.optimizers import optimizer_init, optimizer_step
 
 
 @given(samples=st.integers(0, 50), epochs=st.integers(1, 4), batch_size=st.integers(1, 60), seed=st.integers(0, 5))
@@ -66,12 +66,12 @@ def test_optimizers_agree_with_torch(local: LocalTraining, theirs) -> None:
     params = {"w": torch.randn(4, 3, generator=generator, dtype=torch.float64)}
     leaf = params["w"].clone().requires_grad_()
     optimizer = theirs([leaf])
-    step, state = make_optimizer(local), {}
+    state = optimizer_init(local, params)
     for number in range(1, 8):
         grad = torch.randn(4, 3, generator=generator, dtype=torch.float64)
         leaf.grad = grad.clone()
         optimizer.step()
-        params, state = step(params, {"w": grad}, state, number)
+        params, state = optimizer_step(local, params, {"w": grad}, state, number)
         torch.testing.assert_close(params["w"], leaf.detach(), rtol=0, atol=1e-12)
 
 

@@ -17,7 +17,8 @@ Tensors = dict[str, Tensor]
 class Task(Protocol):
     """A model with its loss and metrics.
 
-    `loss` is the mean over the predictions of a batch. `measure` gives sums per sample, so that any grouping (per
+    `loss` is the mean over the predictions of a batch; where the batch has a ``"mask"`` of its samples, over those that
+    count. `measure` gives sums per sample, so that any grouping (per
     client, over all) is a plain sum: for every metric a vector ``[samples]``, and under ``"count"`` the number of
     predictions.
     """
@@ -55,7 +56,11 @@ class Classification:
 
     def loss(self, params: Tensors, batch: Tensors) -> Tensor:
         """Mean cross-entropy over the samples."""
-        return F.cross_entropy(_predict(self.module, params, batch), batch["y"])
+        logits = _predict(self.module, params, batch)
+        if "mask" not in batch:
+            return F.cross_entropy(logits, batch["y"])
+        losses = F.cross_entropy(logits, batch["y"], reduction="none")
+        return (losses * batch["mask"]).sum() / batch["mask"].sum().clamp(min=1)
 
     def measure(self, params: Tensors, batch: Tensors) -> Tensors:
         """Cross-entropy and correctness of every sample."""
@@ -82,6 +87,8 @@ class NextToken:
     def loss(self, params: Tensors, batch: Tensors) -> Tensor:
         """Mean cross-entropy over the tokens that are not padding."""
         total, count = self._losses(_predict(self.module, params, batch), batch["y"])
+        if "mask" in batch:
+            total, count = total * batch["mask"], count * batch["mask"]
         return total.sum() / count.sum().clamp(min=1)
 
     def measure(self, params: Tensors, batch: Tensors) -> Tensors:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedarena.train import Groups
+from fedarena.train import Groups, map_groups
 
 
 class WeightedMean:
@@ -15,6 +15,7 @@ class WeightedMean:
     def __init__(self) -> None:
         self._sum: Groups = {}
         self._weight = 0.0
+        self._clients = 0
 
     def add(self, updates: Groups, weights: npt.NDArray[np.float64]) -> None:
         """Counts the updates of several clients (a row each) with their weights."""
@@ -25,7 +26,9 @@ class WeightedMean:
                 total = self._sum.setdefault(group, {})
                 total[name] = total[name] + weighted if name in total else weighted
         self._weight += float(weights.sum())
+        self._clients += len(weights)
 
     def mean(self) -> Groups:
-        """The mean so far; there must have been an update of positive weight."""
-        return {group: {name: t / self._weight for name, t in tensors.items()} for group, tensors in self._sum.items()}
+        """The mean so far, and how many clients it is of; there must have been an update of positive weight."""
+        mean = map_groups(lambda t: t / self._weight, self._sum)
+        return {**mean, "cohort": {"clients": torch.tensor(self._clients, dtype=torch.float64)}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def simulate(simulation: Simulation, start: Snapshot | None = None) -> Iterator[
         params = simulation.engine.initial_params()
         start = Snapshot(0, simulation.algorithm.server_init(params))
         yield _finish_round(simulation, start, {}, train_seconds=0.0)
-    snapshot = start
+    snapshot = replace(start, state=simulation.engine.place(start.state))
     while snapshot.round < simulation.rounds:
         began = time.perf_counter()
         snapshot, row = _train_round(simulation, snapshot)

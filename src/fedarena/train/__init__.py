@@ -1,6 +1,7 @@
 """Engines: they execute the training of a cohort and the evaluation of a model."""
 
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.cohort import CohortEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
 from fedarena.train.flops import count_training_flops
 from fedarena.train.optimizers import LocalTraining
@@ -20,6 +21,7 @@ __all__ = [
     "Algorithm",
     "ClientData",
     "ClientScores",
+    "CohortEngine",
     "Engine",
     "Groups",
     "Job",

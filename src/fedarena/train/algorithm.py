@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedarena.models import Task, Tensors
+from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
 
@@ -18,6 +19,7 @@ class Work:
     samples: Any  # training samples it has
     steps: Any  # gradient steps it took
     processed_samples: Any  # samples it computed gradients on, over all steps
+    start_loss: Any = None  # of the broadcast parameters on its training samples, if `Algorithm.needs_start_loss`
 
 
 class Algorithm:
@@ -30,6 +32,14 @@ class Algorithm:
     `state`, `broadcast`, `memory` and `update` are named groups of named tensors (`Groups`). Functions return new
     groups and leave their arguments unchanged.
     """
+
+    needs_start_loss = False  # whether `Work.start_loss` has to be computed
+    population: int  # clients that may take part
+    local: LocalTraining  # how they train
+
+    def prepare(self, population: int, local: LocalTraining) -> None:
+        """Told once, before the run: how many clients there are and how they train."""
+        self.population, self.local = population, local
 
     def server_init(self, params: Tensors) -> Groups:
         """The server's state before the first round."""
@@ -61,7 +71,11 @@ class Algorithm:
         return work.samples
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
-        """The server's next state."""
+        """The server's next state.
+
+        `mean_update` is the weighted mean of what the clients uploaded; its group ``"cohort"`` has, under
+        ``"clients"``, how many they were.
+        """
         params, update = state["params"], mean_update["params"]
         return {**state, "params": {name: params[name] + update[name] for name in params}}
 

@@ -76,6 +76,11 @@ class ClientScores:
 class Engine(Protocol):
     """Executes local training and evaluation. Time and order of execution never change a result."""
 
+    notes: list[str]  # what the user should know about how this engine works here
+
+    def place(self, groups: Groups) -> Groups:
+        """The same groups where this engine computes."""
+
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model, where and how this engine computes."""
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.tensors import Groups
 
 OptimizerName = Literal["sgd", "adam"]
-# (parameters, gradient, optimizer state, number of this step counted from 1) -> (parameters, optimizer state)
-OptimizerStep = Callable[[Tensors, Tensors, Groups, int], tuple[Tensors, Groups]]
+# Number of a client's step, counted from 1: an int, or a tensor when steps of several clients are taken at once.
+StepNumber = int | Tensor
+_ADAM_BETA1, _ADAM_BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True)
@@ -29,39 +30,34 @@ class LocalTraining:
     weight_decay: float = 0.0
 
 
-def make_optimizer(local: LocalTraining) -> OptimizerStep:
-    """The step function of the chosen optimizer; its state starts as ``{}``."""
-    step = {"sgd": _sgd_step, "adam": _adam_step}[local.optimizer]
-
-    def optimizer_step(params: Tensors, grad: Tensors, state: Groups, number: int) -> tuple[Tensors, Groups]:
-        if local.weight_decay:
-            grad = {name: g + local.weight_decay * params[name] for name, g in grad.items()}
-        return step(local, params, grad, state, number)
-
-    return optimizer_step
+def optimizer_init(local: LocalTraining, params: Tensors) -> Groups:
+    """The local optimizer's state before a client's first step."""
+    names = ("first", "second") if local.optimizer == "adam" else ("momentum",) if local.momentum else ()
+    return {name: {key: torch.zeros_like(p) for key, p in params.items()} for name in names}
 
 
-def _sgd_step(
-    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: int
+def optimizer_step(
+    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber
 ) -> tuple[Tensors, Groups]:
+    """One step of the local optimizer: new parameters and new state."""
+    if local.weight_decay:
+        grad = {name: g + local.weight_decay * params[name] for name, g in grad.items()}
+    if local.optimizer == "adam":
+        return _adam_step(local, params, grad, state, number)
     if local.momentum:
-        if number > 1:
-            grad = {name: local.momentum * state["momentum"][name] + g for name, g in grad.items()}
+        grad = {name: local.momentum * state["momentum"][name] + g for name, g in grad.items()}
         state = {"momentum": grad}
     return {name: params[name] - local.lr * g for name, g in grad.items()}, state
 
 
 def _adam_step(
-    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: int
+    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber
 ) -> tuple[Tensors, Groups]:
-    beta1, beta2, epsilon = 0.9, 0.999, 1e-8
-    zeros = {name: torch.zeros_like(g) for name, g in grad.items()}
-    first, second = state.get("first", zeros), state.get("second", zeros)
-    first = {name: beta1 * first[name] + (1 - beta1) * g for name, g in grad.items()}
-    second = {name: beta2 * second[name] + (1 - beta2) * g * g for name, g in grad.items()}
-    scale1, scale2 = 1 - beta1**number, 1 - beta2**number
+    first = {name: _ADAM_BETA1 * state["first"][name] + (1 - _ADAM_BETA1) * g for name, g in grad.items()}
+    second = {name: _ADAM_BETA2 * state["second"][name] + (1 - _ADAM_BETA2) * g * g for name, g in grad.items()}
+    scale1, scale2 = 1 - _ADAM_BETA1**number, 1 - _ADAM_BETA2**number
     new = {
-        name: params[name] - local.lr * (first[name] / scale1) / ((second[name] / scale2).sqrt() + epsilon)
+        name: params[name] - local.lr * (first[name] / scale1) / ((second[name] / scale2).sqrt() + _ADAM_EPSILON)
         for name in grad
     }
     return new, {"first": first, "second": second}

@@ -16,7 +16,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part
 from fedarena.train.evaluation import evaluate_clients
-from fedarena.train.optimizers import LocalTraining, make_optimizer
+from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.tensors import Groups, map_groups
 
 
@@ -39,8 +39,12 @@ class ReferenceEngine:
             raise BadInputError(f"engine.threads must be at least 1, not {threads}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.threads = threads  # part of the configuration, because sums over several threads round differently
+        self.notes: list[str] = []
         task.module.to(getattr(torch, dtype))
-        self._optimizer_step = make_optimizer(local)
+
+    def place(self, groups: Groups) -> Groups:
+        """The groups as they are."""
+        return groups
 
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model."""
@@ -60,15 +64,22 @@ class ReferenceEngine:
                     params, loss = self._train_freely(job.client, batches, broadcast)
                 else:
                     params, loss = self._train(batches, broadcast, memory)
-            work = Work(samples, len(batches), sum(len(batch["x"]) for batch in batches))
+            processed = sum(len(batch["x"]) for batch in batches)
+            work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
             update, memory = self.algorithm.client_update(params, broadcast, memory, work)
             yield JobResults(
                 clients=np.array([job.client]),
                 update=map_groups(lambda t: t.unsqueeze(0), update),
                 memory=map_groups(lambda t: t.unsqueeze(0), memory),
-                work=Work(*(np.array([amount]) for amount in (work.samples, work.steps, work.processed_samples))),
+                work=Work(np.array([samples]), np.array([len(batches)]), np.array([processed])),
                 losses=np.array([loss]),
             )
+
+    def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
+        if not self.algorithm.needs_start_loss:
+            return None
+        scores = evaluate_clients(self.task, broadcast["params"], self.data, np.array([client]), "train")
+        return torch.tensor(scores.means("loss")[0])
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.client]), "train").columns
@@ -79,7 +90,7 @@ class ReferenceEngine:
 
     def _train(self, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
         params = broadcast["params"]
-        optimizer_state: Groups = {}
+        optimizer_state = optimizer_init(self.local, params)
         losses = []
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
@@ -88,7 +99,7 @@ class ReferenceEngine:
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
             grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
-            params, optimizer_state = self._optimizer_step(params, grad, optimizer_state, number)
+            params, optimizer_state = optimizer_step(self.local, params, grad, optimizer_state, number)
             losses.append(loss.detach())
         return params, _mean_loss(losses, batches)
 

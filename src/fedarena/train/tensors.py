@@ -38,7 +38,7 @@ def finite_rows(groups: Groups, rows: int) -> npt.NDArray[np.bool_]:
     finite = torch.ones(rows, dtype=torch.bool)
     for tensors in groups.values():
         for t in tensors.values():
-            finite &= torch.isfinite(t).flatten(1).all(1).cpu()
+            finite &= torch.isfinite(t).reshape(rows, -1).all(1).cpu()
     return finite.numpy()
 
 

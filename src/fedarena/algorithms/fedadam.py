@@ -1,0 +1,21 @@
+"""FedAdam. Reddi et al., "Adaptive Federated Optimization", ICLR 2021: v = beta2 v + (1 - beta2) u²."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedarena.algorithms.adaptive import AdaptiveServer
+from fedarena.algorithms.registry import ALGORITHMS
+
+
+@ALGORITHMS.register("fedadam")
+class FedAdam(AdaptiveServer):
+    """Adaptive server optimization with Adam; `tau` is the degree of adaptivity."""
+
+    def __init__(self, *, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3):
+        super().__init__(server_lr=server_lr, beta1=beta1, tau=tau)
+        self.beta2 = beta2
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """A moving average of squared updates."""
+        return self.beta2 * v + (1 - self.beta2) * square

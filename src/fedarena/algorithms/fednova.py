@@ -1,0 +1,49 @@
+"""FedNova. Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020.
+
+(NeurIPS.) Clients that take more steps would pull the model towards their own optimum. Each client's change is divided
+by its number of effective steps a_i, and the server multiplies the weighted mean by the weighted mean of the a_i. With
+local momentum rho, tau steps count as a = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho); without, as tau.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.errors import BadInputError
+from fedarena.models import Tensors
+from fedarena.train import Algorithm, Groups, LocalTraining, Work
+
+
+@ALGORITHMS.register("fednova")
+class FedNova(Algorithm):
+    """Normalized averaging: clients count by their data, not by how many steps they took."""
+
+    def __init__(self, *, server_lr: float = 1.0):
+        self.server_lr = server_lr
+
+    def prepare(self, population: int, local: LocalTraining) -> None:
+        """Needs a local optimizer whose steps can be counted."""
+        super().prepare(population, local)
+        if local.optimizer != "sgd":
+            raise BadInputError(f"fednova is defined for local.optimizer=sgd, not for {local.optimizer}")
+
+    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+        """The change per effective step, and how many those were."""
+        steps = self._effective_steps(work.steps)
+        change = {name: (p - broadcast["params"][name]) / steps for name, p in params.items()}
+        some = next(iter(params.values()))
+        return {"params": change, "steps": {"effective": some.new_zeros(()) + steps}}, memory
+
+    def _effective_steps(self, steps: Any) -> int | float | Tensor:
+        rho = self.local.momentum
+        effective: int | float | Tensor = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
+        return effective
+
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        """The mean direction, as far as the cohort went on average."""
+        scale = self.server_lr * mean_update["steps"]["effective"]
+        change = mean_update["params"]
+        return {"params": {name: p + scale * change[name] for name, p in state["params"].items()}}

@@ -1,0 +1,220 @@
+"""Every algorithm against its paper, written down once more as a plain loop over clients on flat vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedarena import algorithms
+from fedarena.errors import BadInputError
+from fedarena.models import DataSpec, build_model, make_task
+from fedarena.simulate import Simulation, simulate
+from fedarena.simulate.selectors import select_uniform
+from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train.batches import batch_indices
+
+SEED, ROUNDS, COHORT, FEATURES, CLASSES = 2, 6, 4, 5, 3
+SIZES = [3, 17, 8, 1, 30, 12, 6]
+LOCAL = LocalTraining(epochs=2, batch_size=5, lr=0.2)
+Vector = np.ndarray
+
+
+def make_clients() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    generator = np.random.default_rng(0)
+    return {
+        f"c{i}": (generator.normal(size=(n, FEATURES)) + i / 5, generator.integers(CLASSES, size=n))
+        for i, n in enumerate(SIZES)
+    }
+
+
+def losses_and_gradient(w: Vector, x: np.ndarray, y: np.ndarray) -> tuple[float, Vector]:
+    """Mean cross-entropy of logistic regression and its gradient; w holds weights, then biases."""
+    weights, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
+    logits = x @ weights.T + bias
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    error = (p - np.eye(CLASSES)[y]) / len(y)
+    return float(-np.log(p[np.arange(len(y)), y]).mean()), np.concatenate([(error.T @ x).ravel(), error.sum(0)])
+
+
+def local_sgd(
+    w: Vector, client: int, round: int, correct: Callable[[Vector, Vector], Vector], local: LocalTraining
+) -> tuple[Vector, int]:
+    """Plain local training: where it ends, and how many steps it took."""
+    x, y = list(make_clients().values())[client]
+    batches = batch_indices(len(x), local, SEED, round, client)
+    velocity = np.zeros_like(w)
+    for rows in batches:
+        velocity = local.momentum * velocity + correct(losses_and_gradient(w, x[rows], y[rows])[1], w)
+        w = w - local.lr * velocity
+    return w, len(batches)
+
+
+def plain(gradient: Vector, w: Vector) -> Vector:
+    return gradient
+
+
+def by_samples(cohort: list[int]) -> np.ndarray:
+    sizes = np.array([SIZES[client] for client in cohort], dtype=float)
+    return sizes / sizes.sum()
+
+
+def mean_change(w: Vector, cohort: list[int], round: int, local: LocalTraining) -> Vector:
+    changes = [local_sgd(w, client, round, plain, local)[0] - w for client in cohort]
+    return by_samples(cohort) @ np.array(changes)
+
+
+def fedavgm(w, rounds, local):
+    v = np.zeros_like(w)
+    for round, cohort in rounds:
+        v = 0.7 * v + mean_change(w, cohort, round, local)
+        w = w + 0.5 * v
+    return w
+
+
+def adaptive(rule):
+    def oracle(w, rounds, local):
+        m, v = np.zeros_like(w), np.full_like(w, 0.01**2)
+        for round, cohort in rounds:
+            u = mean_change(w, cohort, round, local)
+            m = 0.8 * m + 0.2 * u
+            v = rule(v, u**2)
+            w = w + 0.1 * m / (np.sqrt(v) + 0.01)
+        return w
+
+    return oracle
+
+
+def scaffold(w, rounds, local):
+    c, controls = np.zeros_like(w), {i: np.zeros_like(w) for i in range(len(SIZES))}
+    for round, cohort in rounds:
+        moves, control_moves = [], []
+        for i in cohort:
+            correction = c - controls[i]
+            end, steps = local_sgd(w, i, round, lambda g, _, correction=correction: g + correction, local)
+            new_control = controls[i] - c + (w - end) / (steps * local.lr)
+            moves.append(end - w)
+            control_moves.append(new_control - controls[i])
+            controls[i] = new_control
+        w = w + 0.9 * np.mean(moves, axis=0)
+        c = c + np.sum(control_moves, axis=0) / len(SIZES)
+    return w
+
+
+def feddyn(w, rounds, local):
+    alpha, h = 0.3, np.zeros_like(w)
+    linear = {i: np.zeros_like(w) for i in range(len(SIZES))}
+    for round, cohort in rounds:
+        ends = []
+        for i in cohort:
+            term = linear[i]
+            correct = lambda g, at, term=term, start=w: g - term + alpha * (at - start)  # noqa: E731
+            ends.append(local_sgd(w, i, round, correct, local)[0])
+            linear[i] = linear[i] - alpha * (ends[-1] - w)
+        h = h - alpha / len(SIZES) * sum(end - w for end in ends)
+        w = np.mean(ends, axis=0) - h / alpha
+    return w
+
+
+def fednova(w, rounds, local):
+    for round, cohort in rounds:
+        p = by_samples(cohort)
+        ends = [local_sgd(w, i, round, plain, local) for i in cohort]
+        rho = local.momentum
+        # how much the first, second, … gradient of a client counts in its change, added up
+        effective = [sum(sum(rho**k for k in range(steps - s)) for s in range(steps)) for _, steps in ends]
+        direction = sum(share * (end - w) / a for share, (end, _), a in zip(p, ends, effective, strict=True))
+        w = w + (p @ np.array(effective)) * direction
+    return w
+
+
+def qfedavg(w, rounds, local):
+    q, smoothness = 2.0, 1 / local.lr
+    everybody = list(make_clients().values())
+    for round, cohort in rounds:
+        numerator, denominator = np.zeros_like(w), 0.0
+        for i in cohort:
+            loss = losses_and_gradient(w, *everybody[i])[0]
+            d = smoothness * (w - local_sgd(w, i, round, plain, local)[0])
+            numerator += loss**q * d
+            denominator += q * loss ** (q - 1) * (d @ d) + smoothness * loss**q
+        w = w - numerator / denominator
+    return w
+
+
+MOMENTUM = LocalTraining(epochs=2, batch_size=5, lr=0.1, momentum=0.6)
+CASES = {
+    "fedavgm": (algorithms.FedAvgM(server_lr=0.5, beta=0.7), fedavgm, LOCAL),
+    "fedadam": (
+        algorithms.FedAdam(server_lr=0.1, beta1=0.8, beta2=0.9, tau=0.01),
+        adaptive(lambda v, square: 0.9 * v + 0.1 * square),
+        LOCAL,
+    ),
+    "fedadagrad": (
+        algorithms.FedAdagrad(server_lr=0.1, beta1=0.8, tau=0.01),
+        adaptive(lambda v, square: v + square),
+        LOCAL,
+    ),
+    "fedyogi": (
+        algorithms.FedYogi(server_lr=0.1, beta1=0.8, beta2=0.9, tau=0.01),
+        adaptive(lambda v, square: np.where(v > square, v - 0.1 * square, v + 0.1 * square)),
+        LOCAL,
+    ),
+    "scaffold": (algorithms.Scaffold(server_lr=0.9), scaffold, LOCAL),
+    "feddyn": (algorithms.FedDyn(alpha=0.3), feddyn, LOCAL),
+    "fednova": (algorithms.FedNova(), fednova, LOCAL),
+    "fednova with momentum": (algorithms.FedNova(), fednova, MOMENTUM),
+    "qfedavg": (algorithms.QFedAvg(q=2.0), qfedavg, LOCAL),
+}
+
+
+def flat(params: dict[str, torch.Tensor]) -> Vector:
+    return np.concatenate([params["1.weight"].numpy().ravel(), params["1.bias"].numpy()])
+
+
+@pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
+@pytest.mark.parametrize(("algorithm", "oracle", "local"), CASES.values(), ids=CASES)
+def test_against_the_paper(make_federation, algorithm: Algorithm, oracle, local: LocalTraining, engine_kind) -> None:
+    federation = make_federation(make_clients(), CLASSES)
+    everybody = federation.clients("all")
+    spec = DataSpec("classification", CLASSES, (FEATURES,))
+    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
+    algorithm.prepare(len(SIZES), local)
+    simulation = Simulation(
+        seed=SEED,
+        rounds=ROUNDS,
+        cohort=COHORT,
+        task=task,
+        algorithm=algorithm,
+        engine=engine_kind(task, algorithm, local, federation, SEED, dtype="float64"),
+        training_clients=everybody,
+        evaluation_clients=everybody,
+        evaluation_part="test",
+        evaluate_every=ROUNDS,
+        flops_per_sample=0,
+        client_ids=federation.client_ids,
+    )
+    first, *_, last = simulate(simulation)
+    start, end = (flat(outcome.snapshot.state["params"]) for outcome in (first, last))
+    rounds = [(r, select_uniform(np.arange(len(SIZES)), COHORT, SEED, r).tolist()) for r in range(1, ROUNDS + 1)]
+    np.testing.assert_allclose(end, oracle(start, rounds, local), rtol=0, atol=1e-10)
+    assert np.abs(end - start).max() > 0.05
+
+
+def test_with_q_zero_everybody_counts_the_same() -> None:
+    algorithm = algorithms.QFedAvg(q=0.0)
+    algorithm.prepare(10, LocalTraining(lr=0.5))
+    from fedarena.train import Work
+
+    work = Work(samples=3, steps=1, processed_samples=3, start_loss=torch.tensor(7.0))
+    update, _ = algorithm.client_update({"w": torch.ones(2)}, {"params": {"w": torch.zeros(2)}}, {}, work)
+    assert update["params"]["w"].tolist() == [-2.0, -2.0]
+    assert update["normalizer"]["sum"] == 2.0
+
+
+def test_fednova_refuses_adam() -> None:
+    with pytest.raises(BadInputError, match=r"local\.optimizer=sgd, not for adam"):
+        algorithms.FedNova().prepare(3, LocalTraining(optimizer="adam"))

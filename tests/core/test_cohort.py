@@ -1,0 +1,196 @@
+"""The cohort engine against the reference engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.errors import BadInputError
+from fedarena.models import DataSpec, build_model, make_task
+from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
+from fedarena.train.execution import StepRunner
+
+SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
+FEATURES = DataSpec("classification", 3, (6,))
+IMAGES = DataSpec("classification", 4, (1, 8, 8))
+TEXT = DataSpec("next_token", 12, (9,), padding=0, unknown=1)
+FAMILIES = {
+    "logistic_regression": (FEATURES, {}),
+    "mlp": (FEATURES, {"hidden": (5,)}),
+    "cnn": (IMAGES, {"channels": (3, 4), "hidden": 6}),
+    "leaf_cnn": (IMAGES, {"hidden": 5}),
+    "char_mlp": (TEXT, {"context": 3, "embedding": 4, "hidden": 6}),
+    "lstm": (TEXT, {"embedding": 3, "hidden": 4}),
+}
+LOCALS = {
+    "epochs": LocalTraining(epochs=2, batch_size=8, lr=0.1),
+    "steps, adam": LocalTraining(epochs=None, steps=7, batch_size=8, optimizer="adam", lr=0.01),
+    "momentum, decay": LocalTraining(epochs=3, batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01),
+}
+
+
+class ClientsInMemory:
+    """Client data with random samples that fit a model."""
+
+    def __init__(self, spec: DataSpec):
+        generator = np.random.default_rng(0)
+        self.columns = []
+        for size in SIZES:
+            if spec.kind == "next_token":
+                tokens = generator.integers(1, spec.classes, size=(size, spec.input_shape[0] + 1))
+                tokens[:, 6:] *= generator.integers(0, 2, size=(size, 1))  # some sequences end early
+                self.columns.append({"tokens": tokens.astype(np.uint8)})
+            else:
+                x = generator.normal(size=(size, *spec.input_shape))
+                self.columns.append({"x": x, "y": generator.integers(spec.classes, size=size)})
+
+    def counts(self, clients: Any, part: str) -> np.ndarray:
+        return np.array([SIZES[c] for c in clients])
+
+    def samples(self, clients: Any, part: str) -> Any:
+        chosen = [self.columns[c] for c in clients]
+        joined = {name: np.concatenate([c[name] for c in chosen]) for name in chosen[0]}
+        return SimpleNamespace(columns=joined, offsets=np.cumsum([0, *(SIZES[c] for c in clients)]))
+
+
+def make_engine(kind: Any, model: str, algorithm: Algorithm, local: LocalTraining, **options: Any) -> Engine:
+    spec, model_options = FAMILIES[model]
+    task = make_task(build_model(model, spec, model_options, seed=0), spec)
+    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64", **options)
+
+
+def train(engine: Engine, clients: list[int], broadcast: Groups, memories: dict[int, Groups], round: int = 1):
+    """Every client's update, memory, loss and work."""
+    found = {}
+    for results in engine.train([Job(client, round) for client in clients], broadcast, memories):
+        for row, client in enumerate(results.clients):
+            amounts = (results.work.samples[row], results.work.steps[row], results.work.processed_samples[row])
+            memory = take_row(results.memory, row)
+            found[int(client)] = (take_row(results.update, row), memory, results.losses[row], amounts)
+    return found
+
+
+def assert_same(reference: dict, other: dict, tolerance: float = 1e-10) -> None:
+    assert set(reference) == set(other)
+    for client, (update, memory, loss, amounts) in reference.items():
+        assert other[client][3] == amounts
+        np.testing.assert_allclose(other[client][2], loss, rtol=0, atol=tolerance)
+        for ours, theirs in ((update, other[client][0]), (memory, other[client][1])):
+            assert set(ours) == set(theirs)
+            for group, tensors in ours.items():
+                for name, t in tensors.items():
+                    torch.testing.assert_close(theirs[group][name], t, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
+def test_models_train_as_one_at_a_time(model: str, local: LocalTraining) -> None:
+    reference, cohort = (
+        make_engine(kind, model, FedAvg(), local, **options)
+        for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"lanes": 4}))
+    )
+    broadcast = {"params": reference.initial_params()}
+    clients = list(range(len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    assert_same(expected, train(cohort, clients, broadcast, {}))
+    assert max(t.abs().max() for update, *_ in expected.values() for t in update["params"].values()) > 1e-3
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_algorithms_train_as_one_at_a_time(name: str) -> None:
+    """Two rounds with everything that an algorithm keeps in between."""
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
+    clients = list(range(1, len(SIZES)))
+    outcomes = []
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"lanes": 3})):
+        algorithm = ALGORITHMS.get(name)()
+        algorithm.prepare(len(SIZES), local)
+        engine = make_engine(kind, "mlp", algorithm, local, **options)
+        broadcast = algorithm.broadcast(algorithm.server_init(engine.initial_params()))
+        first = train(engine, clients, broadcast, {})
+        memories = {client: memory for client, (_, memory, _, _) in first.items() if client % 2}
+        outcomes.append((first, train(engine, clients, broadcast, memories, round=2)))
+    for reference, cohort in zip(*outcomes, strict=True):
+        assert_same(reference, cohort)
+
+
+def test_the_number_of_lanes_changes_rounding_only_and_the_same_number_nothing() -> None:
+    local = LOCALS["epochs"]
+    broadcast = None
+    results = []
+    for lanes in (1, 2, 3, 7, 64, 64):
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), local, lanes=lanes)
+        broadcast = broadcast or {"params": engine.initial_params()}
+        results.append(train(engine, list(range(len(SIZES))), broadcast, {}))
+    for other in results[1:]:
+        assert_same(results[0], other)
+    assert_same(results[-2], results[-1], tolerance=0)
+
+
+def test_one_engine_serves_cohorts_of_any_size() -> None:
+    reference, cohort = (
+        make_engine(kind, "mlp", FedAvg(), LOCALS["epochs"]) for kind in (ReferenceEngine, CohortEngine)
+    )
+    broadcast = {"params": reference.initial_params()}
+    for round, clients in enumerate([[5], [1, 2], [3, 4, 5, 6, 7, 8], [0], [9, 0]], start=1):
+        assert_same(train(reference, clients, broadcast, {}, round), train(cohort, clients, broadcast, {}, round))
+
+
+class ScaledLoss(FedAvg):
+    """Overrides the loss and draws on both broadcast and memory."""
+
+    def memory_init(self, broadcast):
+        return {"anchor": {name: 0.5 * p for name, p in broadcast["params"].items()}}
+
+    def local_loss(self, task, params, batch, broadcast, memory):
+        distance = sum((params[name] - memory["anchor"][name]).square().sum() for name in params)
+        return 2 * task.loss(params, batch) + 0.1 * distance
+
+    def client_update(self, params, broadcast, memory, work):
+        update, _ = super().client_update(params, broadcast, memory, work)
+        share = work.processed_samples / work.samples
+        return {**update, "extra": {"share": share * next(iter(params.values())).sum()}}, {"anchor": params}
+
+
+def test_hooks_see_the_right_tensors() -> None:
+    clients = list(range(1, len(SIZES)))
+    reference, cohort = (
+        make_engine(kind, "mlp", ScaledLoss(), LOCALS["epochs"]) for kind in (ReferenceEngine, CohortEngine)
+    )
+    broadcast = {"params": reference.initial_params()}
+    first = train(reference, clients, broadcast, {})
+    memories = {client: memory for client, (_, memory, _, _) in first.items() if client < 5}
+    assert_same(train(reference, clients, broadcast, memories, 2), train(cohort, clients, broadcast, memories, 2))
+
+
+def test_tracing_gives_the_same_bits_and_is_done_once_per_form() -> None:
+    calls = []
+
+    def function(groups: Groups, scale: torch.Tensor):
+        calls.append(1)
+        return {"out": torch.func.vmap(lambda a, s: (a * s).exp().sum())(groups["in"]["a"], scale)}, scale + 1
+
+    runner = StepRunner(function)
+    for rows in (3, 3, 5, 3):
+        arguments = {"in": {"a": torch.randn(rows, 4)}}, torch.randn(rows)
+        expected, next_scale = function(*arguments)
+        got, got_scale = runner(*arguments)
+        assert torch.equal(got["out"], expected["out"])
+        assert torch.equal(got_scale, next_scale)
+    assert len(calls) == 4 + 2
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    class OwnLoop(FedAvg):
+        def train(self, client, model, data):
+            pass
+
+    with pytest.raises(BadInputError, match=r"OwnLoop has a training loop of its own.*engine=reference"):
+        make_engine(CohortEngine, "mlp", OwnLoop(), LOCALS["epochs"])
+    with pytest.raises(BadInputError, match=r"engine\.lanes must be at least 1, not 0"):
+        make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], lanes=0)
