@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedarena import streams
 from fedarena.algorithms import ALGORITHMS
@@ -17,7 +16,7 @@ from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.data import Federation, load_federation
 from fedarena.environment import describe_environment
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError
-from fedarena.models import MODELS, DataSpec, Task, build_model, default_model, make_task
+from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.options import resolve_part
 from fedarena.recorder import CONFIG_FILE, Recorder, check_new
 from fedarena.rundata import RunData, load_run
@@ -89,7 +88,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         evaluation_clients=evaluation_clients,
         evaluation_part=config.evaluation.split,
         evaluate_every=config.evaluation.every,
-        flops_per_sample=_flops_per_sample(task, federation, training_clients[0]),
+        flops_per_sample=count_training_flops(task),
         client_ids=federation.client_ids,
     )
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
@@ -142,13 +141,6 @@ def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
         chosen = streams.generator(config.seed, "evaluation clients").choice(clients, most, replace=False)
         clients = np.sort(chosen)
     return clients
-
-
-def _flops_per_sample(task: Task, federation: Federation, client: int) -> float:
-    columns = federation.samples([client], "train").columns
-    batch = task.batch({name: torch.from_numpy(values[:1].copy()) for name, values in columns.items()})
-    params = {name: p.detach() for name, p in task.module.named_parameters()}
-    return count_training_flops(task, params, batch)
 
 
 def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = None) -> RunData:

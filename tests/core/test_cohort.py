@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.errors import BadInputError
-from fedarena.models import DataSpec, build_model, make_task
+from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
 from fedarena.train.execution import StepRunner
 
@@ -190,7 +191,40 @@ def test_what_it_cannot_do_it_says() -> None:
         def train(self, client, model, data):
             pass
 
-    with pytest.raises(BadInputError, match=r"OwnLoop has a training loop of its own.*engine=reference"):
-        make_engine(CohortEngine, "mlp", OwnLoop(), LOCALS["epochs"])
+    engine = make_engine(CohortEngine, "mlp", OwnLoop(), LOCALS["epochs"])
+    assert engine.notes == ["Clients train one at a time, because OwnLoop has a training loop of its own"]
+    assert len(train(engine, [1, 2], {"params": engine.initial_params()}, {})) == 2
     with pytest.raises(BadInputError, match=r"engine\.lanes must be at least 1, not 0"):
         make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], lanes=0)
+
+
+class Branching(nn.Module):
+    """A layer whose computation depends on its data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else 2 * x
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"), [(Branching(), "Branching"), (nn.Dropout(0.5), "Dropout")], ids=["branching", "dropout"]
+)
+def test_a_layer_that_cannot_be_vectorized_is_named(
+    layer: nn.Module, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(spec: DataSpec) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 5), layer, nn.Linear(5, 3))
+
+    monkeypatch.setitem(MODELS._parts, "odd", build)
+    monkeypatch.setitem(FAMILIES, "odd", (FEATURES, {}))
+    reference, cohort = (
+        make_engine(kind, "odd", FedAvg(), LOCALS["epochs"]) for kind in (ReferenceEngine, CohortEngine)
+    )
+    assert len(cohort.notes) == 1
+    assert f"the layer '1' ({name}) cannot be vectorized" in cohort.notes[0]
+    broadcast = {"params": reference.initial_params()}
+    assert_same(train(reference, [1, 5], broadcast, {}), train(cohort, [1, 5], broadcast, {}), tolerance=0)
+
+
+def test_models_that_can_be_vectorized_are_not_refused() -> None:
+    for model in FAMILIES:
+        assert make_engine(CohortEngine, model, FedAvg(), LOCALS["epochs"]).notes == []

@@ -29,6 +29,9 @@ class Task(Protocol):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics: the first is the loss, the second is the one that reports lead with."""
 
+    def example(self, samples: int) -> Tensors:
+        """Columns of so many meaningless samples, to try a model out."""
+
     def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
         """The columns of a federation as the inputs ``x`` and targets ``y`` of the model."""
 
@@ -46,6 +49,11 @@ class Classification:
 
     def __init__(self, module: nn.Module, spec: DataSpec):
         self.module = module
+        self._shape = spec.input_shape
+
+    def example(self, samples: int) -> Tensors:
+        """Features and labels that are all 0."""
+        return {"x": torch.zeros(samples, *self._shape), "y": torch.zeros(samples, dtype=torch.long)}
 
     def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
         """Features as floats (bytes become 0..1) and labels as class numbers."""
@@ -78,6 +86,11 @@ class NextToken:
         self.module = module
         self._padding = -1 if spec.padding is None else spec.padding
         self._unknown = -1 if spec.unknown is None else spec.unknown
+        self._length = spec.input_shape[0]
+
+    def example(self, samples: int) -> Tensors:
+        """Sequences of a token that is not padding."""
+        return {"tokens": torch.full((samples, self._length + 1), self._padding + 1)}
 
     def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
         """The tokens but the last as input, the tokens but the first as target."""

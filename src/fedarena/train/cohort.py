@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
+from torch.utils.hooks import RemovableHandle
 
 from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
@@ -21,6 +22,7 @@ from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, J
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import StepRunner
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.reference import ReferenceEngine
 from fedarena.train.schedule import Schedule, batch_table, count_steps_of, make_schedule
 from fedarena.train.tensors import Groups, map_groups
 
@@ -51,17 +53,17 @@ class CohortEngine:
             raise BadInputError(f"engine.threads must be at least 1, not {threads}")
         if lanes is not None and lanes < 1:
             raise BadInputError(f"engine.lanes must be at least 1, not {lanes}")
-        if algorithm.trains_freely:
-            raise BadInputError(
-                f"{type(algorithm).__name__} has a training loop of its own, which trains one client at a time; "
-                "choose engine=reference"
-            )
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.threads = threads
         self.notes: list[str] = []
         task.module.to(getattr(torch, dtype))
         self.lanes = lanes if lanes is not None else _suitable_lanes(self.initial_params())
         self.run_step = StepRunner(self._step)
+        self._fallback: ReferenceEngine | None = None
+        obstacle = self._find_obstacle()
+        if obstacle is not None:
+            self._fallback = ReferenceEngine(task, algorithm, local, data, seed, threads=threads, dtype=dtype)
+            self.notes.append(f"Clients train one at a time, because {obstacle}")
 
     def place(self, groups: Groups) -> Groups:
         """The groups as they are."""
@@ -73,6 +75,9 @@ class CohortEngine:
 
     def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
         """Trains every job's client from the broadcast; results come as clients finish."""
+        if self._fallback is not None:
+            yield from self._fallback.train(jobs, broadcast, memories)
+            return
         torch.set_num_threads(self.threads)
         self.task.module.train()
         with torch.no_grad():
@@ -83,6 +88,24 @@ class CohortEngine:
         torch.set_num_threads(self.threads)
         self.task.module.eval()
         return evaluate_clients(self.task, params, self.data, clients, part)
+
+    def _find_obstacle(self) -> str | None:
+        """Why this model or algorithm cannot train many clients at once, found out by trying."""
+        if self.algorithm.trains_freely:
+            return f"{type(self.algorithm).__name__} has a training loop of its own"
+        broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
+        two = map_groups(lambda t: torch.stack([t, t]), broadcast)
+        memory = map_groups(lambda t: torch.stack([t, t]), self.algorithm.memory_init(broadcast))
+        columns = {name: torch.stack([values, values]) for name, values in self.task.example(2).items()}
+        state = optimizer_init(self.local, two["params"])
+        self.task.module.train()
+        with torch.no_grad(), _LayerTracker(self.task.module) as tracker:
+            try:
+                self._step(two["params"], state, torch.ones(2), columns, torch.ones(2, 2), memory, broadcast)
+            except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
+                reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+                return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
+        return None
 
     def _step(
         self,
@@ -122,6 +145,31 @@ class CohortEngine:
         amounts = [torch.from_numpy(a).to(dtype) for a in vars(work).values() if a is not None]
         result: tuple[Groups, Groups] = vmap(client_update)(params, memory, *amounts)
         return result
+
+
+class _LayerTracker:
+    """Knows which layer of a model is being computed."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._path: list[str] = []
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> _LayerTracker:
+        for name, layer in self._module.named_modules():
+            label = f"the layer {name!r} ({type(layer).__name__})" if name else f"the model {type(layer).__name__}"
+            self._handles.append(layer.register_forward_pre_hook(lambda *_, label=label: self._path.append(label)))
+            self._handles.append(layer.register_forward_hook(lambda *_: self._path.pop() and None))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def present(self) -> str:
+        """The innermost layer whose computation has begun but not ended, or else the algorithm."""
+        return self._path[-1] if self._path else "the algorithm"
 
 
 class _CohortTraining:
