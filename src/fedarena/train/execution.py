@@ -1,4 +1,4 @@
-"""Running one function on tensors very often: traced once per form of its inputs, then without the machinery.
+"""How work is executed: a function that is called very often, and many tasks on several cores.
 
 `vmap` and `grad` cost about as much as a small model's arithmetic, every time. Tracing records the plain operations
 they come to; running those gives the same bits.
@@ -6,12 +6,20 @@ they come to; running those gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class StepRunner:
@@ -19,6 +27,7 @@ class StepRunner:
 
     def __init__(self, function: Callable[..., Any]):
         self._function = function
+        self._tracing = threading.Lock()
         self._traced: dict[Any, tuple[Callable[[Sequence[Tensor]], list[Tensor]], pytree.TreeSpec]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -26,7 +35,9 @@ class StepRunner:
         leaves, structure = pytree.tree_flatten(arguments)
         form = (str(structure), tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         if form not in self._traced:
-            self._traced[form] = self._trace(leaves, structure)
+            with self._tracing:  # torch cannot trace in two threads at once
+                if form not in self._traced:
+                    self._traced[form] = self._trace(leaves, structure)
         run, result_structure = self._traced[form]
         return pytree.tree_unflatten(run(leaves), result_structure)
 
@@ -45,3 +56,25 @@ class StepRunner:
         traced.graph.eliminate_dead_code()
         traced.recompile()
         return torch.no_grad()(traced), result_structure[-1]
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+    """Results of `function` in the order of the tasks, computed by several threads that stay just ahead."""
+    if workers == 1 or len(tasks) == 1:
+        yield from map(function, tasks)
+        return
+    pool = ThreadPoolExecutor(workers)
+    try:
+        remaining = iter(tasks)
+        ahead = deque(pool.submit(function, task) for task in itertools.islice(remaining, workers + 1))
+        while ahead:
+            result = ahead.popleft().result()
+            ahead.extend(pool.submit(function, task) for task in itertools.islice(remaining, 1))
+            yield result
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,31 @@
+"""Finding out which layer of a model is being computed."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+
+class LayerTracker:
+    """Knows which layer of a model is being computed."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._path: list[str] = []
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> LayerTracker:
+        for name, layer in self._module.named_modules():
+            label = f"the layer {name!r} ({type(layer).__name__})" if name else f"the model {type(layer).__name__}"
+            self._handles.append(layer.register_forward_pre_hook(lambda *_, label=label: self._path.append(label)))
+            self._handles.append(layer.register_forward_hook(lambda *_: self._path.pop() and None))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def present(self) -> str:
+        """The innermost layer whose computation has begun but not ended, or else the algorithm."""
+        return self._path[-1] if self._path else "the algorithm"
