@@ -84,7 +84,7 @@ class RunConfig(_Section):
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: LocalConfig = LocalConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    engine: dict[str, Any] = {"name": "reference"}
+    engine: dict[str, Any] = {"name": "cohort"}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML."""

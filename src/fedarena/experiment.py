@@ -77,6 +77,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     options = dict(config.engine)
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, federation, config.seed, **options)
     warnings += engine.notes
+    config = config.model_copy(update={"engine": config.engine | engine.plan})
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,

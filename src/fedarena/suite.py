@@ -135,6 +135,8 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
     if config.model["name"] == AUTOMATIC_MODEL:
         before = {key: value for key, value in before.items() if not key.startswith("model.")}
         now.pop("model.name")
+    if config.engine.get("lanes", 0) is None:
+        del before["engine.lanes"], now["engine.lanes"]
     for key in before | now:
         if before.get(key) != now.get(key):
             raise BadInputError(

@@ -186,6 +186,17 @@ def test_tracing_gives_the_same_bits_and_is_done_once_per_form() -> None:
     assert len(calls) == 4 + 2
 
 
+def test_operations_that_change_nothing_are_left_out() -> None:
+    def function(a: torch.Tensor):
+        return ((a * 1).transpose(0, 1).transpose(1, 0).view(3, 4).expand(3, 4) + 1) * 2
+
+    runner = StepRunner(function)
+    a = torch.randn(3, 4)
+    assert torch.equal(runner(a), (a + 1) * 2)
+    ((traced, _),) = runner._traced.values()
+    assert len([node for node in traced.graph.nodes if node.op == "call_function"]) == 2
+
+
 def test_what_it_cannot_do_it_says() -> None:
     class OwnLoop(FedAvg):
         def train(self, client, model, data):

@@ -7,7 +7,7 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ class CohortEngine:
         self.notes: list[str] = []
         task.module.to(getattr(torch, dtype))
         self.lanes = lanes if lanes is not None else _suitable_lanes(self.initial_params())
+        self.plan: dict[str, Any] = {"lanes": self.lanes}
         self.workers = workers if workers is not None else available_cores()
         self.step = StepRunner(self._step)
         self._fallback: ReferenceEngine | None = None
@@ -87,7 +88,8 @@ class CohortEngine:
         clients = np.array([job.client for job in jobs])
         start_losses = None
         if self.algorithm.needs_start_loss:
-            start_losses = evaluate_clients(self.task, broadcast["params"], self.data, clients, "train").means("loss")
+            start_losses = self.evaluate(broadcast["params"], clients, "train").means("loss")
+            self.task.module.train()
 
         def train_shard(shard: IntArray) -> list[JobResults]:
             torch.set_num_threads(self.threads)  # of this thread
@@ -109,7 +111,7 @@ class CohortEngine:
         """Scores one model on these clients."""
         torch.set_num_threads(self.threads)
         self.task.module.eval()
-        return evaluate_clients(self.task, params, self.data, clients, part)
+        return evaluate_clients(self.task, params, self.data, clients, part, workers=self.workers)
 
     def _find_obstacle(self) -> str | None:
         """Why this model or algorithm cannot train many clients at once, found out by trying."""

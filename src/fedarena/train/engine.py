@@ -77,6 +77,7 @@ class Engine(Protocol):
     """Executes local training and evaluation. Time and order of execution never change a result."""
 
     notes: list[str]  # what the user should know about how this engine works here
+    plan: dict[str, Any]  # options that were left open and what they came to; kept with the run, for its last bits
 
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""

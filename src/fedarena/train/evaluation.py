@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,24 +14,38 @@ import torch
 
 from fedarena.models import Task, Tensors
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
+from fedarena.train.execution import in_order
 
 Array = npt.NDArray[Any]
 
 
 def evaluate_clients(
-    task: Task, params: Tensors, data: ClientData, clients: IntArray, part: Part, batch_size: int = 64
+    task: Task,
+    params: Tensors,
+    data: ClientData,
+    clients: IntArray,
+    part: Part,
+    batch_size: int = 64,
+    workers: int = 1,
 ) -> ClientScores:
-    """Per-client sums of every metric; memory is bounded by a few batches, whatever the number of clients."""
+    """Per-client sums of every metric; memory is bounded by a few batches per worker, however many clients."""
     samples = data.counts(clients, part)
+    own = threading.local()
+
+    def measure_block(block: tuple[int, int]) -> dict[str, Array]:
+        if not hasattr(own, "task"):  # a module that is being called with other parameters serves one thread only
+            own.task = copy.copy(task)
+            own.task.module = copy.deepcopy(task.module)
+        return _measure(own.task, params, data.samples(clients[slice(*block)], part).columns, batch_size)
+
     counts = np.zeros(len(clients), dtype=np.int64)
     sums = {metric: np.zeros(len(clients)) for metric in task.metrics}
-    for first, last in _blocks(samples, rows=64 * batch_size):
-        block = data.samples(clients[first:last], part)
-        measured = _measure(task, params, block.columns, batch_size)
-        owner = np.repeat(np.arange(first, last), samples[first:last])
-        counts += np.bincount(owner, measured["count"], minlength=len(clients)).astype(np.int64)
+    blocks = _blocks(samples, rows=16 * batch_size)
+    for (first, last), measured in zip(blocks, in_order(measure_block, blocks, workers), strict=True):
+        owner = np.repeat(np.arange(last - first), samples[first:last])
+        counts[first:last] = np.bincount(owner, measured["count"], minlength=last - first).astype(np.int64)
         for metric in task.metrics:
-            sums[metric] += np.bincount(owner, measured[metric], minlength=len(clients))
+            sums[metric][first:last] = np.bincount(owner, measured[metric], minlength=last - first)
     return ClientScores(clients, samples, counts, sums)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 T = TypeVar("T")
@@ -53,9 +54,32 @@ class StepRunner:
             return flat_result
 
         traced = make_fx(flat_function)(leaves)
-        traced.graph.eliminate_dead_code()
+        _drop_no_ops(traced.graph)
         traced.recompile()
-        return torch.no_grad()(traced), result_structure[-1]
+        return traced, result_structure[-1]
+
+
+def _drop_no_ops(graph: Graph) -> None:
+    """Removes what changes nothing: expanding or viewing to the same shape, factors of 1, two transposes in a row."""
+    aten = torch.ops.aten
+    reshaping = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
+    scaling = {aten.mul.Tensor, aten.mul.Scalar}
+    for node in graph.nodes:
+        source: Any
+        source, *rest = node.args or (None,)
+        if node.target in reshaping or (node.target in scaling and rest == [1]):
+            if _form(source) == _form(node):
+                node.replace_all_uses_with(source)
+        elif node.target == aten.transpose.int and source.target == node.target:
+            inner_source, *inner_rest = source.args
+            if set(rest) == set(inner_rest):
+                node.replace_all_uses_with(inner_source)
+    graph.eliminate_dead_code()
+
+
+def _form(node: Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.shape, value.stride(), value.dtype
 
 
 def available_cores() -> int:

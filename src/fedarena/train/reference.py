@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class ReferenceEngine:
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.threads = threads  # part of the configuration, because sums over several threads round differently
         self.notes: list[str] = []
+        self.plan: dict[str, Any] = {}
         task.module.to(getattr(torch, dtype))
 
     def place(self, groups: Groups) -> Groups:
