@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from rich.console import Console
 
 from fedarena.config import resolve_settings
+from fedarena.errors import FedArenaError, RunFailedError
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.progress import ProgressBars
 from fedarena.report import accuracy_figure, write_report
@@ -52,13 +53,13 @@ def run(
     """
     config = resolve_settings(settings, more)
     with _observing(progress) as observer:
-        return _finish(start_run(config, Path(runs_folder), observer))
+        return _with_report(start_run(config, Path(runs_folder), observer))
 
 
 def resume(folder: Path | str, *, progress: bool = True) -> Result:
     """Goes on with a run that was stopped, and returns its results."""
     with _observing(progress) as observer:
-        return _finish(resume_run(Path(folder), observer))
+        return _with_report(resume_run(Path(folder), observer))
 
 
 def load(folder: Path | str) -> Result:
@@ -66,16 +67,26 @@ def load(folder: Path | str) -> Result:
     return Result(**vars(load_run(Path(folder))))
 
 
-def _finish(data: RunData) -> Result:
+def _with_report(data: RunData) -> Result:
     result = Result(**vars(data))
-    result.write_report()
+    try:
+        result.write_report()
+    except OSError as error:
+        raise RunFailedError(
+            f"The run {data.path} is complete, but its report cannot be written: {error.strerror}"
+        ) from error
     return result
 
 
 @contextmanager
 def _observing(progress: bool) -> Iterator[Observer]:
-    if progress:
-        with ProgressBars(Console(stderr=True)) as bars:
-            yield bars
-    else:
-        yield Observer()
+    observer = ProgressBars(Console(stderr=True)) if progress else Observer()
+    try:
+        with observer if isinstance(observer, ProgressBars) else nullcontext():
+            yield observer
+    except BaseException:
+        # A run that diverged or was stopped has a report, too, unless there is nothing to report.
+        if observer.folder is not None:
+            with suppress(FedArenaError, OSError):
+                load(observer.folder).write_report()
+        raise

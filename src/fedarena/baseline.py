@@ -15,7 +15,11 @@ _CLIENTS_AT_ONCE = 1024
 def most_frequent_label(federation: Federation, clients: IntArray, part: Part) -> dict[str, Any]:
     """Accuracy on these clients of always answering with the training clients' most frequent label."""
     task = federation.task
-    answer = int(np.argmax(federation.label_counts))
+    counts = federation.label_counts
+    for token in (task.padding, task.unknown):
+        if token is not None:
+            counts[token] = 0  # answers that are never right
+    answer = int(np.argmax(counts))
     right = total = 0
     for start in range(0, len(clients), _CLIENTS_AT_ONCE):
         block = federation.samples(clients[start : start + _CLIENTS_AT_ONCE], part, columns=[task.label_column])
@@ -26,4 +30,4 @@ def most_frequent_label(federation: Federation, clients: IntArray, part: Part) -
         right += int((labels == answer).sum())
         total += labels.size
     name = task.label_names[answer] if task.label_names else str(answer)
-    return {"accuracy": right / total, "label": name, "rule": f"always the most frequent label, {name!r}"}
+    return {"accuracy": right / max(total, 1), "label": name, "rule": f"always the most frequent label, {name!r}"}

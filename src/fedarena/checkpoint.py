@@ -6,14 +6,14 @@ table belong to it. Replacing that one small file is the commit; whatever was ap
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import safetensors.torch
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedarena.errors import DamagedFileError
@@ -64,38 +64,87 @@ def state_path(folder: Path) -> Path:
     return folder / "checkpoint" / "state.json"
 
 
-def read_state(folder: Path) -> dict[str, Any] | None:
+class TableState(BaseModel):
+    """How much of a growing table is committed."""
+
+    bytes: Annotated[int, Field(ge=0, strict=True)]
+    crc32: Annotated[int, Field(ge=0, strict=True)]
+
+
+class TensorState(TableState):
+    """The file with the tensors of the last commit, and what is in it, in order (files sort by name)."""
+
+    file: str
+    groups: list[str]
+    keys: list[str]
+    memory_keys: list[str]
+
+
+class CommitState(BaseModel):
+    """The content of ``state.json``."""
+
+    format: Literal[1]
+    round: Annotated[int, Field(ge=0, strict=True)]
+    tensors: TensorState
+    tables: dict[str, TableState]
+
+    @field_validator("tables")
+    @classmethod
+    def _all_tables(cls, tables: dict[str, TableState]) -> dict[str, TableState]:
+        if set(tables) != set(TABLES):
+            raise ValueError(f"must be of {', '.join(TABLES)}")
+        return tables
+
+
+def read_state(folder: Path) -> CommitState | None:
     """What the last commit says, or None where there was none yet."""
     path = state_path(folder)
     if not path.exists():
         return None
     try:
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = state["round"], state["tensors"]["file"], [state["tables"][table] for table in TABLES]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"The checkpoint {path} is damaged: {error!r}") from None
-    for table in TABLES:
-        log = table_log_path(folder, table)
-        if not log.exists() or log.stat().st_size < state["tables"][table]:
-            raise DamagedFileError(f"The checkpoint of round {state['round']} is damaged: {log} is incomplete")
-    return state
+        return CommitState.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise DamagedFileError(f"The checkpoint {path} is damaged: {where} {problem['msg']}") from None
 
 
-def read_snapshot(folder: Path, state: dict[str, Any]) -> Snapshot:
+def read_snapshot(folder: Path, state: CommitState) -> Snapshot:
     """The tensors of the last commit."""
-    path = folder / "checkpoint" / state["tensors"]["file"]
+    path = folder / "checkpoint" / state.tensors.file
+    data = _read_checked(path, state.tensors)
+    flat = unflatten_groups(safetensors.torch.load(data))
+    found = flat.get("state", {})
+    memories: dict[int, Groups] = {}
+    by_client = unflatten_groups(flat.get("memory", {}))
+    for client, tensors in by_client.items():
+        ordered = {key: tensors[key] for key in state.tensors.memory_keys if key in tensors}
+        memories[int(client)] = unflatten_groups({**ordered, **tensors})
+    ordered_state = {key: found[key] for key in state.tensors.keys}
+    return Snapshot(state.round, unflatten_groups(ordered_state, state.tensors.groups), memories)
+
+
+def read_table(folder: Path, table: str, state: CommitState) -> pa.Table:
+    """The committed part of a table that is still growing."""
+    path = table_log_path(folder, table)
+    data = _read_checked(path, state.tables[table])
+    return parse_table(data)
+
+
+def parse_table(data: bytes) -> pa.Table:
+    """The rows of a growing table."""
+    return pa.ipc.open_stream(data).read_all().combine_chunks()
+
+
+def _read_checked(path: Path, expected: TableState) -> bytes:
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(expected.bytes)
     except OSError as error:
         raise DamagedFileError(f"The checkpoint {path} cannot be read: {error.strerror}") from None
-    if len(data) != state["tensors"]["bytes"] or zlib.crc32(data) != state["tensors"]["crc32"]:
+    if len(data) != expected.bytes or zlib.crc32(data) != expected.crc32:
         raise DamagedFileError(f"The checkpoint {path} is damaged: its content does not match its checksum")
-    parts = unflatten_groups(safetensors.torch.load(data))
-    memories: dict[int, Groups] = {}
-    for key, tensor in parts.get("memory", {}).items():
-        client, group, name = key.split("/", 2)
-        memories.setdefault(int(client), {}).setdefault(group, {})[name] = tensor
-    return Snapshot(state["round"], unflatten_groups(parts["state"]), memories)
+    return data
 
 
 def snapshot_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
@@ -106,10 +155,10 @@ def snapshot_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
         for client, groups in snapshot.memories.items()
         for key, t in flatten_groups(groups).items()
     }
-    return {key: t.contiguous() for key, t in (state | memory).items()}
-
-
-def read_table_log(path: Path, length: int) -> pa.Table:
-    """The first `length` bytes of a table that is still growing."""
-    with open(path, "rb") as file:
-        return pa.ipc.open_stream(file.read(length)).read_all().combine_chunks()
+    seen: set[int] = set()
+    tensors: dict[str, Tensor] = {}
+    for key, t in (state | memory).items():
+        storage = t.untyped_storage().data_ptr()
+        tensors[key] = t.clone().contiguous() if storage in seen else t.contiguous()  # files share no memory
+        seen.add(storage)
+    return tensors

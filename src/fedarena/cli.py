@@ -138,12 +138,12 @@ def suite(
     screen.print(f"Suite [bold]{escape(plan.name)}[/]: {len(plan.runs)} runs in {escape(str(folder))}", highlight=False)
     with ProgressBars(messages) as bars:
         failures = run_suite(plan, runs, bars, bars.announce)
-    results = load_runs([folder / name for name in plan.runs])
+    results = load_runs([folder / name for name in plan.runs], _notice)
     for result in results:
         write_report([result], result.path / "report.html")
     _print_scores(results)
     path = write_report(results, folder / "report.html", title=plan.name)
-    screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
+    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
     for failure in failures:
         messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
     if failures:
@@ -159,10 +159,12 @@ def report(
     from fedarena.report import write_report
     from fedarena.rundata import load_runs
 
-    results = load_runs(folders)
+    if output is not None and (output.is_dir() or not output.name):
+        raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
+    results = load_runs(folders, _notice)
     _print_scores(results)
     path = write_report(results, output or (folders[0] if len(folders) == 1 else Path()) / "report.html")
-    screen.print(f"Report: {path}", highlight=False, soft_wrap=True)
+    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 @command
@@ -199,7 +201,7 @@ def describe(
         statistics = find_statistics(opened)
     screen.print(statistics_table(statistics))
     path = write_picture(federation_figure(statistics), output or Path(f"{opened.name}.html"))
-    screen.print(f"Picture: {path}", highlight=False, soft_wrap=True)
+    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 @command
@@ -233,7 +235,16 @@ def list_(
 def _show(result: Result) -> None:
     """The end of a single run: its scores, and where to look."""
     _print_scores([result])
-    screen.print(f"Run folder: {result.path}\nReport: {result.path / 'report.html'}", highlight=False, soft_wrap=True)
+    screen.print(
+        f"Run folder: {result.path}\nReport: {result.path / 'report.html'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _notice(sentence: str) -> None:
+    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_scores(results: Sequence[RunData]) -> None:

@@ -18,7 +18,7 @@ from fedarena.options import explain, resolve_part, with_name
 from fedarena.registry import Registry, nearest
 from fedarena.train import ENGINES
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -76,7 +76,7 @@ class RunConfig(_Section):
     """The complete configuration of one run. Named parts are ``{"name": ..., **options}``."""
 
     name: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     rounds: Positive = 60
     cohort: Positive = 20
     federation: dict[str, Any] = {"name": "chitchat"}
@@ -113,8 +113,10 @@ def resolve_settings(settings: Mapping[str, Any] | None, overrides: Mapping[str,
     With no settings, and unless the overrides name another federation, they start from the built-in quickstart.
     """
     if settings is None:
-        elsewhere = any(key in ("federation", "federation.name") for key in overrides)
-        settings = {} if elsewhere else quickstart_settings()
+        settings = quickstart_settings()
+        quickstart = merge({}, settings)["federation"]["name"]
+        if merge(merge({}, settings), overrides)["federation"].get("name", quickstart) != quickstart:
+            settings = {}
     return resolve(merge(merge({}, settings), overrides))
 
 
@@ -139,6 +141,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
         else:
             settings[key] = resolve_part(registry, value, key)
+    if settings["federation"]["name"] == "store":  # the run may be resumed from another folder
+        settings["federation"]["path"] = str(Path(settings["federation"]["path"]).absolute())
+    if settings.get("name") is not None:
+        check_name(settings["name"], "name")
     try:
         return RunConfig(**settings)
     except ValidationError as error:
@@ -155,12 +161,38 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise BadInputError(f"{path} cannot be read as a text file: {error}") from None
     try:
         value = yaml.safe_load(text)
+        _check_keys(value, path)
     except yaml.YAMLError as error:
         detail = " ".join(str(error).split())
         raise BadInputError(f"{path} is not valid YAML: {detail}") from None
+    except RecursionError:
+        raise BadInputError(f"{path} is nested too deeply") from None
     if not isinstance(value, dict):
         raise BadInputError(f"{path} must hold settings such as 'rounds: 10', but it holds {value!r:.60}")
     return value
+
+
+def _check_keys(value: Any, path: Path) -> None:
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if not isinstance(key, str):
+            raise BadInputError(f"{path} has the key {key!r}, but keys must be names")
+        _check_keys(item, path)
+
+
+def check_name(name: Any, what: str) -> str:
+    """Names of runs and suites become folders: one path component of printable characters."""
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= 100
+        or not name.isprintable()
+        or name[0] in ". "
+        or any(character in name for character in "/\\")
+    ):
+        raise BadInputError(
+            f"{what} must be 1 to 100 printable characters, without slashes and not beginning with a dot, "
+            f"not {name!r:.120}"
+        )
+    return name
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
@@ -178,29 +210,45 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def merge(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies dotted keys to nested settings. Naming another part drops the options of the former one."""
-    merged = dict(settings)
+    """Settings with overrides, whose keys may be dotted; mappings are merged.
 
-    def names_before_options(item: tuple[str, Any]) -> tuple[int, bool]:
-        key = item[0]
-        return key.count("."), not key.endswith(".name")
+    Naming another part drops the options of the former one, and giving epochs replaces steps and the other way round.
+    """
+    together: dict[str, Any] = {}
+    for dotted, value in sorted(
+        overrides.items(), key=lambda item: (str(item[0]).count("."), item[0].endswith(".name"))
+    ):
+        nested = value
+        for key in reversed(dotted.split(".")[1:]):
+            nested = {key: nested}
+        together = _merge(together, {dotted.partition(".")[0]: nested}, replace_work=False)
+    return _merge(settings, together, replace_work=True)
 
-    for dotted, value in sorted(overrides.items(), key=names_before_options):
-        *parents, last = dotted.split(".")
-        level = merged
-        for depth, key in enumerate(parents):
-            below = level.get(key)
-            if isinstance(below, Mapping):
-                level[key] = dict(below)
-            elif below is None:
-                level[key] = {}
-            elif isinstance(below, str) or callable(below):
-                level[key] = {"name": below}
-            else:
-                path = ".".join(parents[: depth + 1])
-                raise BadInputError(f"{dotted} cannot be set, because {path} is {below!r}")
-            level = level[key]
-        if parents and last == "name" and level.get("name") != value:
-            level.clear()
-        level[last] = value
+
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, path: str = "") -> dict[str, Any]:
+    merged = dict(old)
+    if replace_work and path == "local.":
+        for given, replaced in (("steps", "epochs"), ("epochs", "steps")):
+            if new.get(given) is not None and replaced not in new:
+                merged.pop(replaced, None)
+    for key, value in new.items():
+        before, after = merged.get(key), value
+        if _is_name(after) and (isinstance(before, Mapping) or path + key in NAMED_PARTS):
+            after = {"name": after}
+        if not isinstance(after, Mapping):
+            merged[key] = after
+            continue
+        if _is_name(before):
+            before = {"name": before}
+        if before is not None and not isinstance(before, Mapping):
+            inside = next(iter(after), "")
+            raise BadInputError(f"{path}{key}.{inside} cannot be set, because {path}{key} is {before!r}")
+        before = before or {}
+        if "name" in after and "name" in before and after["name"] != before["name"]:
+            before = {}
+        merged[key] = _merge(before, after, replace_work, f"{path}{key}.")
     return merged
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) or callable(value)

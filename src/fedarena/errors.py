@@ -24,11 +24,9 @@ class RunFailedError(FedArenaError):
 
 
 class DivergedError(RunFailedError):
-    """Training produced a loss that is not finite; `round` and `client` say where it began."""
+    """A number of a run is not finite; `round` and, if it began at one, `client` say where."""
 
-    def __init__(self, round: int, client: str, value: float):
-        self.round, self.client, self.value = round, client, value
-        super().__init__(
-            f"The training loss became {value} in round {round} at client {client!r}. "
-            "A smaller learning rate (local.lr) usually helps."
-        )
+    def __init__(self, what: str, round: int, client: str | None):
+        self.round, self.client = round, client
+        where = f"in round {round}" + (f" at client {client!r}" if client is not None else "")
+        super().__init__(f"{what} {where}. A smaller learning rate usually helps.")

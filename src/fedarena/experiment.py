@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedarena.recorder import CONFIG_FILE, Recorder, check_new
 from fedarena.rundata import RunData, load_run
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
 from fedarena.summary import summarize
-from fedarena.train import ENGINES, LocalTraining, count_training_flops
+from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops
 from fedarena.train.engine import IntArray, Part
 
 
@@ -35,8 +36,11 @@ class Observer:
     def warned(self, message: str) -> None:
         """Something the user should know, though the run goes on."""
 
+    folder: Path | None = None  # of the run that was started last
+
     def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
         """Rounds begin, or go on after those that are done."""
+        self.folder = folder
 
     def finished_round(self, outcome: RoundOutcome) -> None:
         """A round is done and recorded."""
@@ -71,7 +75,10 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     options = dict(config.model)
     task = make_task(build_model(options.pop("name"), spec, options, config.seed), spec)
     options = dict(config.algorithm)
-    algorithm = ALGORITHMS.get(options.pop("name"))(**options)
+    algorithm_class = ALGORITHMS.get(options.pop("name"))
+    if not (isinstance(algorithm_class, type) and issubclass(algorithm_class, Algorithm)):
+        raise BadInputError(f"{config.algorithm['name']} is not an algorithm: a subclass of fedarena.train.Algorithm")
+    algorithm = algorithm_class(**options)
     local = LocalTraining(**config.local.model_dump())
     algorithm.prepare(len(training_clients), local)
     options = dict(config.engine)
@@ -139,8 +146,8 @@ def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
         )
     most = config.evaluation.max_clients
     if most is not None and most < len(clients):
-        chosen = streams.generator(config.seed, "evaluation clients").choice(clients, most, replace=False)
-        clients = np.sort(chosen)
+        chosen = streams.generator(0, "evaluation clients").choice(clients, most, replace=False)
+        clients = np.sort(chosen)  # the same for all seeds, so that they can be compared
     return clients
 
 
@@ -151,10 +158,7 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
     folder = runs_folder / name
     check_new(folder)  # before building the experiment, which may take a while
     experiment = prepare(config.model_copy(update={"name": name}), observer)
-    environment = describe_environment() | {
-        "seed": config.seed,
-        "federation_fingerprint": experiment.federation.fingerprint,
-    }
+    environment = describe_environment() | _identity(experiment)
     recorder = Recorder.create(folder, experiment.config.to_yaml(), environment, experiment.simulation.task.metrics)
     return _execute(experiment, recorder, None, observer)
 
@@ -164,12 +168,10 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
     observer = observer or Observer()
     if not (folder / CONFIG_FILE).exists():
         raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
-    if (folder / "summary.json").exists():
-        run = load_run(folder)
-        if run.status == "finished":
-            return run
+    if is_finished(folder):
+        return load_run(folder)
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
-    _check_same_data(experiment.federation, folder)
+    _check_same_experiment(experiment, folder)
     recorder, snapshot = Recorder.reopen(folder, experiment.simulation.task.metrics)
     return _execute(experiment, recorder, snapshot, observer)
 
@@ -177,17 +179,17 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
 def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | None, observer: Observer) -> RunData:
     simulation = experiment.simulation
     rounds_done = snapshot.round if snapshot else 0
-    recorder.log(f"started after round {rounds_done} of {simulation.rounds}")
-    for warning in experiment.warnings:
-        recorder.log(f"warning: {warning}")
-        observer.warned(warning)
-    observer.started(experiment, recorder.folder, rounds_done)
-    ids = experiment.federation.client_ids(simulation.evaluation_clients)
     try:
+        recorder.log(f"started after round {rounds_done} of {simulation.rounds}")
+        for warning in experiment.warnings:
+            recorder.log(f"warning: {warning}")
+            observer.warned(warning)
+        observer.started(experiment, recorder.folder, rounds_done)
+        ids = np.array(experiment.federation.client_ids(simulation.evaluation_clients))
         for outcome in simulate(simulation, snapshot):
-            recorder.record(outcome, ids)
+            scored = simulation.evaluation_clients[:0] if outcome.scores is None else outcome.scores.clients
+            recorder.record(outcome, ids[np.searchsorted(simulation.evaluation_clients, scored)].tolist())
             observer.finished_round(outcome)
-        _close(experiment, recorder, "finished", None)
     except KeyboardInterrupt:
         _close(experiment, recorder, "interrupted", "stopped by the user")
         observer.stopped(recorder.folder)
@@ -197,6 +199,8 @@ def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | No
             diverged = isinstance(error, DivergedError)
             _close(experiment, recorder, "diverged" if diverged else "failed", str(error) or repr(error))
         raise
+    else:
+        _close(experiment, recorder, "finished", None)
     finally:
         recorder.release()
     return load_run(recorder.folder)
@@ -219,14 +223,43 @@ def _free_name(config: RunConfig, runs_folder: Path) -> str:
     return candidate
 
 
-def _check_same_data(federation: Federation, folder: Path) -> None:
-    path = folder / "environment.json"
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return False
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))["federation_fingerprint"]
+        return bool(json.loads(path.read_text(encoding="utf-8"))["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
-    if recorded != federation.fingerprint:
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """What must be the same when a run is resumed."""
+    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
+    return {
+        "seed": experiment.config.seed,
+        "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
+        "federation_fingerprint": experiment.federation.fingerprint,
+    }
+
+
+def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
+    path = folder / "environment.json"
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        before = {key: recorded[key] for key in ("settings_fingerprint", "federation_fingerprint")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
+    now = _identity(experiment)
+    if before["settings_fingerprint"] != now["settings_fingerprint"]:
         raise BadInputError(
-            f"The federation {federation.name!r} is not the one that the run {folder} began with "
-            f"(fingerprint {federation.fingerprint} instead of {recorded}), so the run cannot go on"
+            f"{folder / CONFIG_FILE} was changed after the run began, so the run cannot go on; "
+            f"start a new one with: fedarena run {folder / CONFIG_FILE} name=…"
+        )
+    if before["federation_fingerprint"] != now["federation_fingerprint"]:
+        raise BadInputError(
+            f"The federation {experiment.federation.name!r} is not the one that the run {folder} began with "
+            f"(fingerprint {now['federation_fingerprint']} instead of {before['federation_fingerprint']}), "
+            "so the run cannot go on"
         )

@@ -48,6 +48,10 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
         raise BadInputError(
             f"{where}.{unknown[0]}: the {what} has no option {unknown[0]!r}; " + nearest(unknown[0], model.model_fields)
         )
+    for key, value in options.items():
+        annotation = model.model_fields[key].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
+            raise BadInputError(f"{where}.{key} must not be {str(value).lower()}")
     nested = {
         key: resolve_part(choice.registry, with_name(options[key], model.model_fields[key].default), f"{where}.{key}")
         for key, choice in choices.items()
@@ -77,7 +81,7 @@ def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str,
             if isinstance(mark, Choice):
                 choices[parameter.name] = mark
         fields[parameter.name] = (annotation, Field() if required else parameter.default)
-    model = create_model("Options", __config__=ConfigDict(ser_json_inf_nan="constants"), **fields)
+    model = create_model("Options", __config__=ConfigDict(allow_inf_nan=False), **fields)
     return model, choices
 
 

@@ -27,7 +27,7 @@ class ProgressBars(Observer):
         self._console = console
         self._live = console.is_terminal
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[score]}"),
@@ -68,16 +68,19 @@ class ProgressBars(Observer):
 
     def warned(self, message: str) -> None:
         """Prints a warning above the bars."""
-        self._console.print(f"Warning: {message}", style="yellow", highlight=False)
+        self._print(f"Warning: {message}", style="yellow")
 
     def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
         """Starts the bar of a run."""
+        super().started(run, folder, rounds_done)
+        if self._task is not None:  # the building of the federation
+            self._progress.remove_task(self._task)
         self._rounds = run.config.rounds
         label = self._label or str(run.config.name)
         if self._live:
             self._task = self._progress.add_task(label, total=self._rounds, completed=rounds_done, score="")
         else:
-            self._console.print(f"{label}: {self._rounds} rounds, {rounds_done} done, in {folder}", highlight=False)
+            self._print(f"{label}: {self._rounds} rounds, {rounds_done} done, in {folder}")
 
     def finished_round(self, outcome: RoundOutcome) -> None:
         """Moves the bar on."""
@@ -88,13 +91,12 @@ class ProgressBars(Observer):
             self._progress.update(self._task, completed=round, **fields)  # type: ignore[arg-type]
         elif score is not None:
             prefix = f"{self._label}: " if self._label else ""
-            self._console.print(f"{prefix}round {round} of {self._rounds}, {score}", highlight=False)
+            self._print(f"{prefix}round {round} of {self._rounds}, {score}")
 
     def stopped(self, folder: Path) -> None:
         """Says how to go on."""
         self._progress.stop()
-        self._console.print(
-            f"Stopped; all finished rounds are saved. Go on with: fedarena resume {folder}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        self._print(f"Stopped; all finished rounds are saved. Go on with: fedarena resume {folder}")
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -23,9 +23,13 @@ import safetensors.torch
 
 from fedarena.checkpoint import (
     TABLES,
+    CommitState,
+    TableState,
+    TensorState,
+    parse_table,
     read_snapshot,
     read_state,
-    read_table_log,
+    read_table,
     snapshot_tensors,
     state_path,
     table_log_path,
@@ -35,8 +39,10 @@ from fedarena.errors import BadInputError, RunFailedError
 from fedarena.files import replacing, write_json, write_text
 from fedarena.interrupts import deferring_interrupts
 from fedarena.simulate import RoundOutcome, Snapshot
+from fedarena.train import flatten_groups
 
 CONFIG_FILE = "config.yaml"
+LOCK_FILE = "lock"
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.05
 
@@ -49,13 +55,13 @@ class Recorder:
         self.metrics = tuple(metrics)
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics)
-        self._lengths = dict.fromkeys(TABLES, 0)
+        self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
         self._latest: Snapshot | None = None
         self._committed_round: int | None = None
         self._committed_at = 0.0
         self._commit_seconds = 0.0
         self.writable = True  # until the disk refuses
-        self._lock = filelock.FileLock(self._checkpoint / "lock", timeout=0)
+        self._lock = filelock.FileLock(self._checkpoint / LOCK_FILE, timeout=0)
 
     @classmethod
     def create(cls, folder: Path, config_yaml: str, environment: dict[str, Any], metrics: Sequence[str]) -> Recorder:
@@ -147,14 +153,16 @@ class Recorder:
     def _go_back_to_commit(self) -> Snapshot | None:
         committed = read_state(self.folder)
         with self._explaining_disk_errors():
+            (self.folder / "summary.json").unlink(missing_ok=True)  # it tells how the run ended before
             if committed is None:
                 self._start_tables()
                 return None
             snapshot = read_snapshot(self.folder, committed)
-            for table, length in committed["tables"].items():
+            for table in TABLES:
+                read_table(self.folder, table, committed)
                 with open(table_log_path(self.folder, table), "rb+") as file:
-                    file.truncate(length)
-                self._lengths[table] = length
+                    file.truncate(committed.tables[table].bytes)
+            self._tables = dict(committed.tables)
         self._latest, self._committed_round = snapshot, snapshot.round
         return snapshot
 
@@ -162,18 +170,19 @@ class Recorder:
         for table, schema in self._schemas.items():
             header = schema.serialize().to_pybytes()
             table_log_path(self.folder, table).write_bytes(header)
-            self._lengths[table] = len(header)
+            self._tables[table] = TableState(bytes=len(header), crc32=zlib.crc32(header))
 
     def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
         self._append_batch(table, pa.RecordBatch.from_pylist(rows, schema=self._schemas[table]))
 
     def _append_batch(self, table: str, batch: pa.RecordBatch) -> None:
         data = batch.serialize()
+        before = self._tables[table]
         with open(table_log_path(self.folder, table), "rb+") as file:
-            file.seek(self._lengths[table])  # a failed append may have left a piece behind
+            file.seek(before.bytes)  # a failed append may have left a piece behind
             file.write(data)
             file.truncate()
-        self._lengths[table] += data.size
+        self._tables[table] = TableState(bytes=before.bytes + data.size, crc32=zlib.crc32(data, before.crc32))
 
     def _commit(self) -> None:
         assert self._latest is not None
@@ -185,13 +194,21 @@ class Recorder:
         file_name = f"round-{self._latest.round}.safetensors"
         with replacing(self._checkpoint / file_name) as temporary:
             temporary.write_bytes(tensors)
-        state = {
-            "format": 1,
-            "round": self._latest.round,
-            "tensors": {"file": file_name, "bytes": len(tensors), "crc32": zlib.crc32(tensors)},
-            "tables": self._lengths,
-        }
-        write_json(state_path(self.folder), state)
+        some_memory = next(iter(self._latest.memories.values()), {})
+        state = CommitState(
+            format=1,
+            round=self._latest.round,
+            tensors=TensorState(
+                file=file_name,
+                bytes=len(tensors),
+                crc32=zlib.crc32(tensors),
+                groups=list(self._latest.state),
+                keys=list(flatten_groups(self._latest.state)),
+                memory_keys=list(flatten_groups(some_memory)),
+            ),
+            tables=self._tables,
+        )
+        write_json(state_path(self.folder), state.model_dump())
         for old in self._checkpoint.glob("round-*.safetensors"):
             if old.name != file_name:
                 old.unlink()
@@ -200,7 +217,8 @@ class Recorder:
         self._commit_seconds = self._committed_at - began
 
     def _read_table(self, table: str) -> pa.Table:
-        return read_table_log(table_log_path(self.folder, table), self._lengths[table])
+        with open(table_log_path(self.folder, table), "rb") as file:
+            return parse_table(file.read(self._tables[table].bytes))
 
     @contextmanager
     def _explaining_disk_errors(self) -> Iterator[None]:
@@ -222,3 +240,16 @@ def check_new(folder: Path) -> None:
             f"The run folder {folder} exists; go on with it (fedarena resume {folder}), "
             "choose another name (name=…), or remove it"
         )
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process is at work on a run."""
+    lock = filelock.FileLock(folder / "checkpoint" / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -61,9 +62,19 @@ class Registry(Generic[T]):
     def _import(self, path: str) -> T:
         module_name, _, attribute = path.partition(":")
         try:
-            return getattr(importlib.import_module(module_name), attribute)  # type: ignore[no-any-return]
-        except (ImportError, AttributeError) as error:
-            raise BadInputError(f"Cannot import the {self.kind} {path!r}: {error}") from error
+            part: T = getattr(importlib.import_module(module_name), attribute)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise BadInputError(
+                f"Cannot import the {self.kind} {path!r}, which should read 'package.module:Name': {error}"
+            ) from error
+        if not callable(part):
+            kind = type(part).__name__
+            raise BadInputError(f"The {self.kind} {path!r} must be a class or a function, but it is a {kind}")
+        try:
+            inspect.signature(part)
+        except ValueError as error:  # some built-in types hide their parameters
+            raise BadInputError(f"{path!r} cannot be used as {self.kind}: its options cannot be read") from error
+        return part
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from fedarena.checkpoint import TABLES, read_state, read_table_log, table_log_path
+from fedarena.checkpoint import TABLES, read_state, read_table
 from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.recorder import CONFIG_FILE
+from fedarena.recorder import CONFIG_FILE, is_being_written
 
 
 @dataclass(frozen=True)
@@ -37,38 +37,64 @@ def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round."""
     if not (folder / CONFIG_FILE).exists():
         raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
-    config = _parse(folder / CONFIG_FILE, yaml.safe_load)
-    environment = _parse(folder / "environment.json", json.loads)
+    config = _parse(folder / CONFIG_FILE, yaml.safe_load, "algorithm")
+    environment = _parse(folder / "environment.json", json.loads, "seed")
     summary_path = folder / "summary.json"
-    summary = _parse(summary_path, json.loads) if summary_path.exists() else {"status": "running"}
-    state = read_state(folder)
-    if state is None:
-        raise BadInputError(f"The run {folder} has no finished round yet")
+    if summary_path.exists():
+        summary = _parse(summary_path, json.loads, "status")
+    else:
+        summary = {"status": "running" if is_being_written(folder) else "interrupted"}
     if summary["status"] == "finished":
         tables = {table: _read_parquet(folder / f"{table}.parquet") for table in TABLES}
     else:
-        lengths = state["tables"]
-        tables = {table: read_table_log(table_log_path(folder, table), lengths[table]) for table in TABLES}
+        state = read_state(folder)
+        if state is None:
+            raise NothingRecordedError(f"The run {folder} has no finished round yet")
+        tables = {table: read_table(folder, table, state) for table in TABLES}
+        summary.setdefault("rounds_done", state.round)
+        summary.setdefault("rounds", config["rounds"])
     label = config["algorithm"]["name"]
     return RunData(folder, config["name"], label, config, environment, summary, summary["status"], **tables)
 
 
+class NothingRecordedError(BadInputError):
+    """A run that was stopped before its first round was recorded."""
+
+
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders among `paths`; a folder of runs, such as a suite's, stands for all of them."""
+    """The run folders among `paths`; a folder of runs or of suites stands for all in it."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise BadInputError(f"There is no run folder {path}")
-        inside = sorted(p.parent for p in path.glob(f"[!.]*/{CONFIG_FILE}"))
-        if not (path / CONFIG_FILE).exists() and not inside:
+        if (path / CONFIG_FILE).exists():
+            found.append(path)
+            continue
+        inside = sorted(p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
+        if not inside:
             raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")
-        found += inside if not (path / CONFIG_FILE).exists() else [path]
-    return found
+        found += inside
+    return list(dict.fromkeys(found))
 
 
-def load_runs(paths: Iterable[Path]) -> list[RunData]:
-    """Reads several runs and labels them by the settings in which they differ."""
-    return label_runs([load_run(path) for path in find_runs(paths)])
+def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = None) -> list[RunData]:
+    """Reads several runs and labels them by the settings in which they differ.
+
+    Runs without a finished round are left out, and `skipped` is told so; one that is asked for alone is an error.
+    """
+    runs: list[RunData] = []
+    empty: list[NothingRecordedError] = []
+    for path in find_runs(paths):
+        try:
+            runs.append(load_run(path))
+        except NothingRecordedError as error:
+            empty.append(error)
+    if not runs and empty:
+        raise empty[0]
+    if skipped is not None:
+        for reason in empty:
+            skipped(str(reason))
+    return label_runs(runs)
 
 
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
@@ -105,13 +131,13 @@ def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]
     return flat
 
 
-def _parse(path: Path, parse: Any) -> dict[str, Any]:
+def _parse(path: Path, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
     try:
         value = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(value, dict):
-        raise DamagedFileError(f"{path} is damaged: it does not hold named values")
+    if not isinstance(value, dict) or needed not in value:
+        raise DamagedFileError(f"{path} is damaged: it has no {needed!r}")
     return value
 
 

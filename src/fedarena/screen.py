@@ -20,19 +20,25 @@ _BY_IMPORTANCE = (
     *("accuracy", "status", "by client", "worst decile", "loss", "time", "traffic", "compute"),
     *("p10", "p90", "vs baseline", "seeds", "clients/s"),
 )
+_SHORTEST_LABEL = 8
 
 
 def scores_table(results: Sequence[RunData], width: int) -> Table:
     """The final scores, one method per row, with as many columns as fit into `width` characters."""
     rows = final_table(results)
     cells = {column.title: [column.text(row) for row in rows] for column in FINAL_COLUMNS}
-    room = width - max(len(row.label) for row in rows) - 4
+    widths = {title: max(map(len, [title, *texts])) + 3 for title, texts in cells.items()}
+    all_finished = all(row.status == "finished" for row in rows)
+    needed = {"accuracy"} if all_finished else {"accuracy", "status"}
+    room_for_labels = max(_SHORTEST_LABEL, width - 4 - sum(widths[title] for title in needed))
+    labels = [_shortened(row.label, room_for_labels) for row in rows]
+    room = width - 4 - max(map(len, labels))
     shown = set()
     for title in _BY_IMPORTANCE:
-        if title == "status" and all(row.finished for row in rows):
+        if title == "status" and all_finished:
             continue
-        room -= max(map(len, [title, *cells[title]])) + 3
-        if room < 0:
+        room -= widths[title]
+        if room < 0 and title not in needed:
             break
         shown.add(title)
     columns = [column for column in FINAL_COLUMNS if column.title in shown]
@@ -45,7 +51,7 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
         for column in columns:
             text = escape(cells[column.title][number])
             texts.append(f"[bold green]{text}[/]" if row.label in column.best(rows) else text)
-        table.add_row(escape(row.label), *texts)
+        table.add_row(escape(labels[number]), *texts)
     return table
 
 
@@ -121,6 +127,14 @@ def _options(part: Callable[..., Any]) -> str:
 
 def _value(default: Any) -> Any:
     return default["name"] if isinstance(default, dict) and "name" in default else default
+
+
+def _shortened(label: str, length: int) -> str:
+    """A label without its middle, where it is too long: labels start with the algorithm and end with what differs."""
+    if len(label) <= length:
+        return label
+    tail = (length - 1) // 2
+    return f"{label[: length - 1 - tail]}…{label[len(label) - tail :]}"
 
 
 def _by_group(total: int, groups: dict[Any, int]) -> str:

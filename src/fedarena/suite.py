@@ -23,13 +23,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedarena.config import AUTOMATIC_MODEL, RunConfig, merge, read_settings, resolve
-from fedarena.errors import BadInputError, DivergedError
-from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.errors import BadInputError, DivergedError, FedArenaError
+from fedarena.experiment import Observer, prepare, resume_run, start_run
 from fedarena.recorder import CONFIG_FILE
 from fedarena.registry import nearest
 from fedarena.rundata import flatten_settings
 
+_INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
 
 
@@ -59,11 +60,17 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
     for key in content:
         if key not in _KEYS:
             raise BadInputError(f"{path}: a suite has no key {key!r}; {nearest(str(key), _KEYS)}")
-    name = content.get("name", path.stem)
+    name = check_name(content.get("name", path.stem), f"{path}: name")
     base = _mapping(content.get("base"), f"{path}: base")
-    seeds = content.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds:
-        raise BadInputError(f"{path}: seeds must be a list such as [0, 1, 2], not {seeds!r}")
+    overrides = dict(overrides)
+    seeds = overrides.pop("seeds", content.get("seeds", [0]))
+    if (
+        not isinstance(seeds, list)
+        or not seeds
+        or not all(type(seed) is int for seed in seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        raise BadInputError(f"{path}: seeds must be a list of different numbers such as [0, 1, 2], not {seeds!r}")
     axes = [_axis(key, values, path) for key, values in _mapping(content.get("matrix"), f"{path}: matrix").items()]
     runs: dict[str, RunConfig] = {}
     for variants in itertools.product(*axes):
@@ -72,18 +79,25 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
             settings = merge({}, base)
             for _, variant in variants:
                 settings = merge(settings, variant)
-            settings = merge(settings, {**overrides, "seed": seed, "name": run_name})
+            settings = merge(settings, overrides)
+            for key in ("seed", "name"):
+                if key in settings:
+                    raise BadInputError(f"{path}: {key} cannot be set for the runs of a suite; {_INSTEAD[key]}")
+            settings |= {"seed": seed, "name": run_name}
             if run_name in runs:
                 raise BadInputError(f"{path}: two runs would be called {run_name!r}; make the labels differ")
             runs[run_name] = resolve(settings)
-    return Suite(str(name), runs)
+    return Suite(name, runs)
 
 
 def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Callable[[str], None]) -> list[str]:
     """Runs what is not finished yet, in ``runs_folder/<suite>/<run>``; returns a sentence for every run that failed."""
     folder = runs_folder / suite.name
     for name, config in suite.runs.items():
-        _check_unchanged(folder / name, config)
+        if (folder / name).exists():
+            _check_unchanged(folder / name, config)
+        else:
+            prepare(config, observer)  # whatever does not fit is refused before the first run starts
     failures = []
     for number, (name, config) in enumerate(suite.runs.items(), start=1):
         announce(f"{name} ({number}/{len(suite.runs)})")
@@ -94,6 +108,10 @@ def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Cal
                 start_run(config, folder, observer)
         except DivergedError as error:
             failures.append(f"{name}: {error}")
+        except FedArenaError:  # a full disk or a damaged file would stop the next run, too
+            raise
+        except Exception as error:  # a bug in somebody's own method
+            failures.append(f"{name}: {type(error).__name__}: {error}")
     return failures
 
 

@@ -205,7 +205,7 @@ def test_what_it_cannot_do_it_says() -> None:
     engine = make_engine(CohortEngine, "mlp", OwnLoop(), LOCALS["epochs"])
     assert engine.notes == ["Clients train one at a time, because OwnLoop has a training loop of its own"]
     assert len(train(engine, [1, 2], {"params": engine.initial_params()}, {})) == 2
-    with pytest.raises(BadInputError, match=r"engine\.lanes must be at least 1, not 0"):
+    with pytest.raises(BadInputError, match=r"engine\.lanes must be from 1 to 65536, not 0"):
         make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], lanes=0)
 
 

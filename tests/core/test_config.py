@@ -59,11 +59,32 @@ def test_options_and_names_in_any_order() -> None:
 
 def test_another_name_drops_the_former_options() -> None:
     base = {"algorithm": {"name": "fedprox", "mu": 0.5}, "name": "kept"}
-    assert merge(base, {"algorithm": "fedavg"})["algorithm"] == "fedavg"
+    assert merge(base, {"algorithm": "fedavg"})["algorithm"] == {"name": "fedavg"}
+    assert merge(base, {"algorithm": "fedprox"})["algorithm"] == {"name": "fedprox", "mu": 0.5}
+    assert merge({"algorithm": {"mu": 0.5}}, {"algorithm": "fedprox"})["algorithm"] == {"mu": 0.5, "name": "fedprox"}
     assert merge(base, {"algorithm.name": "fedavg"})["algorithm"] == {"name": "fedavg"}
     assert merge(base, {"algorithm.name": "fedprox"})["algorithm"] == {"name": "fedprox", "mu": 0.5}
     assert merge(base, {"name": "other"}) == {**base, "name": "other"}
     assert base["algorithm"] == {"name": "fedprox", "mu": 0.5}
+
+
+def test_mappings_are_merged() -> None:
+    base = {"local": {"epochs": 5, "batch_size": 4}, "federation": {"name": "digits", "partition": {"clients": 12}}}
+    merged = merge(base, {"local": {"lr": 0.01}, "federation.partition": "iid"})
+    assert merged["local"] == {"epochs": 5, "batch_size": 4, "lr": 0.01}
+    assert merged["federation"]["partition"] == {"clients": 12, "name": "iid"}
+    assert base["local"] == {"epochs": 5, "batch_size": 4}
+
+
+def test_epochs_and_steps_replace_each_other() -> None:
+    assert resolve_settings(None, {"local.steps": 5}).local.epochs is None
+    assert resolve(merge({"local": {"steps": 3}}, {"local.epochs": 2})).local.steps is None
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/x", "a/b", "", ".hidden", "a\0b", "x" * 101, "a\nb", 5])
+def test_names_are_single_folders(name: Any) -> None:
+    with pytest.raises(BadInputError, match="name must be 1 to 100 printable characters"):
+        resolve({"name": name})
 
 
 def test_numbers_in_scientific_notation() -> None:
@@ -79,6 +100,7 @@ def test_steps_replace_epochs() -> None:
 def test_without_a_file_it_is_the_quickstart_unless_another_federation_is_named() -> None:
     assert resolve_settings(None, {}).federation["max_characters"] == 20000
     assert resolve_settings(None, {"federation": "digits"}).local.lr == RunConfig().local.lr
+    assert resolve_settings(None, {"federation": "chitchat"}).federation["max_characters"] == 20000
     assert resolve_settings({}, {}).federation["max_characters"] is None
 
 
@@ -99,6 +121,9 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["rounds=-1"], "rounds: input should be greater than or equal to 1, not -1"),
         (["rounds=many"], "rounds: input should be a valid integer"),
         (["rounds=1.5"], "rounds: input should be a valid integer"),
+        (["rounds=true"], "rounds: input should be a valid integer"),
+        (["engine.threads=true"], "engine.threads must not be true"),
+        (["algorithm.server_lr=.nan"], "algorithm.server_lr: input should be a finite number"),
         (["local=3"], "local: input should be"),
         (["local.lr=0"], "local.lr: input should be greater than 0, not 0"),
         (["local.lr=.nan"], "local.lr: input should be"),
@@ -145,6 +170,9 @@ def test_missing_options_are_named() -> None:
         (b"- 1\n- 2", "must hold settings such as"),
         (b"just text", "must hold settings such as"),
         (b"", "must hold settings such as"),
+        (b"1: 2", "has the key 1, but keys must be names"),
+        (b"federation: {true: 2}", "has the key True, but keys must be names"),
+        (b"[" * 5000, "nested too deeply"),
         (b"\xff\xfe\x00", "cannot be read as a text file"),
     ],
 )

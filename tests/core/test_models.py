@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,6 @@ from torch import nn
 from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.models.characters import LSTMLayer
-from fedarena.models.zoo import require
 
 TEXT = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
 DIGITS = DataSpec("classification", 10, (1, 8, 8))
@@ -32,9 +33,41 @@ def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
     assert model(x).shape == expected
 
 
-@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEATURES], ids=str)
-def test_the_default_model_fits(spec: DataSpec) -> None:
-    build_model(default_model(spec), spec, {}, seed=0)
+@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEATURES, DataSpec("classification", 2, (1, 4, 4))], ids=str)
+def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
+    task = make_task(build_model(default_model(spec), spec, {}, seed=0), spec)
+    batch = task.batch(task.example(3))
+    params = dict(task.module.named_parameters())
+    before = task.loss(params, batch)
+    gradients = torch.autograd.grad(before, list(params.values()), materialize_grads=True)
+    stepped = {name: p - 0.01 * g for (name, p), g in zip(params.items(), gradients, strict=True)}
+    assert 0 < task.loss(stepped, batch) < before
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "options", "complaint"),
+    [
+        ("mlp", FEATURES, {"hidden": (-5,)}, "model.hidden must be at least 1, not -5"),
+        ("mlp", FEATURES, {"hidden": (3, 0)}, "model.hidden must be at least 1, not 0"),
+        ("cnn", DIGITS, {"hidden": -1}, "model.hidden must be at least 1, not -1"),
+        ("cnn", DIGITS, {"channels": (4, 0)}, "model.channels must be at least 1, not 0"),
+        ("leaf_cnn", DIGITS, {"hidden": 0}, "model.hidden must be at least 1, not 0"),
+        ("char_mlp", TEXT, {"context": 0}, "model.context must be at least 1, not 0"),
+        ("char_mlp", TEXT, {"embedding": 0}, "model.embedding must be at least 1, not 0"),
+        ("char_mlp", TEXT, {"hidden": 0}, "model.hidden must be at least 1, not 0"),
+        ("lstm", TEXT, {"layers": 0}, "model.layers must be at least 1, not 0"),
+        ("lstm", TEXT, {"embedding": -1}, "model.embedding must be at least 1, not -1"),
+        ("lstm", TEXT, {"hidden": 0}, "model.hidden must be at least 1, not 0"),
+    ],
+)
+def test_options_below_one_are_refused(name: str, spec: DataSpec, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInputError) as refusal:
+        build_model(name, spec, options, seed=0)
+    assert str(refusal.value) == complaint
+
+
+def test_an_mlp_without_hidden_layers_is_linear() -> None:
+    assert parameters(build_model("mlp", FEATURES, {"hidden": ()}, seed=0)) == 60 * 5 + 5
 
 
 def test_sizes_are_those_of_leaf() -> None:
@@ -96,6 +129,88 @@ def test_running_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
         build_model("normed", DIGITS, {}, seed=0)
 
 
+class Remembering(nn.Module):
+    """Adds up what it sees in a buffer: in place, or as a new tensor."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.seen += x.sum()
+        else:
+            self.seen = self.seen + x.sum()
+        return x
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_buffers_that_change_are_refused_and_put_back(
+    monkeypatch: pytest.MonkeyPatch, in_place: bool, training: bool
+) -> None:
+    module = nn.Sequential(Remembering(in_place), nn.Flatten(), nn.Linear(64, 10)).train(training)
+    buffer = module[0].seen
+    monkeypatch.setitem(MODELS._parts, "remembering", lambda spec: module)
+    with pytest.raises(BadInputError, match=r"layer '0' \(Remembering\), which would leak .*GroupNorm"):
+        build_model("remembering", DIGITS, {}, seed=0)
+    assert module[0].seen is buffer
+    assert buffer == 0
+    assert all(part.training is training for part in module.modules())
+
+
+def test_instance_norm_with_running_statistics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def normed(spec: DataSpec, *, track: bool) -> nn.Module:
+        return nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=track), nn.Flatten(), nn.Linear(64, 10))
+
+    monkeypatch.setitem(MODELS._parts, "normed", normed)
+    with pytest.raises(BadInputError, match=r"layer '0' \(InstanceNorm2d\)"):
+        build_model("normed", DIGITS, {"track": True}, seed=0)
+    assert parameters(build_model("normed", DIGITS, {"track": False}, seed=0)) == 650
+
+
+def test_buffers_that_stay_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shifted(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(60, 5)
+            self.register_buffer("shift", torch.arange(60.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x - self.shift)
+
+    monkeypatch.setitem(MODELS._parts, "shifted", lambda spec: Shifted())
+    model = build_model("shifted", FEATURES, {}, seed=0)
+    assert torch.equal(model.shift, torch.arange(60.0))
+
+
+@pytest.mark.parametrize(
+    ("module", "complaint"),
+    [
+        (nn.Flatten(), "The model 'own' has no parameters"),
+        (
+            nn.Linear(7, 5),
+            r"The model 'own' does not work on .*features of shape \[60\] in 5 classes: RuntimeError: mat1",
+        ),
+        (nn.Linear(60, 4), "The model 'own' does not work on .*: IndexError: Target 4 is out of bounds"),
+        (len, "The model 'own' must give a torch module, but it gives a builtin_function_or_method"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(
+    monkeypatch: pytest.MonkeyPatch, module: Any, complaint: str
+) -> None:
+    monkeypatch.setitem(MODELS._parts, "own", lambda spec: module)
+    with pytest.raises(BadInputError, match=complaint):
+        build_model("own", FEATURES, {}, seed=0)
+
+
+def test_a_model_that_needs_two_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = nn.BatchNorm1d(5, track_running_stats=False)
+    monkeypatch.setitem(MODELS._parts, "own", lambda spec: nn.Sequential(nn.Linear(60, 5), norm))
+    with pytest.raises(BadInputError, match=r"does not work on .* more than 1 value per channel"):
+        build_model("own", FEATURES, {}, seed=0)
+
+
 def test_classification_loss_and_measure_by_hand() -> None:
     spec = DataSpec("classification", 3, (2,))
     task = make_task(build_model("logistic_regression", spec, {}, seed=0), spec)
@@ -138,7 +253,3 @@ def test_next_token_ignores_padding_and_never_rewards_unknown() -> None:
     hit, miss = (torch.tensor([1.0, 0, 0, 0, 0]).logsumexp(0) - s for s in (1, 0))
     torch.testing.assert_close(measured["loss"], torch.stack([hit + miss, hit + miss + 2 * hit]))
     torch.testing.assert_close(task.loss(params, batch), (4 * hit + 2 * miss) / 6)
-
-
-def test_require_lets_fitting_data_pass() -> None:
-    require(True, "any", "anything", DIGITS)

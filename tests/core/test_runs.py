@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from fedarena import checkpoint, files
 from fedarena.algorithms import FedAvg
 from fedarena.config import merge, resolve
+from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.interrupts import deferring_interrupts
@@ -252,6 +254,59 @@ def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path) -> 
     assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
 
 
+def test_a_run_that_stopped_before_its_first_round_can_be_resumed(tmp_path: Path) -> None:
+    class StopAtStart(Observer):
+        def started(self, run, folder, rounds_done) -> None:
+            raise KeyboardInterrupt
+
+    start_run(config(), tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(), tmp_path, StopAtStart())
+    with pytest.raises(BadInputError, match="has no finished round yet"):
+        load_run(tmp_path / "small")
+    assert resume_run(tmp_path / "small").status == "finished"
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+class Awkward(FedAvg):
+    """Depends on the order of parameters, keeps the same tensors twice, and has an empty group."""
+
+    def server_init(self, params):
+        return {"params": params, "anchor": params, "nothing": {}}
+
+    def memory_init(self, broadcast):
+        return {"start": broadcast["params"]}
+
+    def local_gradient(self, grad, params, broadcast, memory):
+        weights = torch.cat([p.flatten() for p in params.values()])
+        factor = 1 / (weights * torch.arange(1.0, len(weights) + 1)).norm()
+        return {name: g * (1 + factor) for name, g in grad.items()}
+
+    def server_step(self, state, mean_update, round):
+        assert state["nothing"] == {}
+        return {**state, **super().server_step(state, mean_update, round)}
+
+
+def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None:
+    settings = config(algorithm=Awkward, model="mlp")
+    start_run(settings, tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(settings, tmp_path, StopAfter(9, interrupt))
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processes) -> None:
+    folder = stopped_run(tmp_path)
+    process = processes.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    run = load_run(folder)
+    assert run.status == "interrupted"
+    assert run.summary["rounds_done"] == run.rounds["round"][-1].as_py() > 11
+
+
 def test_interrupts_wait_for_a_write_to_end() -> None:
     steps = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -300,6 +355,13 @@ def test_divergence_names_round_and_client(tmp_path: Path) -> None:
     with pytest.raises(DivergedError) as again:
         resume_run(tmp_path / "small")
     assert str(again.value) == str(caught.value)
+
+
+def test_divergence_at_the_server_is_not_blamed_on_a_client(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"The server's state became infinite or undefined in round 1\.") as caught:
+        start_run(config(algorithm={"name": "fedavg", "server_lr": 1e39}), tmp_path)
+    assert caught.value.client is None
+    assert load_run(tmp_path / "small").summary["rounds_done"] == 0
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
@@ -372,8 +434,29 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path: Path) -> None:
 def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> None:
     folder = stopped_run(tmp_path)
     path = folder / "checkpoint" / file
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(DamagedFileError, match=file):
+    good = path.read_bytes()
+    middle = len(good) // 2
+    for damaged in (
+        good[:-10],
+        b"",
+        good[:middle] + bytes([good[middle] ^ 128]) + good[middle + 1 :],
+        b"x" * len(good),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=file):
+            resume_run(folder)
+        with pytest.raises(DamagedFileError, match=file):
+            load_run(folder)
+    path.write_bytes(good)
+    assert resume_run(folder).status == "finished"
+
+
+@pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 2}])
+def test_a_state_with_nonsense_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = stopped_run(tmp_path)
+    path = folder / "checkpoint" / "state.json"
+    files.write_json(path, json.loads(path.read_text()) | change)
+    with pytest.raises(DamagedFileError, match=r"state\.json is damaged"):
         resume_run(folder)
 
 
@@ -382,6 +465,15 @@ def test_other_damaged_files_are_named(tmp_path: Path, file: str) -> None:
     folder = stopped_run(tmp_path)
     (folder / file).write_bytes(b"\x00{broken")
     with pytest.raises(BadInputError, match=file):
+        resume_run(folder)
+
+
+@pytest.mark.parametrize("setting", ["local.lr", "seed", "cohort", "rounds"])
+def test_resume_refuses_another_configuration(tmp_path: Path, setting: str) -> None:
+    folder = stopped_run(tmp_path)
+    changed = merge(yaml.safe_load((folder / "config.yaml").read_text()), {setting: 3})
+    (folder / "config.yaml").write_text(yaml.safe_dump(changed))
+    with pytest.raises(BadInputError, match=r"config\.yaml was changed after the run began"):
         resume_run(folder)
 
 
@@ -397,8 +489,7 @@ def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
     run = start_run(config(), tmp_path)
     state = checkpoint.read_state(run.path)
     for table in checkpoint.TABLES:
-        log = checkpoint.read_table_log(checkpoint.table_log_path(run.path, table), state["tables"][table])
-        assert log.equals(pq.read_table(run.path / f"{table}.parquet"))
+        assert checkpoint.read_table(run.path, table, state).equals(pq.read_table(run.path / f"{table}.parquet"))
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------
@@ -410,7 +501,7 @@ def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
         ({"cohort": 21}, "cohort is 21, but the federation 'digits' has only"),
         ({"model": "char_mlp"}, "The model 'char_mlp' needs a next-token federation, but this federation has images"),
         ({"evaluation.split": "validation"}, "has no validation samples to evaluate on"),
-        ({"engine.threads": 0}, "engine.threads must be at least 1, not 0"),
+        ({"engine.threads": 0}, "engine.threads must be from 1 to 1024, not 0"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path, settings, sentence: str) -> None:
@@ -448,6 +539,25 @@ def test_a_federation_without_any_sample_is_refused(tmp_path: Path, make_federat
         start_run(resolve({"federation": {"name": "store", "path": str(federation.path)}, "cohort": 1}), tmp_path)
 
 
+def test_padding_and_unknown_tokens_are_never_right(tmp_path: Path) -> None:
+    columns = {"tokens": ColumnSpec(dtype="uint8", shape=(4,))}
+    task = TaskSpec(kind="next_token", classes=5, padding=0, unknown=1)
+    with FederationWriter(tmp_path / "store", name="text", task=task, columns=columns) as writer:
+        mostly_unknown = np.array([[2, 1, 1, 3]] * 6, dtype=np.uint8)
+        for client, tokens in {"speaks": mostly_unknown, "silent": np.array([[2, 0, 0, 0]], dtype=np.uint8)}.items():
+            writer.add_client(client, train={"tokens": tokens}, test={"tokens": tokens})
+    settings = {
+        "federation": {"name": "store", "path": str(tmp_path / "store")},
+        "cohort": 2,
+        "rounds": 2,
+        "evaluation": {"every": 1},
+    }
+    run = start_run(resolve(settings), tmp_path)
+    assert run.summary["baseline"]["accuracy"] == pytest.approx(1 / 3)
+    assert run.clients["client"].to_pylist() == ["speaks"] * 3
+    assert np.isfinite(run.rounds["accuracy_by_client"].to_numpy()).all()
+
+
 # --- comparing ------------------------------------------------------------------------------------------------------
 
 
@@ -458,6 +568,20 @@ def test_labels_name_what_differs(tmp_path: Path) -> None:
     labels = [run.label for run in load_runs([tmp_path])]
     assert labels == ["fedavg lr=0.1", "fedavg lr=0.1", "fedavg lr=0.5", "fedprox"]
     assert [run.label for run in load_runs([tmp_path / "run2"])] == ["fedavg"]
+
+
+def test_a_folder_of_suites_stands_for_all_runs_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+    class StopAtStart(Observer):
+        def started(self, run, folder, rounds_done) -> None:
+            raise KeyboardInterrupt
+
+    start_run(config(name="alone", rounds=1), tmp_path)
+    start_run(config(name="member", rounds=1), tmp_path / "suite")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(name="stillborn", rounds=1), tmp_path, StopAtStart())
+    left_out: list[str] = []
+    assert sorted(run.name for run in load_runs([tmp_path], left_out.append)) == ["alone", "member"]
+    assert left_out == [f"The run {tmp_path / 'stillborn'} has no finished round yet"]
 
 
 def test_folders_that_are_not_runs(tmp_path: Path) -> None:

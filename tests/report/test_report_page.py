@@ -10,6 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from fedarena.errors import BadInputError
 from fedarena.report import FINAL_COLUMNS, final_table, write_report
+from fedarena.report.sections import facts
 
 
 class Page(HTMLParser):
@@ -125,6 +126,32 @@ def test_unequal_conditions_are_called_out(make_run, tmp_path):
     assert "different federations" in visible
     assert "different numbers of rounds" in visible
     assert "a and b on chitchat and digits" in visible
+
+
+def test_the_facts_hold_for_all_runs(make_run):
+    longer = make_run("b", rounds=90, config={"cohort": 5})
+    assert facts([make_run("a"), make_run("c")]) == (
+        "2 methods · 2 runs · federation chitchat · 60 rounds · 20 clients a round"
+    )
+    assert facts([make_run("a"), longer]) == (
+        "2 methods · 2 runs · federation chitchat · 60 to 90 rounds · 5 to 20 clients a round"
+    )
+    digits = [
+        make_run(label, config={"federation": {"name": "digits", "clients": n}}) for label, n in (("d", 3), ("e", 4))
+    ]
+    assert " · federations chitchat and digits · " in facts([make_run("a"), *digits])
+    assert " · federation digits in several settings · " in facts(digits)
+
+
+def test_runs_with_the_same_seed_are_shown_once(make_run, tmp_path):
+    run, again = make_run(), make_run(name="again", stop_after=22, status="diverged")
+    twice = Page(write_report([again, run, run], tmp_path / "twice.html").read_text())
+    assert [row[0] for row in twice.tables["runs"]] == ["run", "fedavg-seed0"]
+    assert "1 method · 1 run · " in twice.visible
+    assert "again (runs/again) is left out: there is another run of fedavg with seed 0." in twice.visible
+    assert "diverged" not in twice.visible
+    same = write_report([run, run], tmp_path / "same.html").read_bytes()
+    assert same == write_report([run], tmp_path / "once.html").read_bytes()
 
 
 def test_settings_are_shown_once_and_differences_in_a_table(page):

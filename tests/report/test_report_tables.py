@@ -106,6 +106,29 @@ def test_unfinished_runs_stand_in_only_where_none_is_finished(make_run):
     assert (alone.seeds, alone.round, alone.finished, alone.status) == ((1,), 20, False, "interrupted")
 
 
+def test_a_seed_counts_once(make_run):
+    first = make_run("fedavg", 0, final_metrics={"accuracy": 0.4})
+    again = make_run("fedavg", 0, name="again", final_metrics={"accuracy": 0.8})
+    for runs in ([first, first], [first, again]):
+        (row,) = final_table(runs)
+        assert (row.seeds, row.status, row.accuracy.mean, row.accuracy.std) == ((0,), "finished", 0.4, None)
+        assert "seeds" not in headline(runs)
+        assert [reach.runs for reach in reach_table(methods_of(runs))[0]] == [1, 1, 1]
+    (row,) = final_table([first, make_run("fedavg", 1, final_metrics={"accuracy": 0.6}), again])
+    assert (row.seeds, row.accuracy.mean) == ((0, 1), pytest.approx(0.5))
+    assert [row.seeds for row in final_table([first, make_run("fedprox", 0)])] == [(0,), (0,)]
+
+
+def test_of_runs_with_the_same_seed_the_finished_one_counts(make_run):
+    stopped = make_run("fedavg", 0, name="stopped", stop_after=20, status="interrupted")
+    failed = make_run("fedavg", 0, name="failed", stop_after=10, status="failed")
+    whole = make_run("fedavg", 0)
+    for runs in ([stopped, whole], [whole, stopped], [stopped, failed, whole]):
+        (method,) = methods_of(runs)
+        assert [run.name for run in method.runs] == ["fedavg-seed0"]
+    assert [run.name for run in methods_of([stopped, failed])[0].runs] == ["stopped"]
+
+
 def test_what_is_not_known_is_a_dash(make_run):
     run = make_run(baseline=None, final_metrics={"loss": math.nan, "accuracy": math.inf})
     run.summary.pop("timing")

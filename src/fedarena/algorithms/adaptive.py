@@ -11,6 +11,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from fedarena.algorithms.checks import check_fraction, check_positive
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups
 
@@ -19,6 +20,8 @@ class AdaptiveServer(Algorithm):
     """Server optimization with a step size per parameter; `tau` is the degree of adaptivity."""
 
     def __init__(self, *, server_lr: float, beta1: float, tau: float):
+        check_positive(server_lr=server_lr, tau=tau)
+        check_fraction(beta1=beta1)
         self.server_lr, self.beta1, self.tau = server_lr, beta1, tau
 
     @abstractmethod

@@ -6,6 +6,7 @@ scales that move (Reddi et al., "Adaptive Federated Optimization", ICLR 2021, ca
 
 from __future__ import annotations
 
+from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.train import Algorithm, Groups
 
@@ -15,6 +16,7 @@ class FedAvg(Algorithm):
     """Federated averaging with a server learning rate."""
 
     def __init__(self, *, server_lr: float = 1.0):
+        check_positive(server_lr=server_lr)
         self.server_lr = server_lr
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from fedarena.algorithms.checks import check_fraction, check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups
@@ -17,6 +18,8 @@ class FedAvgM(Algorithm):
     """Federated averaging with server momentum `beta`."""
 
     def __init__(self, *, server_lr: float = 1.0, beta: float = 0.9):
+        check_positive(server_lr=server_lr)
+        check_fraction(beta=beta)
         self.server_lr, self.beta = server_lr, beta
 
     def server_init(self, params: Tensors) -> Groups:

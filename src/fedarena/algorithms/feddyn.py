@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups, Work
@@ -20,6 +21,7 @@ class FedDyn(Algorithm):
     """Dynamic regularization of strength `alpha`, which makes local optima agree with the global one."""
 
     def __init__(self, *, alpha: float = 0.01):
+        check_positive(alpha=alpha)
         self.alpha = alpha
 
     def server_init(self, params: Tensors) -> Groups:

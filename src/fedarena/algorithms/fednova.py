@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.errors import BadInputError
 from fedarena.models import Tensors
@@ -22,6 +23,7 @@ class FedNova(Algorithm):
     """Normalized averaging: clients count by their data, not by how many steps they took."""
 
     def __init__(self, *, server_lr: float = 1.0):
+        check_positive(server_lr=server_lr)
         self.server_lr = server_lr
 
     def prepare(self, population: int, local: LocalTraining) -> None:

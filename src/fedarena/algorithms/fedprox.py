@@ -6,6 +6,7 @@ gradient of that term, mu (w - w_global), is added to the gradient of the loss.
 
 from __future__ import annotations
 
+from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
@@ -18,6 +19,7 @@ class FedProx(FedAvg):
 
     def __init__(self, *, mu: float = 0.01, server_lr: float = 1.0):
         super().__init__(server_lr=server_lr)
+        check_not_negative(mu=mu)
         self.mu = mu
 
     def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:

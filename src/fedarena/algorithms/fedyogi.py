@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedarena.algorithms.adaptive import AdaptiveServer
+from fedarena.algorithms.checks import check_fraction
 from fedarena.algorithms.registry import ALGORITHMS
 
 
@@ -15,6 +16,7 @@ class FedYogi(AdaptiveServer):
 
     def __init__(self, *, server_lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3):
         super().__init__(server_lr=server_lr, beta1=beta1, tau=tau)
+        check_fraction(beta2=beta2)
         self.beta2 = beta2
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups, Work
@@ -20,6 +21,7 @@ class QFedAvg(Algorithm):
     needs_start_loss = True
 
     def __init__(self, *, q: float = 1.0):
+        check_not_negative(q=q)
         self.q = q
 
     def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:

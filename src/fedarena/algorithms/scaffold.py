@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups, Work
@@ -21,6 +22,7 @@ class Scaffold(Algorithm):
     """Variance reduction by control variates that clients keep between their rounds."""
 
     def __init__(self, *, server_lr: float = 1.0):
+        check_positive(server_lr=server_lr)
         self.server_lr = server_lr
 
     def server_init(self, params: Tensors) -> Groups:

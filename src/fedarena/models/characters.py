@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedarena.models.spec import DataSpec
-from fedarena.models.zoo import MODELS, require
+from fedarena.models.zoo import MODELS, at_least_one, require
 
 
 class WindowModel(nn.Module):
@@ -35,6 +35,7 @@ class WindowModel(nn.Module):
 def char_mlp(spec: DataSpec, *, context: int = 8, embedding: int = 16, hidden: int = 128) -> nn.Module:
     """Embeds the last `context` characters, scores the next one with a hidden layer; trains in minutes on a CPU."""
     require(spec.kind == "next_token", "char_mlp", "a next-token federation", spec)
+    at_least_one(context=context, embedding=embedding, hidden=hidden)
     return WindowModel(spec.classes, context, embedding, hidden)
 
 
@@ -65,6 +66,7 @@ class LSTMLayer(nn.Module):
 def lstm(spec: DataSpec, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
     """LEAF's model for Shakespeare: embedding 8, two LSTM layers of 256, output scored against the vocabulary."""
     require(spec.kind == "next_token", "lstm", "a next-token federation", spec)
+    at_least_one(embedding=embedding, hidden=hidden, layers=layers)
     widths = [embedding] + [hidden] * layers
     stack = [LSTMLayer(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
     return nn.Sequential(nn.Embedding(spec.classes, embedding), *stack, nn.Linear(hidden, spec.classes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fedarena.models.spec import DataSpec
-from fedarena.models.zoo import MODELS, require
+from fedarena.models.zoo import MODELS, at_least_one, require
 
 
 def _two_convolutions(
@@ -14,6 +14,7 @@ def _two_convolutions(
     require(spec.is_image, model, "images (channels, height, width)", spec)
     image_channels, height, width = spec.input_shape
     require(min(height, width) >= 4, model, "images of at least 4 x 4", spec)
+    at_least_one(channels=channels, hidden=hidden)
     return nn.Sequential(
         nn.Conv2d(image_channels, channels[0], kernel_size, padding="same"),
         nn.ReLU(),

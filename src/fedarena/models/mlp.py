@@ -8,13 +8,14 @@ from math import prod
 from torch import nn
 
 from fedarena.models.spec import DataSpec
-from fedarena.models.zoo import MODELS, require
+from fedarena.models.zoo import MODELS, at_least_one, require
 
 
 @MODELS.register("mlp")
 def mlp(spec: DataSpec, *, hidden: tuple[int, ...] = (200,)) -> nn.Module:
-    """Fully connected ReLU layers on the flattened features; `hidden` are their widths."""
+    """Fully connected ReLU layers on the flattened features; `hidden` are their widths (none: a linear model)."""
     require(spec.kind == "classification", "mlp", "a classification federation", spec)
+    at_least_one(hidden=hidden)
     widths = (prod(spec.input_shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedarena.errors import BadInputError
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
+from fedarena.models.tasks import make_task
 from fedarena.registry import Registry
 from fedarena.streams import torch_seed
 
@@ -30,13 +32,61 @@ def build_model(name: str, spec: DataSpec, options: dict[str, Any], seed: int) -
     builder = MODELS.get(name)
     with seeded(torch_seed(seed, "model")):
         module = builder(spec, **options)
-    for path, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+    if not isinstance(module, nn.Module):
+        raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
+    if next(module.parameters(), None) is None:
+        raise BadInputError(f"The model {name!r} has no parameters, so there is nothing to train")
+    for samples in (2, 1):
+        _try_out(name, module, spec, samples)
+    return module
+
+
+def _try_out(name: str, module: nn.Module, spec: DataSpec, samples: int) -> None:
+    """Refuses a model that cannot be trained on such data, or that remembers what it was trained on."""
+    task = make_task(module, spec)
+    batch = task.batch(task.example(samples))
+    buffers = dict(module.named_buffers())
+    before = {path: buffer.clone() for path, buffer in buffers.items()}
+    training = {part: part.training for part in module.modules()}
+    failure: Exception | None = None
+    module.train()
+    with seeded(0), torch.no_grad():
+        # Different values in every place: statistics of constants could stay as they are.
+        x = batch["x"]
+        x = torch.rand_like(x) if x.is_floating_point() else torch.randint_like(x, spec.classes)
+        y = torch.full_like(batch["y"], spec.classes - 1)
+        try:
+            task.loss(dict(module.named_parameters()), {"x": x, "y": y})
+        except Exception as error:  # somebody's own model can fail in any way
+            failure = error
+        after = {path: buffer.clone() for path, buffer in module.named_buffers()}
+        for path, buffer in buffers.items():
+            layer, _, attribute = path.rpartition(".")
+            if not torch.equal(buffer, before[path]):
+                buffer.copy_(before[path])
+            setattr(module.get_submodule(layer), attribute, buffer)
+    for part, mode in training.items():
+        part.training = mode
+    for path, value in after.items():
+        if path not in before or not torch.equal(value, before[path]):
+            layer = path.rpartition(".")[0]
+            kind = type(module.get_submodule(layer)).__name__
+            where = f"its layer {layer!r} ({kind})" if layer else f"its buffer {path!r}"
             raise BadInputError(
-                f"The model {name!r} keeps running statistics in its layer {path!r} ({type(part).__name__}), "
+                f"The model {name!r} keeps running statistics in {where}, "
                 "which would leak from one client to the next; use GroupNorm instead"
             )
-    return module
+    if failure is not None:
+        reason = " ".join(f"{type(failure).__name__}: {failure}".split())
+        raise BadInputError(f"The model {name!r} does not work on this federation's {spec}: {reason}") from failure
+
+
+def at_least_one(**options: int | Sequence[int]) -> None:
+    """Refuses options that count something (or list such counts) and are below 1."""
+    for name, given in options.items():
+        for number in [given] if isinstance(given, int) else given:
+            if number < 1:
+                raise BadInputError(f"model.{name} must be at least 1, not {number}")
 
 
 def require(condition: bool, model: str, needs: str, spec: DataSpec) -> None:

@@ -18,8 +18,10 @@ from fedarena.report.methods import (
     baselines,
     client_results,
     column,
+    distinct_runs,
     evaluation_curve,
     methods_of,
+    seed_of,
 )
 from fedarena.report.style import QUIET_INK, Style, band_colour, empty_figure, figure_text, styles
 from fedarena.report.units import BYTES, FLOPS, Scale, fitting_unit
@@ -319,13 +321,13 @@ def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, 
 def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str) -> None:
     """A cross where a run diverged or failed, so that a line that ends is not taken for one that finished."""
     look = styles(methods_of(runs))
-    for run in runs:
+    for run in distinct_runs(runs):
         curve = evaluation_curve(run)
         if run.status not in ("diverged", "failed") or not curve["round"].size:
             continue
         marker = {"color": look[run.label].colour, "size": 10, "symbol": "x"}
         name = figure_text(run.label)
-        note = f"{run.status} (seed {run.summary.get('seed', '?')})"
+        note = f"{run.status} (seed {seed_of(run)})"
         _add_points(figure, curve["round"][-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")
 
 

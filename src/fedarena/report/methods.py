@@ -1,7 +1,8 @@
 """Runs grouped into methods, and the numbers that tables and figures are made of.
 
 Runs that differ only in their seed share a label; together they are one *method*. Averages over seeds use the
-finished runs. Only where a method has none do unfinished ones stand in, and the tables then say so.
+finished runs. Only where a method has none do unfinished ones stand in, and the tables then say so. A seed counts
+once: the same seed again gives the same numbers, and would make a spread over seeds look smaller than it is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Method:
-    """The runs of one label, in the order they were given."""
+    """The runs of one label, each of another seed, in the order they were given."""
 
     label: str
     runs: tuple[RunData, ...]
@@ -59,13 +60,29 @@ class Method:
 
 
 def methods_of(runs: Sequence[RunData]) -> tuple[Method, ...]:
-    """Groups runs by label, in order of first appearance."""
+    """Groups distinct runs by label, in order of first appearance."""
     if not runs:
         raise BadInputError("There is no run to report on; give at least one run's folder.")
     groups: dict[str, list[RunData]] = {}
-    for run in runs:
+    for run in distinct_runs(runs):
         groups.setdefault(run.label, []).append(run)
     return tuple(Method(label, tuple(members)) for label, members in groups.items())
+
+
+def distinct_runs(runs: Sequence[RunData]) -> list[RunData]:
+    """One run for each label and seed: the first finished one, or the first where none is finished."""
+    kept: dict[tuple[str, int], RunData] = {}
+    for run in runs:
+        key = (run.label, seed_of(run))
+        replaces = run.status == "finished" and key in kept and kept[key].status != "finished"
+        if key not in kept or replaces:
+            kept[key] = run
+    return list(kept.values())
+
+
+def seed_of(run: RunData) -> int:
+    """The seed that a run was started with."""
+    return int(run.config["seed"])
 
 
 def column(table: pa.Table, name: str) -> FloatArray:

@@ -17,13 +17,15 @@ from plotly.offline import get_plotlyjs
 from fedarena.files import write_text
 from fedarena.report import sections
 from fedarena.report.html import Html, embed, join, script_safe, swatch_colour, tag
+from fedarena.report.methods import distinct_runs
 from fedarena.report.style import DARK_COLOURS, PLOT_SETTINGS
 from fedarena.rundata import RunData
 
 
 def write_report(runs: Sequence[RunData], path: Path, title: str | None = None) -> Path:
     """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`."""
-    page = _page(runs, title or sections.default_title(runs))
+    distinct = distinct_runs(runs)
+    page = _page(distinct, title or sections.default_title(distinct), sections.left_out(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
@@ -64,7 +66,7 @@ def _legend(figure: go.Figure) -> Html:
     return tag("div", *buttons, class_="keys")
 
 
-def _page(runs: Sequence[RunData], title: str) -> Html:
+def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
     plots = _Plots()
     parts: dict[str, Html] = {
         "Results": sections.results(runs),
@@ -100,7 +102,7 @@ def _page(runs: Sequence[RunData], title: str) -> Html:
         ),
         tag(
             "body",
-            tag("main", header, sections.notices(runs), tag("nav", navigation, aria_label="Sections"), body),
+            tag("main", header, sections.notices(runs), remarks, tag("nav", navigation, aria_label="Sections"), body),
             tag("noscript", tag("p", "The plots need JavaScript; the tables do not.")),
             embed("script", settings, type="application/json", id="settings-of-plots"),
             *plots.data,

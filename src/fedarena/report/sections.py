@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from fedarena.report import figures
 from fedarena.report.html import Html, join, swatch_colour, tag
-from fedarena.report.methods import baselines, methods_of
+from fedarena.report.methods import baselines, distinct_runs, methods_of, seed_of
 from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
 from fedarena.report.style import styles
 from fedarena.report.tables import FINAL_COLUMNS, Reach, comparable, final_table, reach_table
@@ -55,15 +55,31 @@ def headline(runs: Sequence[RunData]) -> str:
 
 def facts(runs: Sequence[RunData]) -> str:
     """The frame of the comparison in a few words: how many methods and runs, which federation, how long."""
-    methods, first = methods_of(runs), runs[0].config
+    federations = _federations(runs)
+    noun = "federation" if len(federations) == 1 else "federations"
+    varied = len(federations) == 1 and differing_keys([{"federation": run.config.get("federation")} for run in runs])
     parts = [
-        count(len(methods), "method"),
+        count(len(methods_of(runs)), "method"),
         count(len(runs), "run"),
-        f"federation {listing(_federations(runs))}",
-        count(int(first["rounds"]), "round") if "rounds" in first else "",
-        f"{count(int(first['cohort']), 'client')} a round" if isinstance(first.get("cohort"), int) else "",
+        f"{noun} {listing(federations)}" + (" in several settings" if varied else ""),
+        _count_or_range(runs, "rounds", "round"),
+        f"{_count_or_range(runs, 'cohort', 'client')} a round",
     ]
-    return " · ".join(part for part in parts if part)
+    return " · ".join(parts)
+
+
+def left_out(runs: Sequence[RunData]) -> Html:
+    """Says which runs the report does not show because it has another one of the same method and seed."""
+    kept = {run.path.resolve() for run in distinct_runs(runs)}
+    again = {path: run for run in runs if (path := run.path.resolve()) not in kept}
+    return join(
+        tag(
+            "div",
+            f"{run.name} ({run.path}) is left out: there is another run of {run.label} with seed {seed_of(run)}.",
+            class_="notice unfinished",
+        )
+        for run in again.values()
+    )
 
 
 def notices(runs: Sequence[RunData]) -> Html:
@@ -76,7 +92,7 @@ def notices(runs: Sequence[RunData]) -> Html:
         done = run.summary.get("rounds_done")
         where = "" if done is None else f" after {count(int(done), 'round')}"
         verdict = _VERDICTS.get(run.status, run.status)
-        head = tag("strong", f"{run.name} (seed {_seed(run)}) {verdict}{where}.")
+        head = tag("strong", f"{run.name} (seed {seed_of(run)}) {verdict}{where}.")
         found.append(tag("div", head, f" {run.summary.get('message') or ''}", class_=f"notice {severity}"))
     for key, meaning in (("federation", "federations"), ("rounds", "numbers of rounds")):
         if differing_keys([{key: run.config.get(key)} for run in runs]):
@@ -195,7 +211,7 @@ def settings(runs: Sequence[RunData]) -> Html:
         body = [[tag("code", key), *(_distinct(flat, key) for flat in flattened)] for key in keys]
         parts.append(table(heads, body, "settings"))
     parts.append(_yaml("What all runs share", in_common(configs)))
-    each = join(_yaml(f"{run.name} (seed {_seed(run)})", run.config) for run in runs)
+    each = join(_yaml(f"{run.name} (seed {seed_of(run)})", run.config) for run in runs)
     parts.append(tag("details", tag("summary", "All settings of every run"), tag("div", each, class_="inner")))
     return join(parts)
 
@@ -205,13 +221,13 @@ def environment(runs: Sequence[RunData]) -> Html:
     flat = [flatten_settings(run.environment) for run in runs]
     keys = dict.fromkeys(key for found in flat for key in found)
     body = [[tag("code", key), _distinct(flat, key)] for key in keys if key != "seed"]
-    seeds = ", ".join(dict.fromkeys(_seed(run) for run in runs))
+    seeds = ", ".join(dict.fromkeys(str(seed_of(run)) for run in runs))
     return table(["what", "value"], [[tag("code", "seed"), seeds], *body], "environment")
 
 
 def reproduction(runs: Sequence[RunData]) -> Html:
     """The command that repeats a run, and the runs this report is made of."""
-    body = [[run.name, _seed(run), run.status, tag("code", str(run.path))] for run in runs]
+    body = [[run.name, str(seed_of(run)), run.status, tag("code", str(run.path))] for run in runs]
     return join(
         [
             tag(
@@ -285,5 +301,8 @@ def _federations(runs: Sequence[RunData]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _seed(run: RunData) -> str:
-    return str(run.summary.get("seed", run.config.get("seed", "?")))
+def _count_or_range(runs: Sequence[RunData], setting: str, noun: str) -> str:
+    """A setting that counts something: "60 rounds", or "30 to 60 rounds" where runs differ."""
+    numbers = [int(run.config[setting]) for run in runs]
+    low, high = min(numbers), max(numbers)
+    return count(high, noun) if low == high else f"{low:,} to {count(high, noun)}"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedarena.report.methods import Method, baselines, evaluation_curve, last_evaluation, methods_of
+from fedarena.report.methods import Method, baselines, evaluation_curve, last_evaluation, methods_of, seed_of
 from fedarena.report.units import ABSENT, BYTES, FLOPS, SECONDS, count, listing, quantity, significant, spread
 from fedarena.rundata import RunData
 
@@ -151,7 +151,7 @@ def _final_row(method: Method) -> FinalRow:
     ]
     return FinalRow(
         label=method.label,
-        seeds=tuple(int(run.summary.get("seed", run.config.get("seed", 0))) for run in counted),
+        seeds=tuple(seed_of(run) for run in counted),
         status=_status(method.runs),
         finished=bool(counted) and all(run.status == "finished" for run in counted),
         round=max((final["round"] for final in finals), default=None),

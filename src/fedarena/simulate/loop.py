@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from fedarena.train import (
     JobResults,
     count_bytes,
     finite_rows,
+    map_groups,
     take_row,
 )
 from fedarena.train.engine import IntArray, Part
@@ -104,6 +104,8 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         loss_sum += float((results.losses * results.work.processed_samples).sum())
         bytes_up += count_bytes(results.update)
     state = algorithm.server_step(before.state, mean.mean(), round)
+    if not all(finite_rows(map_groups(lambda t: t.unsqueeze(0), state), 1)):
+        raise DivergedError("The server's state became infinite or undefined", round, None)
     row = {
         "clients": len(cohort),
         "samples": samples,
@@ -117,12 +119,12 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
 
 
 def _check_finite(simulation: Simulation, results: JobResults, round: int) -> None:
-    losses = np.where(finite_rows(results.update, len(results.clients)), results.losses, np.nan)
-    bad = np.flatnonzero(~np.isfinite(losses))
-    if len(bad):
-        loss = results.losses[bad[0]]
-        value = math.nan if math.isfinite(loss) else float(loss)
-        raise DivergedError(round, simulation.client_ids([int(results.clients[bad[0]])])[0], value)
+    finite = np.isfinite(results.losses) & finite_rows(results.update, len(results.clients))
+    if not finite.all():
+        first = int(np.argmin(finite))
+        loss = results.losses[first]
+        what = "An update is not finite" if np.isfinite(loss) else f"The training loss became {loss}"
+        raise DivergedError(what, round, simulation.client_ids([int(results.clients[first])])[0])
 
 
 def _finish_round(
@@ -147,7 +149,8 @@ def summarize_scores(simulation: Simulation, scores: ClientScores, round: int) -
     bad = np.flatnonzero(~np.isfinite(scores.sums[loss]))
     if len(bad):
         client = int(scores.clients[bad[0]])
-        raise DivergedError(round, simulation.client_ids([client])[0], float(scores.sums[loss][bad[0]]))
+        what = f"The evaluation loss became {scores.sums[loss][bad[0]]}"
+        raise DivergedError(what, round, simulation.client_ids([client])[0])
     row: dict[str, Any] = {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
     for metric in simulation.task.metrics:
         row |= summarize_clients(metric, scores.sums[metric], scores.counts, higher_is_better=metric in others)

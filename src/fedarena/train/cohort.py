@@ -51,11 +51,11 @@ class CohortEngine:
         threads: int = 1,
         dtype: Literal["float32", "float64"] = "float32",
     ):
-        if threads < 1:
-            raise BadInputError(f"engine.threads must be at least 1, not {threads}")
+        if not 1 <= threads <= 1024:
+            raise BadInputError(f"engine.threads must be from 1 to 1024, not {threads}")
         for name, amount in (("lanes", lanes), ("workers", workers)):
-            if amount is not None and amount < 1:
-                raise BadInputError(f"engine.{name} must be at least 1, not {amount}")
+            if amount is not None and not 1 <= amount <= 65536:
+                raise BadInputError(f"engine.{name} must be from 1 to 65536, not {amount}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.threads = threads
         self.notes: list[str] = []

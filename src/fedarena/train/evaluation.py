@@ -46,7 +46,8 @@ def evaluate_clients(
         counts[first:last] = np.bincount(owner, measured["count"], minlength=last - first).astype(np.int64)
         for metric in task.metrics:
             sums[metric][first:last] = np.bincount(owner, measured[metric], minlength=last - first)
-    return ClientScores(clients, samples, counts, sums)
+    scored = counts > 0  # a client may have nothing but padding
+    return ClientScores(clients[scored], samples[scored], counts[scored], {m: s[scored] for m, s in sums.items()})
 
 
 def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:

@@ -35,8 +35,8 @@ class ReferenceEngine:
         threads: int = 1,
         dtype: Literal["float32", "float64"] = "float32",
     ):
-        if threads < 1:
-            raise BadInputError(f"engine.threads must be at least 1, not {threads}")
+        if not 1 <= threads <= 1024:
+            raise BadInputError(f"engine.threads must be from 1 to 1024, not {threads}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.threads = threads  # part of the configuration, because sums over several threads round differently
         self.notes: list[str] = []

@@ -35,7 +35,7 @@ _TOKEN_OF_CODE[[ord(character) for character in CHARACTERS]] = np.arange(2, len(
 def chitchat(
     build: StoreBuild,
     *,
-    sequence_length: Annotated[int, Field(ge=1)] = 64,
+    sequence_length: Annotated[int, Field(ge=1, le=100_000)] = 64,
     min_characters: Annotated[int, Field(ge=2)] = 200,
     max_characters: Annotated[int, Field(ge=2)] | None = None,
     split: SplitKind = "by_client",
