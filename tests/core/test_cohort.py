@@ -236,6 +236,17 @@ def test_a_layer_that_cannot_be_vectorized_is_named(
     assert_same(train(reference, [1, 5], broadcast, {}), train(cohort, [1, 5], broadcast, {}), tolerance=0)
 
 
+def test_lanes_suit_the_size_of_model_and_batch() -> None:
+    # weights and biases, and for every sample the flattened features and the scores, 8 bytes each
+    engine = make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=4000))
+    per_lane = 8 * ((3 * 6 + 3) + 4000 * (6 + 3))
+    assert engine.lanes <= 2**22 / per_lane < 2 * engine.lanes
+    assert engine.lanes == 8
+    assert engine.plan == {"lanes": engine.lanes}
+    assert make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=10**6)).lanes == 1
+    assert make_engine(CohortEngine, "mlp", FedAvg(), LocalTraining(batch_size=1)).lanes == 256
+
+
 def test_models_that_can_be_vectorized_are_not_refused() -> None:
     for model in FAMILIES:
         assert make_engine(CohortEngine, model, FedAvg(), LOCALS["epochs"]).notes == []

@@ -1,8 +1,9 @@
-"""Finding out which layer of a model is being computed."""
+"""Looking at the layers of a model while it is computed."""
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 
@@ -29,3 +30,22 @@ class LayerTracker:
     def present(self) -> str:
         """The innermost layer whose computation has begun but not ended, or else the algorithm."""
         return self._path[-1] if self._path else "the algorithm"
+
+
+def count_output_bytes(module: nn.Module, x: Tensor) -> int:
+    """Size of what all innermost layers put out for the input `x`."""
+    total = 0
+
+    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+        nonlocal total
+        total += output.numel() * output.element_size()
+
+    innermost = [layer for layer in module.modules() if next(layer.children(), None) is None]
+    handles = [layer.register_forward_hook(count) for layer in innermost]
+    try:
+        with torch.no_grad():
+            module(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total
