@@ -28,7 +28,10 @@ def test_unknown_kinds_of_pictures_get_a_sentence(tmp_path, name):
 
 
 def test_images_without_kaleido_get_a_sentence_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "kaleido" else find_spec(name, *rest)
+    )
     with pytest.raises(BadInputError, match=r"kaleido.*'accuracy\.html' works without"):
         write_picture(go.Figure(), tmp_path / "accuracy.png")
 
