@@ -1,0 +1,49 @@
+"""A run that takes a second, and what tests do with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedarena.config import merge, resolve
+from fedarena.experiment import Observer
+
+SMALL = {
+    "name": "small",
+    "federation": {"name": "digits", "partition": {"name": "dirichlet", "clients": 20}},
+    "model": "logistic_regression",
+    "algorithm": "fedyogi",
+    "rounds": 40,
+    "cohort": 4,
+    "evaluation.every": 7,
+}
+
+
+def config(**settings: Any):
+    return resolve(merge({}, SMALL | settings))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Everything about a run that must not depend on when or how often it was interrupted."""
+    state = json.loads((folder / "checkpoint" / "state.json").read_text())
+    tensors = (folder / "checkpoint" / state["tensors"]["file"]).read_bytes()
+    tables = {name: (folder / name).read_bytes() for name in ("rounds.parquet", "clients.parquet", "config.yaml")}
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["timing"]
+    return {"tensors": tensors, "summary": json.dumps(summary).encode(), **tables}
+
+
+class StopAfter(Observer):
+    """Does something in the middle of a run."""
+
+    def __init__(self, round: int, action):
+        self.round, self.action = round, action
+
+    def finished_round(self, outcome) -> None:
+        if outcome.snapshot.round == self.round:
+            self.action()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,379 @@
+"""Everything that can stop a run: kill -9, Ctrl-C, divergence, the disk, damage. Nothing may be lost."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from small_runs import SMALL, StopAfter, config, content, interrupt
+
+from fedarena import checkpoint, files
+from fedarena.algorithms import FedAvg
+from fedarena.config import merge, resolve
+from fedarena.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
+from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.interrupts import deferring_interrupts
+from fedarena.rundata import load_run
+
+
+class VisitCounter(FedAvg):
+    """An algorithm whose clients remember something, so that memories are checkpointed, too."""
+
+    def memory_init(self, broadcast):
+        return {"drift": {name: 0 * p for name, p in broadcast["params"].items()}}
+
+    def local_gradient(self, grad, params, broadcast, memory):
+        return {name: g - 0.1 * memory["drift"][name] for name, g in grad.items()}
+
+    def client_update(self, params, broadcast, memory, work):
+        update, _ = super().client_update(params, broadcast, memory, work)
+        return update, {"drift": update["params"]}
+
+
+# --- being killed ---------------------------------------------------------------------------------------------------
+
+
+def start_or_resume(settings: dict[str, Any], folder: Path) -> None:
+    if (folder / "small").exists():
+        resume_run(folder / "small")
+    else:
+        start_run(resolve(merge({}, settings)), folder)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that start in milliseconds because a server has imported everything already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedarena.experiment", "pytest", "torch._dynamo"])
+    return context
+
+
+@pytest.mark.parametrize("algorithm", ["fedyogi", f"{__name__}:VisitCounter"], ids=["fedyogi", "with memory"])
+def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, algorithm: str) -> None:
+    settings = SMALL | {"algorithm": algorithm, "rounds": 60}
+    for folder in ("first, which starts the server", "uninterrupted"):
+        began = time.monotonic()
+        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / folder))
+        process.start()
+        process.join()
+        usual_seconds = time.monotonic() - began
+    moments = random.Random(0)
+    kills, rounds_at_kill = 0, set()
+    while kills < 12:
+        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed"))
+        process.start()
+        process.join(moments.uniform(0, usual_seconds))
+        if process.exitcode is None:
+            kills += 1
+            process.kill()
+            process.join()
+            state = tmp_path / "killed" / "small" / "checkpoint" / "state.json"
+            rounds_at_kill.add(json.loads(state.read_text())["round"] if state.exists() else None)
+        elif (tmp_path / "killed" / "small" / "summary.json").exists():
+            assert process.exitcode == 0
+            compare_and_remove(tmp_path)
+    start_or_resume(settings, tmp_path / "killed")
+    compare_and_remove(tmp_path)
+    assert len(rounds_at_kill) > 3  # or the moments were not in the middle of the run
+
+
+def compare_and_remove(folder: Path) -> None:
+    assert content(folder / "killed" / "small") == content(folder / "uninterrupted" / "small")
+    (folder / "killed").rename(folder / f"done-{random.random()}")
+
+
+def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> None:
+    """Dies immediately before the `number`-th time that a file is made durable or takes its place."""
+    countdown = iter(range(number))
+
+    def dying(function):
+        def wrapped(*args, **kwargs):
+            if next(countdown, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)
+    start_or_resume(settings, folder)
+
+
+def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
+    settings = SMALL | {"rounds": 3}
+    start_or_resume(settings, tmp_path / "uninterrupted")
+    number, exit_code = 0, None
+    while exit_code != 0:
+        process = processes.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
+        process.start()
+        process.join()
+        exit_code = process.exitcode
+        assert exit_code in (0, -signal.SIGKILL)
+        start_or_resume(settings, tmp_path / "killed")
+        compare_and_remove(tmp_path)
+        number += 1
+    assert number > 20
+
+
+# --- stopping in other ways -----------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path) -> None:
+    start_run(config(), tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(), tmp_path, StopAfter(17, interrupt))
+    stopped = load_run(tmp_path / "small")
+    assert stopped.status == "interrupted"
+    assert stopped.summary["rounds_done"] == 17
+    assert stopped.rounds["round"].to_pylist() == list(range(18))
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+def test_a_run_that_stopped_before_its_first_round_can_be_resumed(tmp_path: Path) -> None:
+    class StopAtStart(Observer):
+        def started(self, run, folder, rounds_done) -> None:
+            raise KeyboardInterrupt
+
+    start_run(config(), tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(), tmp_path, StopAtStart())
+    with pytest.raises(BadInputError, match="has no finished round yet"):
+        load_run(tmp_path / "small")
+    assert resume_run(tmp_path / "small").status == "finished"
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+class Awkward(FedAvg):
+    """Depends on the order of parameters, keeps the same tensors twice, and has an empty group."""
+
+    def server_init(self, params):
+        return {"params": params, "anchor": params, "nothing": {}}
+
+    def memory_init(self, broadcast):
+        return {"start": broadcast["params"]}
+
+    def local_gradient(self, grad, params, broadcast, memory):
+        weights = torch.cat([p.flatten() for p in params.values()])
+        factor = 1 / (weights * torch.arange(1.0, len(weights) + 1)).norm()
+        return {name: g * (1 + factor) for name, g in grad.items()}
+
+    def server_step(self, state, mean_update, round):
+        assert state["nothing"] == {}
+        return {**state, **super().server_step(state, mean_update, round)}
+
+
+def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None:
+    settings = config(algorithm=Awkward, model="mlp")
+    start_run(settings, tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(settings, tmp_path, StopAfter(9, interrupt))
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processes) -> None:
+    folder = stopped_run(tmp_path)
+    process = processes.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    run = load_run(folder)
+    assert run.status == "interrupted"
+    assert run.summary["rounds_done"] == run.rounds["round"][-1].as_py() > 11
+
+
+def test_interrupts_wait_for_a_write_to_end() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with deferring_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            steps.append("written")
+        steps.append("not reached")
+    assert steps == ["written"]
+
+
+def test_runs_work_outside_the_main_thread(tmp_path: Path) -> None:
+    thread = threading.Thread(target=start_run, args=(config(rounds=2), tmp_path))
+    thread.start()
+    thread.join()
+    assert load_run(tmp_path / "small").status == "finished"
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    start_run(config(rounds=2), tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    assert resume_run(tmp_path / "small").status == "finished"
+    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+
+
+def test_a_run_in_progress_is_not_written_by_a_second_process(tmp_path: Path) -> None:
+    refused = []
+
+    def try_resume() -> None:
+        with pytest.raises(BadInputError, match="being written by another process"):
+            resume_run(tmp_path / "small")
+        refused.append(True)
+
+    assert start_run(config(), tmp_path, StopAfter(20, try_resume)).status == "finished"
+    assert refused == [True]
+
+
+def test_divergence_names_round_and_client(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError) as caught:
+        start_run(config(**{"local.lr": 1e30, "algorithm": "fedavg", "model": "mlp"}), tmp_path)
+    run = load_run(tmp_path / "small")
+    assert run.status == "diverged"
+    assert f"in round {caught.value.round} at client '{caught.value.client}'" in run.summary["message"]
+    assert run.summary["rounds_done"] == caught.value.round - 1
+    assert "diverged" in (tmp_path / "small" / "log.txt").read_text()
+    with pytest.raises(DivergedError) as again:
+        resume_run(tmp_path / "small")
+    assert str(again.value) == str(caught.value)
+
+
+def test_divergence_at_the_server_is_not_blamed_on_a_client(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"The server's state became infinite or undefined in round 1\.") as caught:
+        start_run(config(algorithm={"name": "fedavg", "server_lr": 1e39}), tmp_path)
+    assert caught.value.client is None
+    assert load_run(tmp_path / "small").summary["rounds_done"] == 0
+
+
+# --- the disk -------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_keeps_finished_rounds(tmp_path: Path) -> None:
+    start_run(config(), tmp_path / "uninterrupted")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+
+    try:
+        with pytest.raises(RunFailedError) as caught:
+            start_run(config(), tmp_path, StopAfter(9, fill_disk))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.exit_code == 1
+    assert "Cannot write" in str(caught.value)
+    assert f"fedarena resume {tmp_path / 'small'}" in str(caught.value)
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+def test_a_runs_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file, not a folder")
+    with pytest.raises(RunFailedError, match="Cannot create the run folder"):
+        start_run(config(), tmp_path / "runs")
+    assert (tmp_path / "runs").read_text() == "a file, not a folder"
+
+
+def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(BadInputError, match=r"exists; go on with it \(fedarena resume"):
+        start_run(config(), tmp_path)
+    assert [p.name for p in (tmp_path / "small").iterdir()] == ["thesis.txt"]
+
+
+def stopped_run(folder: Path) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(), folder, StopAfter(11, interrupt))
+    return folder / "small"
+
+
+def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path: Path) -> None:
+    folder = stopped_run(tmp_path)
+    tensors = next((folder / "checkpoint").glob("*.safetensors"))
+    good = tensors.read_bytes()
+    damages = {
+        "flipped": bytes([good[0]]) + bytes([good[1] ^ 1]) + good[2:],
+        "last byte flipped": good[:-1] + bytes([good[-1] ^ 1]),
+        "cut": good[:-1],
+        "empty": b"",
+    }
+    for damaged in damages.values():
+        tensors.write_bytes(damaged)
+        with pytest.raises(DamagedFileError) as caught:
+            resume_run(folder)
+        assert str(tensors) in str(caught.value)
+        assert tensors.read_bytes() == damaged
+    tensors.unlink()
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        resume_run(folder)
+    tensors.write_bytes(good)
+    assert resume_run(folder).status == "finished"
+
+
+@pytest.mark.parametrize("file", ["state.json", "rounds.arrows", "clients.arrows", "timings.arrows"])
+def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> None:
+    folder = stopped_run(tmp_path)
+    path = folder / "checkpoint" / file
+    good = path.read_bytes()
+    middle = len(good) // 2
+    for damaged in (
+        good[:-10],
+        b"",
+        good[:middle] + bytes([good[middle] ^ 128]) + good[middle + 1 :],
+        b"x" * len(good),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=file):
+            resume_run(folder)
+        with pytest.raises(DamagedFileError, match=file):
+            load_run(folder)
+    path.write_bytes(good)
+    assert resume_run(folder).status == "finished"
+
+
+@pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 2}])
+def test_a_state_with_nonsense_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = stopped_run(tmp_path)
+    path = folder / "checkpoint" / "state.json"
+    files.write_json(path, json.loads(path.read_text()) | change)
+    with pytest.raises(DamagedFileError, match=r"state\.json is damaged"):
+        resume_run(folder)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "environment.json", "summary.json"])
+def test_other_damaged_files_are_named(tmp_path: Path, file: str) -> None:
+    folder = stopped_run(tmp_path)
+    (folder / file).write_bytes(b"\x00{broken")
+    with pytest.raises(BadInputError, match=file):
+        resume_run(folder)
+
+
+@pytest.mark.parametrize("setting", ["local.lr", "seed", "cohort", "rounds"])
+def test_resume_refuses_another_configuration(tmp_path: Path, setting: str) -> None:
+    folder = stopped_run(tmp_path)
+    changed = merge(yaml.safe_load((folder / "config.yaml").read_text()), {setting: 3})
+    (folder / "config.yaml").write_text(yaml.safe_dump(changed))
+    with pytest.raises(BadInputError, match=r"config\.yaml was changed after the run began"):
+        resume_run(folder)
+
+
+def test_resume_refuses_other_data(tmp_path: Path) -> None:
+    folder = stopped_run(tmp_path)
+    environment = json.loads((folder / "environment.json").read_text())
+    files.write_json(folder / "environment.json", environment | {"federation_fingerprint": "other"})
+    with pytest.raises(BadInputError, match="is not the one that the run"):
+        resume_run(folder)
+
+
+def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
+    run = start_run(config(), tmp_path)
+    state = checkpoint.read_state(run.path)
+    for table in checkpoint.TABLES:
+        assert checkpoint.read_table(run.path, table, state).equals(pq.read_table(run.path / f"{table}.parquet"))
