@@ -14,6 +14,7 @@ from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
+from fedarena.train import cohort as cohort_module
 from fedarena.train.execution import StepRunner
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
@@ -33,6 +34,12 @@ LOCALS = {
     "steps, adam": LocalTraining(epochs=None, steps=7, batch_size=8, optimizer="adam", lr=0.01),
     "momentum, decay": LocalTraining(epochs=3, batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01),
 }
+
+
+@pytest.fixture(autouse=True)
+def lanes_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few clients are one shard here, so that they follow each other in lanes; otherwise only large cohorts do."""
+    monkeypatch.setattr(cohort_module, "_SHARDS_FOR_WORKERS", 1)
 
 
 class ClientsInMemory:
