@@ -257,3 +257,18 @@ def test_lanes_suit_the_size_of_model_and_batch() -> None:
 def test_models_that_can_be_vectorized_are_not_refused() -> None:
     for model in FAMILIES:
         assert make_engine(CohortEngine, model, FedAvg(), LOCALS["epochs"]).notes == []
+
+
+def test_who_does_a_share_of_the_work_takes_fewer_steps() -> None:
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
+    found = []
+    for kind in (ReferenceEngine, CohortEngine):
+        engine = make_engine(kind, "mlp", FedAvg(), local)
+        jobs = [Job(3, 1, share=0.5), Job(5, 1, share=0.01), Job(7, 1)]
+        results = list(engine.train(jobs, {"params": engine.initial_params()}, {}))
+        rows = {int(c): (r, i) for r in results for i, c in enumerate(r.clients)}
+        found.append({c: (r.work.steps[i], take_row(r.update, i)["params"]["1.bias"]) for c, (r, i) in rows.items()})
+    assert {client: int(steps) for client, (steps, _) in found[0].items()} == {3: 4, 5: 1, 7: 4}
+    for client, (steps, bias) in found[0].items():
+        assert found[1][client][0] == steps
+        torch.testing.assert_close(found[1][client][1], bias, rtol=0, atol=1e-10)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedarena.models import Task, Tensors
+from fedarena.train.batches import IntArray, count_steps
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
@@ -52,6 +53,14 @@ class Algorithm:
     def memory_init(self, broadcast: Groups) -> Groups:
         """What a client keeps between its rounds, made when it takes part for the first time."""
         return {}
+
+    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+        """What a client trains, as it is before the first step. It may hold more than one model, under other names."""
+        return broadcast["params"]
+
+    def local_steps(self, samples: IntArray, local: LocalTraining) -> IntArray:
+        """How many gradient steps clients with so many samples take; none without a sample."""
+        return count_steps(samples, local)
 
     def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
         """What a client minimizes."""

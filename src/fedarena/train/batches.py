@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,14 +11,12 @@ from fedarena.train.optimizers import LocalTraining
 IntArray = npt.NDArray[np.int64]
 
 
-def count_steps(samples: int, local: LocalTraining) -> int:
-    """Number of gradient steps a client with so many samples takes."""
-    if samples == 0:
-        return 0
+def count_steps(samples: IntArray, local: LocalTraining) -> IntArray:
+    """Number of gradient steps that clients with so many samples take."""
     if local.steps is not None:
-        return local.steps
+        return np.where(samples > 0, local.steps, 0)
     assert local.epochs is not None
-    return local.epochs * ceil(samples / local.batch_size)
+    return local.epochs * -(-samples // local.batch_size)
 
 
 def sample_order(samples: int, seed: int, round: int, client: int, epoch: int) -> IntArray:
@@ -29,10 +25,13 @@ def sample_order(samples: int, seed: int, round: int, client: int, epoch: int) -
     return np.argsort(keys, kind="stable")
 
 
-def batch_indices(samples: int, local: LocalTraining, seed: int, round: int, client: int) -> list[IntArray]:
+def batch_indices(
+    samples: int, local: LocalTraining, seed: int, round: int, client: int, steps: int | None = None
+) -> list[IntArray]:
     """The samples of every local step: each epoch a new shuffle, cut into batches, the last one as short as it is."""
     batches: list[IntArray] = []
-    steps = count_steps(samples, local)
+    if steps is None:
+        steps = int(count_steps(np.array(samples), local))
     epoch = 0
     while len(batches) < steps:
         order = sample_order(samples, seed, round, client, epoch)

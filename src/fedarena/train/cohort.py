@@ -17,14 +17,13 @@ from torch.func import grad_and_value, vmap
 from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import StepRunner, available_cores, in_order
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.reference import ReferenceEngine
-from fedarena.train.schedule import count_steps_of
 from fedarena.train.tensors import Groups, map_groups
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
@@ -99,12 +98,12 @@ class CohortEngine:
             with torch.no_grad():
                 return list(LaneTraining(self, [jobs[i] for i in shard], broadcast, memories, losses).run())
 
-        for results in in_order(train_shard, self._shards(clients), self.workers):
+        for results in in_order(train_shard, self._shards(jobs, clients), self.workers):
             yield from results
 
-    def _shards(self, clients: IntArray) -> list[IntArray]:
+    def _shards(self, jobs: Sequence[Job], clients: IntArray) -> list[IntArray]:
         """Clients that train together, those with most to do first. Part of the plan: it does not depend on workers."""
-        steps = count_steps_of(self.data.counts(clients, "train"), self.local)
+        steps = steps_of(jobs, self.data.counts(clients, "train"), self.algorithm, self.local)
         longest_first = np.argsort(-steps, kind="stable")
         size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(clients) // _SHARDS_FOR_WORKERS)))
         return [longest_first[start : start + size] for start in range(0, len(clients), size)]
@@ -120,14 +119,14 @@ class CohortEngine:
         if self.algorithm.trains_freely:
             return f"{type(self.algorithm).__name__} has a training loop of its own"
         broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
-        two = map_groups(lambda t: torch.stack([t, t]), broadcast)
         memory = map_groups(lambda t: torch.stack([t, t]), self.algorithm.memory_init(broadcast))
         columns = {name: torch.stack([values, values]) for name, values in self.task.example(2).items()}
-        state = optimizer_init(self.local, two["params"])
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker:
             try:
-                self._step(two["params"], state, torch.ones(2), columns, torch.ones(2, 2), memory, broadcast)
+                params = self.start_params(broadcast, memory, 2)
+                state = optimizer_init(self.local, params)
+                self._step(params, state, torch.ones(2), columns, torch.ones(2, 2), memory, broadcast)
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
@@ -160,6 +159,16 @@ class CohortEngine:
 
         new: tuple[Tensors, Groups, Tensor] = vmap(client_step)(params, optimizer_state, numbers, columns, mask, memory)
         return new
+
+    def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
+        """What so many clients with these memories start from, in tensors that may be changed."""
+
+        def local_start(memory: Groups) -> Tensors:
+            return self.algorithm.local_start(broadcast, memory)
+
+        if memory:
+            return {name: p.clone() for name, p in vmap(local_start)(memory).items()}
+        return {name: p.expand(clients, *p.shape).clone() for name, p in local_start(memory).items()}
 
     def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and their new memories."""

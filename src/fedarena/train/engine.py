@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from fedarena.models import Tensors
 from fedarena.registry import Registry
-from fedarena.train.algorithm import Work
+from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
 IntArray = npt.NDArray[np.int64]
@@ -46,6 +47,14 @@ class Job:
 
     client: int
     round: int
+    share: float = 1.0  # of the local steps, for who has not the time for all of them
+
+
+def steps_of(jobs: Sequence[Job], samples: IntArray, algorithm: Algorithm, local: LocalTraining) -> IntArray:
+    """The local steps of every job; a share is rounded up, so that whoever has a sample takes a step."""
+    steps = algorithm.local_steps(samples, local)
+    taken: IntArray = np.ceil(steps * np.array([job.share for job in jobs])).astype(np.int64)
+    return taken
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ClientData, IntArray, Job, JobResults
+from fedarena.train.engine import ClientData, IntArray, Job, JobResults, steps_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init
-from fedarena.train.schedule import Schedule, batch_table, count_steps_of, make_schedule
+from fedarena.train.schedule import Schedule, batch_table, make_schedule
 from fedarena.train.tensors import Groups, map_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width has to be traced.
@@ -42,6 +42,9 @@ class Stepper(Protocol):
     ) -> tuple[Tensors, Groups, Tensor]:
         """One gradient step in every lane: new parameters and optimizer states, and losses."""
 
+    def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
+        """What so many clients with these memories start from, in tensors that may be changed."""
+
     def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and their new memories."""
 
@@ -60,11 +63,18 @@ class LaneTraining:
         self.engine, self.broadcast = engine, broadcast
         self.clients = np.array([job.client for job in jobs])
         self.samples = engine.data.counts(self.clients, "train")
-        self.schedule = make_schedule(count_steps_of(self.samples, engine.local), engine.lanes)
+        steps = steps_of(jobs, self.samples, engine.algorithm, engine.local)
+        self.schedule = make_schedule(steps, engine.lanes)
         block = engine.data.samples(self.clients, "train")
         self.columns = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in block.columns.items()}
         rows, mask = batch_table(
-            self.schedule, self.clients, self.samples, block.offsets[:-1], engine.local, engine.seed, jobs[0].round
+            self.schedule,
+            self.clients,
+            self.samples,
+            block.offsets[:-1],
+            engine.local.batch_size,
+            engine.seed,
+            jobs[0].round,
         )
         self.rows, self.mask = torch.from_numpy(rows), torch.from_numpy(mask)
         self.batch_sizes = self.mask.sum(-1)
@@ -83,7 +93,7 @@ class LaneTraining:
         schedule = self.schedule
         idle = np.flatnonzero(schedule.steps == 0)
         if len(idle):
-            self.finished.append((idle, self._fresh_params(len(idle)), torch.full((len(idle),), torch.nan)))
+            self.finished.append((idle, self._start_params(idle), torch.full((len(idle),), torch.nan)))
         starting = _clients_at(schedule.start, schedule)
         ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
         active = schedule.active_lanes()
@@ -101,29 +111,34 @@ class LaneTraining:
         if waiting:
             yield self._flush()
 
-    def _fresh_params(self, lanes: int) -> Tensors:
-        return {name: p.expand(lanes, *p.shape).clone() for name, p in self.broadcast["params"].items()}
+    def _memories(self, clients: IntArray) -> Groups:
+        rows = torch.from_numpy(clients)
+        return map_groups(lambda t: t[rows], self.memory)
+
+    def _start_params(self, clients: IntArray) -> Tensors:
+        return self.engine.start_params(self.broadcast, self._memories(clients), len(clients))
 
     def _start(self, clients: IntArray, first: bool) -> None:
         """Puts clients into their lanes."""
         if first:
             by_lane = clients[np.argsort(self.schedule.lane[clients])]
-            self.params = self._fresh_params(len(by_lane))
+            self.params = self._start_params(by_lane)
             self.state = optimizer_init(self.engine.local, self.params)
             dtype = next(iter(self.params.values())).dtype
             self.numbers, self.loss_sums = torch.ones(len(by_lane), dtype=dtype), torch.zeros(len(by_lane), dtype=dtype)
-            self.lane_memory = map_groups(lambda t: t[torch.from_numpy(by_lane)], self.memory)
+            self.lane_memory = self._memories(by_lane)
         elif len(clients):
-            lanes, positions = torch.from_numpy(self.schedule.lane[clients]), torch.from_numpy(clients)
-            for name, p in self.params.items():
-                p[lanes] = self.broadcast["params"][name]
+            lanes = torch.from_numpy(self.schedule.lane[clients])
+            memory = self._memories(clients)
+            for name, p in self._start_params(clients).items():
+                self.params[name][lanes] = p
             for group in self.state.values():
                 for t in group.values():
                     t[lanes] = 0
             self.numbers[lanes], self.loss_sums[lanes] = 1, 0
             for name, group in self.lane_memory.items():
                 for key, t in group.items():
-                    t[lanes] = self.memory[name][key][positions]
+                    t[lanes] = memory[name][key]
 
     def _narrow(self, active: int) -> None:
         """Drops lanes that are done."""
@@ -160,15 +175,13 @@ class LaneTraining:
     def _flush(self) -> JobResults:
         """The results of the clients that have finished since the last time."""
         clients = np.concatenate([clients for clients, _, _ in self.finished])
-        params = {
-            name: torch.cat([params[name] for _, params, _ in self.finished]) for name in self.broadcast["params"]
-        }
+        names = list(self.finished[0][1])
+        params = {name: torch.cat([params[name] for _, params, _ in self.finished]) for name in names}
         loss_sums = torch.cat([sums.double() for _, _, sums in self.finished]).numpy()
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        memory = map_groups(lambda t: t[torch.from_numpy(clients)], self.memory)
-        update, new_memory = self.engine.updates(params, self.broadcast, memory, work)
+        update, new_memory = self.engine.updates(params, self.broadcast, self._memories(clients), work)
         losses = loss_sums / np.maximum(work.processed_samples, 1)
         return JobResults(self.clients[clients], update, new_memory, work, losses)
 

@@ -14,7 +14,7 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.tensors import Groups, map_groups
@@ -85,12 +85,13 @@ class ReferenceEngine:
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.client]), "train").columns
         samples = len(next(iter(columns.values())))
-        indices = batch_indices(samples, self.local, self.seed, job.round, job.client)
+        steps = int(steps_of([job], np.array([samples]), self.algorithm, self.local)[0])
+        indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
         pick = ({name: torch.from_numpy(values[rows]) for name, values in columns.items()} for rows in indices)
         return samples, [self.task.batch(batch) for batch in pick]
 
     def _train(self, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
-        params = broadcast["params"]
+        params = self.algorithm.local_start(broadcast, memory)
         optimizer_state = optimizer_init(self.local, params)
         losses = []
         for number, batch in enumerate(batches, start=1):

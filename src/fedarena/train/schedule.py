@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from fedarena import streams
 from fedarena.train.batches import IntArray
-from fedarena.train.optimizers import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -60,20 +59,12 @@ def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     return Schedule(lanes, steps, lane, start, lengths[by_length])
 
 
-def count_steps_of(samples: IntArray, local: LocalTraining) -> IntArray:
-    """`count_steps` for many clients."""
-    if local.steps is not None:
-        return np.where(samples > 0, local.steps, 0)
-    assert local.epochs is not None
-    return local.epochs * -(-samples // local.batch_size)
-
-
 def batch_table(
     schedule: Schedule,
     clients: IntArray,
     samples: IntArray,
     first_row: IntArray,
-    local: LocalTraining,
+    batch_size: int,
     seed: int,
     round: int,
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -81,9 +72,9 @@ def batch_table(
 
     `first_row` is where a client's samples begin. The order of samples is that of `batches.batch_indices`.
     """
-    shape = (schedule.length, schedule.lanes, local.batch_size)
+    shape = (schedule.length, schedule.lanes, batch_size)
     rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
-    steps_per_epoch = -(-samples // local.batch_size)
+    steps_per_epoch = -(-samples // batch_size)
     epoch = 0
     unfinished = np.flatnonzero(schedule.steps)
     while len(unfinished):
@@ -92,10 +83,10 @@ def batch_table(
         place = np.arange(len(owner)) - np.repeat(begins, samples[unfinished])  # 0, 1, … within each client
         keys = streams.bits(seed, "batches", round, clients[owner], epoch, place)
         shuffled = place[np.lexsort((keys, owner))]  # sample that comes at this place of its client's epoch
-        step = epoch * steps_per_epoch[owner] + place // local.batch_size
+        step = epoch * steps_per_epoch[owner] + place // batch_size
         counts = step < schedule.steps[owner]
         owner, place, shuffled, step = owner[counts], place[counts], shuffled[counts], step[counts]
-        where = (schedule.start[owner] + step, schedule.lane[owner], place % local.batch_size)
+        where = (schedule.start[owner] + step, schedule.lane[owner], place % batch_size)
         rows[where] = first_row[owner] + shuffled
         mask[where] = True
         epoch += 1
