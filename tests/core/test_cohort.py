@@ -28,6 +28,8 @@ FAMILIES = {
     "leaf_cnn": (IMAGES, {"hidden": 5}),
     "char_mlp": (TEXT, {"context": 3, "embedding": 4, "hidden": 6}),
     "lstm": (TEXT, {"embedding": 3, "hidden": 4}),
+    "resnet18": (IMAGES, {"width": 4}),
+    "transformer": (TEXT, {"layers": 2, "heads": 2, "width": 6}),
 }
 LOCALS = {
     "epochs": LocalTraining(epochs=2, batch_size=8, lr=0.1),

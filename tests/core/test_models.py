@@ -9,6 +9,7 @@ from torch import nn
 from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.models.characters import LSTMLayer
+from fedarena.models.transformer import CausalAttention
 
 TEXT = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
 DIGITS = DataSpec("classification", 10, (1, 8, 8))
@@ -23,7 +24,8 @@ def parameters(module: nn.Module) -> int:
 @pytest.mark.parametrize("name", MODELS.names())
 @pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
-    if (name in ("char_mlp", "lstm")) != (spec.kind == "next_token") or ("cnn" in name and not spec.is_image):
+    for_text, for_images = name in ("char_mlp", "lstm", "transformer"), "cnn" in name or "resnet" in name
+    if for_text != (spec.kind == "next_token") or (for_images and not spec.is_image):
         with pytest.raises(BadInputError, match=f"'{name}' needs .* try model={default_model(spec)}"):
             build_model(name, spec, {}, seed=0)
         return
@@ -58,9 +60,18 @@ def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
         ("lstm", TEXT, {"layers": 0}, "model.layers must be at least 1, not 0"),
         ("lstm", TEXT, {"embedding": -1}, "model.embedding must be at least 1, not -1"),
         ("lstm", TEXT, {"hidden": 0}, "model.hidden must be at least 1, not 0"),
+        ("resnet18", DIGITS, {"width": 0}, "model.width must be at least 1, not 0"),
+        ("resnet18", DIGITS, {"groups": 0}, "model.groups must be at least 1, not 0"),
+        ("resnet18", DIGITS, {"width": 5}, "model.width must be a multiple of model.groups, but 5 is not one of 2"),
+        ("transformer", TEXT, {"layers": 0}, "model.layers must be at least 1, not 0"),
+        ("transformer", TEXT, {"heads": 3}, "model.width must be a multiple of model.heads, but 128 is not one of 3"),
+        ("transformer", TEXT, {"dropout": 1.0}, "model.dropout must be at least 0 and below 1, not 1"),
+        ("transformer", TEXT, {"dropout": -0.1}, "model.dropout must be at least 0 and below 1, not -0.1"),
     ],
 )
-def test_options_below_one_are_refused(name: str, spec: DataSpec, options: dict[str, Any], complaint: str) -> None:
+def test_options_that_make_no_model_are_refused(
+    name: str, spec: DataSpec, options: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(BadInputError) as refusal:
         build_model(name, spec, options, seed=0)
     assert str(refusal.value) == complaint
@@ -101,7 +112,37 @@ def test_our_lstm_layer_equals_torchs() -> None:
     torch.testing.assert_close(ours(x), theirs(x)[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["char_mlp", "lstm"])
+def test_resnet18_is_the_one_that_is_usual_for_cifar() -> None:
+    cifar = DataSpec("classification", 10, (3, 32, 32))
+    model = build_model("resnet18", cifar, {}, seed=0)
+    assert parameters(model) == 11_173_962
+    shapes = []
+    for layer in model:
+        layer.register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape[1:])))
+    model(torch.zeros(2, 3, 32, 32))
+    stages = [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+    assert shapes == [(64, 32, 32)] * 3 + [shape for shape in stages for _ in range(2)] + [(512,), (10,)]
+
+
+def test_our_attention_equals_torchs() -> None:
+    ours, theirs = CausalAttention(12, 3).double(), nn.MultiheadAttention(12, 3, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([p.weight for p in (ours.queries, ours.keys, ours.values)]))
+        theirs.in_proj_bias.copy_(torch.cat([p.bias for p in (ours.queries, ours.keys, ours.values)]))
+        theirs.out_proj.load_state_dict(ours.output.state_dict())
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    future = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    torch.testing.assert_close(ours(x), theirs(x, x, x, attn_mask=future)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_dropout_of_the_transformer_is_where_it_says(dropout: float) -> None:
+    model = build_model("transformer", TEXT, {"layers": 3, "dropout": dropout}, seed=0)
+    shares = [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)]
+    assert shares == ([dropout] * (1 + 2 * 3) if dropout else [])
+
+
+@pytest.mark.parametrize("name", ["char_mlp", "lstm", "transformer"])
 def test_character_models_do_not_see_the_future(name: str) -> None:
     model = build_model(name, TEXT, {}, seed=0)
     tokens = torch.randint(2, 98, (2, 20))

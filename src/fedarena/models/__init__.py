@@ -1,6 +1,6 @@
 """Models and the tasks they are trained for."""
 
-from fedarena.models import characters, cnn, linear, mlp  # noqa: F401  (importing registers the models)
+from fedarena.models import characters, cnn, linear, mlp, resnet, transformer  # noqa: F401  (importing registers the models)
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
