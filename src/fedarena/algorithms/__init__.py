@@ -8,6 +8,7 @@ from fedarena.algorithms.feddyn import FedDyn
 from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedyogi import FedYogi
+from fedarena.algorithms.minibatch_sgd import MinibatchSGD
 from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.algorithms.scaffold import Scaffold
@@ -22,6 +23,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "FedYogi",
+    "MinibatchSGD",
     "QFedAvg",
     "Scaffold",
 ]
