@@ -26,9 +26,9 @@ class FedNova(Algorithm):
         check_positive(server_lr=server_lr)
         self.server_lr = server_lr
 
-    def prepare(self, population: int, local: LocalTraining) -> None:
+    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
         """Needs a local optimizer whose steps can be counted."""
-        super().prepare(population, local)
+        super().prepare(population, local, rounds)
         if local.optimizer != "sgd":
             raise BadInputError(f"fednova is defined for local.optimizer=sgd, not for {local.optimizer}")
 

@@ -30,9 +30,9 @@ class MinibatchSGD(Algorithm):
             raise BadInputError(f"algorithm.fraction must be above 0 and at most 1, not {fraction}")
         self.fraction = fraction
 
-    def prepare(self, population: int, local: LocalTraining) -> None:
+    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
         """Needs plain gradients: there is no local training that momentum or decay could belong to."""
-        super().prepare(population, local)
+        super().prepare(population, local, rounds)
         if local.optimizer != "sgd" or local.momentum or local.weight_decay:
             raise BadInputError(
                 "minibatch_sgd takes a single step along the gradient, "

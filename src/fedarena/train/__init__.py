@@ -5,6 +5,7 @@ from fedarena.train.cohort import CohortEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
 from fedarena.train.flops import count_training_flops
 from fedarena.train.optimizers import LocalTraining
+from fedarena.train.personal import personal_notes
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.tensors import (
     Groups,
@@ -12,6 +13,7 @@ from fedarena.train.tensors import (
     finite_rows,
     flatten_groups,
     map_groups,
+    stack_groups,
     take_row,
     unflatten_groups,
 )
@@ -34,6 +36,8 @@ __all__ = [
     "finite_rows",
     "flatten_groups",
     "map_groups",
+    "personal_notes",
+    "stack_groups",
     "take_row",
     "unflatten_groups",
 ]

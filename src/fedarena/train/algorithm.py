@@ -35,12 +35,18 @@ class Algorithm:
     """
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
+    fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
     local: LocalTraining  # how they train
+    rounds: int  # of the run
 
-    def prepare(self, population: int, local: LocalTraining) -> None:
-        """Told once, before the run: how many clients there are and how they train."""
-        self.population, self.local = population, local
+    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+        """Told once, before the run: how many clients there are, how they train, and how many rounds there will be."""
+        self.population, self.local, self.rounds = population, local, rounds
+
+    def notes(self, params: Tensors) -> list[str]:
+        """What the user should know about this method with a model of these parameters."""
+        return []
 
     def server_init(self, params: Tensors) -> Groups:
         """The server's state before the first round."""
@@ -49,6 +55,10 @@ class Algorithm:
     def broadcast(self, state: Groups) -> Groups:
         """What every invited client downloads; ``"params"`` is where local training starts."""
         return {"params": state["params"]}
+
+    def download(self, broadcast: Groups) -> Groups:
+        """The part of the broadcast that is sent and counted; all but what clients have from the beginning."""
+        return broadcast
 
     def memory_init(self, broadcast: Groups) -> Groups:
         """What a client keeps between its rounds, made when it takes part for the first time."""
@@ -87,6 +97,15 @@ class Algorithm:
         """
         params, update = state["params"], mean_update["params"]
         return {**state, "params": {name: params[name] + update[name] for name in params}}
+
+    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+        """A client's own model, or several of which it uses the one that does best on its validation samples."""
+        return [broadcast["params"]]
+
+    @property
+    def personalizes(self) -> bool:
+        """Whether clients have models of their own, which are evaluated beside the global one."""
+        return self.fine_tuning is not None or type(self).personal_models is not Algorithm.personal_models
 
     def train(self, client: int, model: nn.Module, data: list[Tensors]) -> None:
         """For research that fits no other hook: train `model` in place, freely, on this client's batches.

@@ -23,6 +23,7 @@ from fedarena.train.execution import StepRunner, available_cores, in_order
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.tensors import Groups, map_groups
 
@@ -70,6 +71,13 @@ class CohortEngine:
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, threads=threads, dtype=dtype)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        self._dtype = dtype
+        self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
+
+    def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
+        """An engine of the same kind for another algorithm, way of training, and data."""
+        options = {"lanes": self.lanes, "workers": self.workers, "threads": self.threads}
+        return CohortEngine(self.task, algorithm, local, data, seed, **options, dtype=self._dtype)
 
     def place(self, groups: Groups) -> Groups:
         """The groups as they are."""
@@ -113,6 +121,13 @@ class CohortEngine:
         torch.set_num_threads(self.threads)
         self.task.module.eval()
         return evaluate_clients(self.task, params, self.data, clients, part, workers=self.workers)
+
+    def evaluate_personal(
+        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+    ) -> ClientScores:
+        """Scores every one of these clients with its own model."""
+        torch.set_num_threads(self.threads)
+        return self._personal.evaluate(broadcast, memories, clients, part, round)
 
     def _find_obstacle(self) -> str | None:
         """Why this model or algorithm cannot train many clients at once, found out by trying."""

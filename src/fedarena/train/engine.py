@@ -100,5 +100,10 @@ class Engine(Protocol):
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients, each of which has at least one sample."""
 
+    def evaluate_personal(
+        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+    ) -> ClientScores:
+        """Scores every one of these clients with its own model, for an algorithm that `personalizes`."""
+
 
 ENGINES: Registry[Callable[..., Engine]] = Registry("engine")

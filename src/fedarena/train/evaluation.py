@@ -19,6 +19,14 @@ from fedarena.train.execution import in_order
 Array = npt.NDArray[Any]
 
 
+class OwnTask(threading.local):
+    """A copy of a task for every thread: a module that is being called with other parameters serves one only."""
+
+    def __init__(self, task: Task):
+        self.task = copy.copy(task)
+        self.task.module = copy.deepcopy(task.module).eval()
+
+
 def evaluate_clients(
     task: Task,
     params: Tensors,
@@ -30,12 +38,9 @@ def evaluate_clients(
 ) -> ClientScores:
     """Per-client sums of every metric; memory is bounded by a few batches per worker, however many clients."""
     samples = data.counts(clients, part)
-    own = threading.local()
+    own = OwnTask(task)
 
     def measure_block(block: tuple[int, int]) -> dict[str, Array]:
-        if not hasattr(own, "task"):  # a module that is being called with other parameters serves one thread only
-            own.task = copy.copy(task)
-            own.task.module = copy.deepcopy(task.module)
         return _measure(own.task, params, data.samples(clients[slice(*block)], part).columns, batch_size)
 
     counts = np.zeros(len(clients), dtype=np.int64)

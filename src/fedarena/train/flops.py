@@ -6,15 +6,21 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedarena.models import Task
+from fedarena.train.algorithm import Algorithm
 
 
-def count_training_flops(task: Task) -> float:
-    """Operations of the loss and its gradient for one sample, as torch's FlopCounterMode counts them.
+def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> float:
+    """Operations of what a client minimizes and its gradient for one sample, as torch's FlopCounterMode counts them.
 
     It counts matrix products and convolutions (a multiplication and an addition are two), not elementwise operations.
     """
     batch = task.batch(task.example(1))
-    leaves = {name: p.detach().requires_grad_() for name, p in task.module.named_parameters()}
+    algorithm = algorithm or Algorithm()
+    broadcast = algorithm.broadcast(algorithm.server_init(dict(task.module.named_parameters())))
+    memory = algorithm.memory_init(broadcast)
+    start = algorithm.local_start(broadcast, memory)
+    leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
     with FlopCounterMode(display=False) as counter:
-        torch.autograd.grad(task.loss(leaves, batch), list(leaves.values()), materialize_grads=True)
+        loss = algorithm.local_loss(task, leaves, batch, broadcast, memory)
+        torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return float(counter.get_total_flops())

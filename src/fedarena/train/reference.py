@@ -17,6 +17,7 @@ from fedarena.train.batches import batch_indices
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.tensors import Groups, map_groups
 
 
@@ -41,7 +42,13 @@ class ReferenceEngine:
         self.threads = threads  # part of the configuration, because sums over several threads round differently
         self.notes: list[str] = []
         self.plan: dict[str, Any] = {}
+        self._dtype = dtype
         task.module.to(getattr(torch, dtype))
+        self._personal = PersonalEvaluation(self)
+
+    def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> ReferenceEngine:
+        """An engine of the same kind for another algorithm, way of training, and data."""
+        return ReferenceEngine(self.task, algorithm, local, data, seed, threads=self.threads, dtype=self._dtype)
 
     def place(self, groups: Groups) -> Groups:
         """The groups as they are."""
@@ -118,6 +125,13 @@ class ReferenceEngine:
         torch.set_num_threads(self.threads)
         self.task.module.eval()
         return evaluate_clients(self.task, params, self.data, clients, part)
+
+    def evaluate_personal(
+        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+    ) -> ClientScores:
+        """Scores every one of these clients with its own model."""
+        torch.set_num_threads(self.threads)
+        return self._personal.evaluate(broadcast, memories, clients, part, round)
 
 
 def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:

@@ -6,7 +6,7 @@ the group says what the tensors are for, the name which parameter they belong to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,14 @@ def count_bytes(groups: Groups) -> int:
 def map_groups(function: Callable[[Tensor], Tensor], groups: Groups) -> Groups:
     """The same groups with `function` applied to every tensor."""
     return {group: {name: function(t) for name, t in tensors.items()} for group, tensors in groups.items()}
+
+
+def stack_groups(each: Sequence[Groups]) -> Groups:
+    """Groups of the same names as rows of one."""
+    return {
+        group: {name: torch.stack([groups[group][name] for groups in each]) for name in tensors}
+        for group, tensors in each[0].items()
+    }
 
 
 def take_row(groups: Groups, row: int) -> Groups:
