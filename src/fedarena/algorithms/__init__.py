@@ -1,29 +1,39 @@
 """Federated algorithms, one per file."""
 
+from fedarena.algorithms.ditto import Ditto
 from fedarena.algorithms.fedadagrad import FedAdagrad
 from fedarena.algorithms.fedadam import FedAdam
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
+from fedarena.algorithms.fedbn import FedBN
 from fedarena.algorithms.feddyn import FedDyn
 from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedyogi import FedYogi
+from fedarena.algorithms.local_only import LocalOnly
 from fedarena.algorithms.minibatch_sgd import MinibatchSGD
+from fedarena.algorithms.mocha import Mocha
 from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.algorithms.reptile import Reptile
 from fedarena.algorithms.scaffold import Scaffold
 
 __all__ = [
     "ALGORITHMS",
+    "Ditto",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedDyn",
     "FedNova",
     "FedProx",
     "FedYogi",
+    "LocalOnly",
     "MinibatchSGD",
+    "Mocha",
     "QFedAvg",
+    "Reptile",
     "Scaffold",
 ]

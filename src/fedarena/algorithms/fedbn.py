@@ -1,0 +1,97 @@
+"""FedBN. Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021.
+
+FedAvg, except that the normalization layers never leave the clients: each keeps its own, and only the other layers are
+sent and averaged. Here any layers may stay, by the names of their parameters; with the last one this is FedPer
+(Arivazhagan et al., "Federated Learning with Personalization Layers", 2019). Unlike the paper's BatchNorm, the
+normalization of our models (GroupNorm, LayerNorm) has parameters but no running statistics.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from fedarena.algorithms.fedavg import FedAvg
+from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.errors import BadInputError
+from fedarena.models import Tensors
+from fedarena.train import Groups, Work
+
+
+@ALGORITHMS.register("fedbn")
+class FedBN(FedAvg):
+    """Layers that stay on the clients: `local_layers`, patterns of parameter names such as ``["12.*"]``.
+
+    By default they are the normalization layers; in a model that has none, the last layer.
+    """
+
+    def __init__(self, *, local_layers: list[str] | None = None, server_lr: float = 1.0):
+        super().__init__(server_lr=server_lr)
+        self.local_layers = local_layers
+
+    def notes(self, params: Tensors) -> list[str]:
+        """Says so when the model has nothing that FedBN is named after."""
+        if self.local_layers is not None or _normalization(params):
+            return []
+        return [
+            "The model has no normalization layers, so with fedbn its last layer stays on the clients "
+            f"({', '.join(_last_layer(params))}); algorithm.local_layers names others"
+        ]
+
+    def server_init(self, params: Tensors) -> Groups:
+        """All parameters; those of local layers never change here."""
+        for pattern in self.local_layers or ():
+            if not any(fnmatchcase(name, pattern) for name in params):
+                raise BadInputError(
+                    f"algorithm.local_layers: no parameter of the model matches {pattern!r}; it has {', '.join(params)}"
+                )
+        return super().server_init(params)
+
+    def download(self, broadcast: Groups) -> Groups:
+        """The shared layers; what local ones start from came with the model."""
+        local = self._local(broadcast["params"])
+        return {"params": {name: p for name, p in broadcast["params"].items() if name not in local}}
+
+    def memory_init(self, broadcast: Groups) -> Groups:
+        """A client's own layers."""
+        local = self._local(broadcast["params"])
+        return {"local": {name: broadcast["params"][name] for name in local}} if local else {}
+
+    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+        """The shared layers of the server and the client's own."""
+        return broadcast["params"] | memory.get("local", {})
+
+    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+        """The change of the shared layers; the others stay."""
+        local = memory.get("local", {})
+        change = {name: p - broadcast["params"][name] for name, p in params.items() if name not in local}
+        return {"params": change}, {"local": {name: params[name] for name in local}} if local else {}
+
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        """Federated averaging of the shared layers."""
+        update = mean_update.get("params", {})
+        params = state["params"]
+        return {"params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
+
+    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+        """The shared layers and the client's own."""
+        return [self.local_start(broadcast, memory)]
+
+    def _local(self, params: Tensors) -> list[str]:
+        if self.local_layers is None:
+            return _normalization(params) or _last_layer(params)
+        return [name for name in params if any(fnmatchcase(name, pattern) for pattern in self.local_layers)]
+
+
+def _normalization(params: Tensors) -> list[str]:
+    """Parameters of layers whose weight is a vector, which only normalization layers have."""
+    layers = {_layer(name) for name, p in params.items() if name.endswith("weight") and p.ndim == 1}
+    return [name for name in params if _layer(name) in layers]
+
+
+def _last_layer(params: Tensors) -> list[str]:
+    last = _layer(next(reversed(params)))
+    return [name for name in params if _layer(name) == last]
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]

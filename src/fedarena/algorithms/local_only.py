@@ -1,0 +1,76 @@
+"""Local models, nothing shared: what federated learning has to beat. LEAF (Caldas et al., 2018) calls it so, Table 2.
+
+Every client trains models of its own from the same start, one for each learning rate, and uses the one that does best
+on its validation samples (on its training samples where it has none). In a round the cohort's models train on; nobody
+sends or receives anything.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedarena.algorithms.checks import check_positive
+from fedarena.algorithms.registry import ALGORITHMS
+from fedarena.errors import BadInputError
+from fedarena.models import Task, Tensors
+from fedarena.train import Algorithm, Groups, LocalTraining, Work, flatten_groups, unflatten_groups
+
+
+@ALGORITHMS.register("local_only")
+class LocalOnly(Algorithm):
+    """Every client for itself; `learning_rates` are tried side by side, in place of `local.lr`."""
+
+    def __init__(self, *, learning_rates: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0001)):
+        for rate in learning_rates:
+            check_positive(learning_rates=rate)
+        # the name of a model is its rate
+        self.learning_rates = {f"{rate:g}": rate for rate in learning_rates}
+        if not learning_rates or len(self.learning_rates) < len(learning_rates):
+            raise BadInputError(f"algorithm.learning_rates must be different numbers, not {list(learning_rates)}")
+
+    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+        """Needs a local optimizer whose steps are proportional to the gradient."""
+        super().prepare(population, local, rounds)
+        if local.optimizer != "sgd":
+            raise BadInputError(f"local_only is defined for local.optimizer=sgd, not for {local.optimizer}")
+
+    def download(self, broadcast: Groups) -> Groups:
+        """Nothing: what clients start from came with the model."""
+        return {}
+
+    def memory_init(self, broadcast: Groups) -> Groups:
+        """A model for each learning rate."""
+        return dict.fromkeys(self.learning_rates, broadcast["params"])
+
+    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+        """All models."""
+        return flatten_groups(memory)
+
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+        """The least loss of all models, with the gradients of each; a model may diverge without harm to the others."""
+        losses = torch.stack([task.loss(model, batch) for model in unflatten_groups(params).values()])
+        finite = torch.isfinite(losses)
+        least = torch.where(finite, losses, torch.inf).detach().min()
+        return least + torch.where(finite, losses - losses.detach(), 0).sum()
+
+    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+        """Scales steps (also those of weight decay) from `local.lr` to each model's learning rate."""
+        decay = self.local.weight_decay
+        scaled: Tensors = {}
+        for name, g in grad.items():
+            scale = self.learning_rates[name.partition("/")[0]] / self.local.lr
+            scaled[name] = scale * g + (scale - 1) * decay * params[name] if decay else scale * g
+        return scaled
+
+    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+        """Nothing is uploaded, all models stay."""
+        return {}, unflatten_groups(params)
+
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        """There is nothing to do."""
+        return state
+
+    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+        """The models of all learning rates."""
+        return list(memory.values())
