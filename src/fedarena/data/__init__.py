@@ -1,6 +1,7 @@
 """Federations: datasets split into clients, where they come from, how they are stored and described."""
 
 from fedarena.data import partitioners, sources  # noqa: F401 - importing them fills the registries
+from fedarena.data.pooled import PooledFederation
 from fedarena.data.registry import FEDERATIONS, PARTITIONERS, cached_source, load_federation
 from fedarena.data.schema import ColumnSpec, SourceSpec, TaskSpec
 from fedarena.data.statistics import FederationStatistics, describe
@@ -15,6 +16,7 @@ __all__ = [
     "Federation",
     "FederationStatistics",
     "FederationWriter",
+    "PooledFederation",
     "SourceSpec",
     "TaskSpec",
     "cached_source",

@@ -154,6 +154,15 @@ class Federation:
         names = self.manifest.columns if columns is None else columns
         return ClientSamples({name: self._samples.take(name, sample_rows) for name in names}, offsets)
 
+    def samples_at(
+        self, clients: Sequence[int] | IntArray, positions: IntArray, part: Part | Literal["all"] = "all"
+    ) -> dict[str, AnyArray]:
+        """Single samples: of each client, which may occur often, the one at its position (from 0) in the part."""
+        starts, counts = self._locate(clients, part)
+        if ((positions < 0) | (positions >= counts)).any():
+            raise BadInputError(f"A sample was asked for that a client of {self.name} does not have.")
+        return {name: self._samples.take(name, starts + positions) for name in self.manifest.columns}
+
     def client_ids(self, clients: Sequence[int] | IntArray) -> list[str]:
         """The ids the clients have in the original data."""
         return self._clients.take_strings("id", self._client_rows(clients))
