@@ -36,7 +36,7 @@ def test_every_shuffle_is_a_permutation(size: int, seed: int, shuffle: int) -> N
     np.testing.assert_array_equal(shuffled_places(some, size, seed), places[some - positions[0]])
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 9, 17, 70])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 9, 17])
 def test_every_place_is_equally_likely(size: int) -> None:
     shuffles = 6000
     places = shuffled_places(np.arange(size * shuffles), size, seed=4).reshape(shuffles, size)
