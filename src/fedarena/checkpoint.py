@@ -17,15 +17,15 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedarena.errors import DamagedFileError
-from fedarena.metrics import summary_names
+from fedarena.metrics import PERSONAL, summary_names
 from fedarena.simulate import Snapshot
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
 TABLES = ("rounds", "clients", "timings")
 
 
-def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
-    """Columns of the tables of a run whose task has these metrics."""
+def table_schemas(metrics: Sequence[str], personal: bool = False) -> dict[str, pa.Schema]:
+    """Columns of the tables of a run whose task has these metrics; `personal` if clients have models of their own."""
     rounds = [
         ("round", pa.int32()),
         ("clients", pa.int64()),
@@ -39,7 +39,16 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("eval_samples", pa.int64()),
         *((name, pa.float64()) for metric in metrics for name in summary_names(metric)),
     ]
-    clients = [("round", pa.int32()), ("client", pa.string()), ("samples", pa.int64())]
+    clients = [
+        ("round", pa.int32()),
+        ("client", pa.string()),
+        ("samples", pa.int64()),
+        *((metric, pa.float64()) for metric in metrics),
+    ]
+    if personal:
+        rounds += [(f"{PERSONAL}clients", pa.int64()), (f"{PERSONAL}samples", pa.int64())]
+        rounds += [(name, pa.float64()) for metric in metrics for name in summary_names(PERSONAL + metric)]
+        clients += [(f"{PERSONAL}samples", pa.int64()), *((PERSONAL + metric, pa.float64()) for metric in metrics)]
     # Times are kept apart: everything else is the same in every repetition of a run.
     timings = [
         ("round", pa.int32()),
@@ -49,7 +58,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
     ]
     return {
         "rounds": pa.schema(rounds),
-        "clients": pa.schema([*clients, *((metric, pa.float64()) for metric in metrics)]),
+        "clients": pa.schema(clients),
         "timings": pa.schema(timings),
     }
 

@@ -86,6 +86,8 @@ class ProgressBars(Observer):
         """Moves the bar on."""
         round, accuracy = outcome.snapshot.round, outcome.row.get("accuracy")
         score = None if accuracy is None else f"accuracy {accuracy:.4f}"
+        if (personal := outcome.row.get("personal_accuracy")) is not None:
+            score = f"{score}, personal {personal:.4f}"
         if self._live and self._task is not None:
             fields = {} if score is None else {"score": score}
             self._progress.update(self._task, completed=round, **fields)  # type: ignore[arg-type]

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from fedarena.data.statistics import FederationStatistics
 from fedarena.registry import Registry
-from fedarena.report import FINAL_COLUMNS, final_table
+from fedarena.report import columns_for, final_table
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *("accuracy", "status", "by client", "worst decile", "loss", "time", "traffic", "compute"),
-    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
+    *("accuracy", "status", "personal", "by client", "worst decile", "loss", "time", "traffic", "compute"),
+    *("personal by client", "personal worst decile", "p10", "p90", "vs baseline", "seeds", "clients/s"),
 )
 _SHORTEST_LABEL = 8
 
@@ -26,7 +26,8 @@ _SHORTEST_LABEL = 8
 def scores_table(results: Sequence[RunData], width: int) -> Table:
     """The final scores, one method per row, with as many columns as fit into `width` characters."""
     rows = final_table(results)
-    cells = {column.title: [column.text(row) for row in rows] for column in FINAL_COLUMNS}
+    known = columns_for(rows)
+    cells = {column.title: [column.text(row) for row in rows] for column in known}
     widths = {title: max(map(len, [title, *texts])) + 3 for title, texts in cells.items()}
     all_finished = all(row.status == "finished" for row in rows)
     needed = {"accuracy"} if all_finished else {"accuracy", "status"}
@@ -35,13 +36,13 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
     room = width - 4 - max(map(len, labels))
     shown = set()
     for title in _BY_IMPORTANCE:
-        if title == "status" and all_finished:
+        if title not in cells or (title == "status" and all_finished):
             continue
         room -= widths[title]
         if room < 0 and title not in needed:
             break
         shown.add(title)
-    columns = [column for column in FINAL_COLUMNS if column.title in shown]
+    columns = [column for column in known if column.title in shown]
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method", style="bold", no_wrap=True)
     for column in columns:

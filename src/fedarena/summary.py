@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.config import RunConfig
-from fedarena.metrics import summary_names
+from fedarena.metrics import PERSONAL, summary_names
 
 PRIMARY_METRIC = "accuracy"
 METRICS = ("loss", PRIMARY_METRIC)
@@ -26,6 +26,7 @@ def summarize(
         "eval_clients",
         "eval_samples",
         *(n for metric in METRICS for n in summary_names(metric)),
+        *(n for n in rounds.column_names if n.startswith(PERSONAL)),
     ]
     train_seconds = _total(timings, "train_seconds")
     clients = _total(rounds, "clients")

@@ -47,15 +47,19 @@ def build_run(
     baseline: dict[str, Any] | None = BASELINE,
     final_metrics: dict[str, float] | None = None,
     config: dict[str, Any] | None = None,
+    personal: float | None = None,
 ) -> RunData:
-    """One run; `final_metrics` overwrites columns of its last evaluated round."""
+    """One run; `final_metrics` overwrites columns of its last evaluated round.
+
+    With `personal`, clients have models of their own, whose accuracy is that much higher.
+    """
     algorithm = algorithm or (label if label in QUALITY else "fedavg")
     ceiling, pace = QUALITY[algorithm]
     random = np.random.default_rng([seed, sum(map(ord, label))])
     samples = np.random.default_rng(7).lognormal(4.0, 1.2, clients).astype(np.int64) + 2
     skill = random.normal(0, 0.05, clients) - 0.05 / np.sqrt(samples / 20)
     done = rounds if stop_after is None else stop_after
-    schemas = table_schemas(METRICS)
+    schemas = table_schemas(METRICS, personal is not None)
     round_rows, timing_rows, client_tables = [], [], [schemas["clients"].empty_table()]
     for number in range(done + 1):
         trained = 0 if number == 0 else 20
@@ -83,6 +87,13 @@ def build_run(
                 "loss": loss,
                 "accuracy": accuracy,
             }
+            if personal is not None:
+                own = np.clip(accuracy + personal * progress, 0, 1)
+                row |= {"personal_clients": clients, "personal_samples": int(samples.sum())}
+                row |= summarize("personal_accuracy", own, samples, True) | summarize(
+                    "personal_loss", 0.5 * loss, samples, False
+                )
+                columns |= {"personal_samples": samples, "personal_loss": 0.5 * loss, "personal_accuracy": own}
             client_tables.append(pa.table(columns, schema=schemas["clients"]))
         round_rows.append(row)
         seconds = 0.5 + 0.1 * random.random()

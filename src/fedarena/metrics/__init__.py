@@ -1,5 +1,5 @@
 """Statistical and systems metrics."""
 
-from fedarena.metrics.clients import summarize_clients, summary_names
+from fedarena.metrics.clients import PERSONAL, summarize_clients, summary_names
 
-__all__ = ["summarize_clients", "summary_names"]
+__all__ = ["PERSONAL", "summarize_clients", "summary_names"]

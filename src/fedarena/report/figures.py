@@ -46,6 +46,13 @@ def accuracy_figure(runs: Sequence[RunData]) -> go.Figure:
     return figure
 
 
+def personal_accuracy_figure(runs: Sequence[RunData]) -> go.Figure | None:
+    """Accuracy over rounds of clients with their own models, drawn like that of the global model; None without any."""
+    if not any("personal_accuracy" in run.rounds.column_names for run in runs):
+        return None
+    return _over_rounds(runs, "personal_accuracy", "Personal accuracy over rounds")
+
+
 def loss_figure(runs: Sequence[RunData]) -> go.Figure:
     """Loss over rounds, drawn like the accuracy; the axis ends at twice the initial loss."""
     figure = _over_rounds(runs, "loss", "Loss over rounds")
@@ -154,9 +161,10 @@ def speed_figure(runs: Sequence[RunData]) -> go.Figure:
 
 
 def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
-    figure = empty_figure(title, "round", metric)
+    figure = empty_figure(title, "round", metric.replace("_", " "))
+    look = styles(methods_of(runs))  # of all, so that a method looks the same in every figure
+    runs = [run for run in runs if metric in run.rounds.column_names]
     methods = methods_of(runs)
-    look = styles(methods)
     points = _points_per_line(len(runs) + 3 * len(methods))
     for method, curve in _mean_curves(runs) if len(methods) <= MAX_BANDS else ():
         kept = _evenly(curve["round"].size, points)
@@ -170,7 +178,7 @@ def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
         kept = _evenly(curve["round"].size, points)
         name = figure_text(method.label)
         _add_line(figure, curve["round"][kept], curve[metric][kept], name, look[method.label])
-    _add_stops(figure, runs, metric)
+    _add_stops(figure, runs, metric, look)
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     return figure
 
@@ -318,9 +326,8 @@ def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, 
     )
 
 
-def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str) -> None:
+def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str, look: Mapping[str, Style]) -> None:
     """A cross where a run diverged or failed, so that a line that ends is not taken for one that finished."""
-    look = styles(methods_of(runs))
     for run in distinct_runs(runs):
         curve = evaluation_curve(run)
         if run.status not in ("diverged", "failed") or not curve["round"].size:

@@ -13,14 +13,16 @@ from fedarena.report.html import Html, join, swatch_colour, tag
 from fedarena.report.methods import baselines, distinct_runs, methods_of, seed_of
 from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
 from fedarena.report.style import styles
-from fedarena.report.tables import FINAL_COLUMNS, Reach, comparable, final_table, reach_table
+from fedarena.report.tables import FINAL_COLUMNS, Reach, columns_for, comparable, final_table, reach_table
 from fedarena.report.units import ABSENT, BYTES, FLOPS, count, listing, quantity
 from fedarena.rundata import RunData, flatten_settings
 
 Plot = Callable[[go.Figure, str], Html]
 Cell = str
 
-_ACCURACY = next(column for column in FINAL_COLUMNS if column.title == "accuracy")
+_ACCURACY, _PERSONAL = (
+    next(column for column in FINAL_COLUMNS if column.title == title) for title in ("accuracy", "personal")
+)
 _MAX_VALUES = 5
 _VERDICTS = {"running": "is still running", "interrupted": "was interrupted"}
 
@@ -50,7 +52,16 @@ def headline(runs: Sequence[RunData]) -> str:
     )
     for accuracy, rule in baselines(winner.runs).items():
         sentence += f"; the baseline ({rule}) gives {accuracy:.3f}"
-    return f"{sentence}."
+    return f"{sentence}.{_personal_headline(runs)}"
+
+
+def _personal_headline(runs: Sequence[RunData]) -> str:
+    rows = comparable(final_table(runs))
+    means = [(row.personal_accuracy.mean, row) for row in rows if row.personal_accuracy is not None]
+    if not means:
+        return ""
+    best = max(means, key=lambda pair: pair[0])[1]
+    return f" With a model for every client, {best.label} reached {_PERSONAL.text(best)}."
 
 
 def facts(runs: Sequence[RunData]) -> str:
@@ -104,7 +115,7 @@ def notices(runs: Sequence[RunData]) -> Html:
 def results(runs: Sequence[RunData]) -> Html:
     """The final table."""
     rows, swatches = final_table(runs), _swatches(runs)
-    columns = [column for column in FINAL_COLUMNS if column.title not in ("seeds", "status")]
+    columns = [column for column in columns_for(rows) if column.title not in ("seeds", "status")]
     best = [column.best(rows) for column in columns]
     body = []
     for row in rows:
@@ -135,7 +146,7 @@ def results(runs: Sequence[RunData]) -> Html:
 
 
 def learning(runs: Sequence[RunData], plot: Plot) -> Html:
-    """Accuracy and loss over rounds."""
+    """Accuracy and loss over rounds, also of personal models."""
     methods = methods_of(runs)
     band = "The band spans the clients from the 10th to the 90th percentile. "
     several = "Thin lines are single seeds, thick lines their mean. "
@@ -145,9 +156,12 @@ def learning(runs: Sequence[RunData], plot: Plot) -> Html:
         + (several if any(len(method.runs) > 1 for method in methods) else "")
     )
     rules = [f"Dashed baseline: {rule} ({accuracy:.3f})." for accuracy, rule in baselines(runs).items()]
+    personal = figures.personal_accuracy_figure(runs)
+    about = "Every client with its own model, for the methods that give clients one. "
     return join(
         [
             plot(figures.accuracy_figure(runs), caption + " ".join(rules)),
+            *([] if personal is None else [plot(personal, about + caption.strip())]),
             plot(figures.loss_figure(runs), caption.strip()),
         ]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +45,9 @@ class FinalRow:
     accuracy_p10: Spread | None
     accuracy_p90: Spread | None
     accuracy_worst_decile: Spread | None
+    personal_accuracy: Spread | None
+    personal_accuracy_by_client: Spread | None
+    personal_accuracy_worst_decile: Spread | None
     loss: Spread | None
     over_baseline: Spread | None
     bytes: Spread | None
@@ -62,6 +65,7 @@ class Column:
     text: Callable[[FinalRow], str]
     value: Callable[[FinalRow], Spread | None] | None = None
     better: Literal["higher", "lower"] | None = None
+    shown_if_known: bool = False  # not shown where no row has a value
 
     def best(self, rows: Sequence[FinalRow]) -> frozenset[str]:
         """Labels of the best rows, ties as shown included; none where there is nothing to compare."""
@@ -86,6 +90,10 @@ def _metric(title: str, explanation: str, name: str, better: Literal["higher", "
         return found
 
     return Column(title, explanation, lambda row: _spread_text(value(row)), value, better)
+
+
+def _personal(title: str, explanation: str, name: str) -> Column:
+    return replace(_metric(title, explanation, name), shown_if_known=True)
 
 
 def _cost(title: str, explanation: str, text: Callable[[FinalRow], str]) -> Column:
@@ -113,6 +121,9 @@ FINAL_COLUMNS: tuple[Column, ...] = (
     _metric("p10", "a tenth of the clients have a lower accuracy", "accuracy_p10"),
     _metric("p90", "a tenth of the clients have a higher accuracy", "accuracy_p90"),
     _metric("worst decile", "mean accuracy of the worst tenth of the clients", "accuracy_worst_decile"),
+    _personal("personal", "accuracy over all samples, every client with its own model", "personal_accuracy"),
+    _personal("personal by client", "the same, mean over clients", "personal_accuracy_by_client"),
+    _personal("personal worst decile", "the same, worst tenth of the clients", "personal_accuracy_worst_decile"),
     _metric("loss", "over all samples", "loss", "lower"),
     _cost(
         "traffic",
@@ -129,6 +140,15 @@ FINAL_COLUMNS: tuple[Column, ...] = (
 )
 
 
+def columns_for(rows: Sequence[FinalRow]) -> list[Column]:
+    """The columns that have something to say about these rows."""
+
+    def known(column: Column) -> bool:
+        return column.value is not None and any(column.value(row) is not None for row in rows)
+
+    return [column for column in FINAL_COLUMNS if not column.shown_if_known or known(column)]
+
+
 def final_table(runs: Sequence[RunData]) -> list[FinalRow]:
     """One row per label, in the order the labels first appear; `FINAL_COLUMNS` says how to show it."""
     return [_final_row(method) for method in methods_of(runs)]
@@ -139,7 +159,7 @@ def _final_row(method: Method) -> FinalRow:
     finals = [final for run in counted if (final := last_evaluation(run)) is not None]
 
     def metric(name: str) -> Spread | None:
-        return Spread.of([_number(final[name]) for final in finals])
+        return Spread.of([_number(final.get(name)) for final in finals])
 
     def timing(name: str) -> Spread | None:
         return Spread.of([_number((run.summary.get("timing") or {}).get(name)) for run in counted])
@@ -161,6 +181,9 @@ def _final_row(method: Method) -> FinalRow:
         accuracy_p10=metric("accuracy_p10"),
         accuracy_p90=metric("accuracy_p90"),
         accuracy_worst_decile=metric("accuracy_worst_decile"),
+        personal_accuracy=metric("personal_accuracy"),
+        personal_accuracy_by_client=metric("personal_accuracy_by_client"),
+        personal_accuracy_worst_decile=metric("personal_accuracy_worst_decile"),
         loss=metric("loss"),
         over_baseline=Spread.of(gains),
         bytes=Spread.of([float(curve["bytes"][-1]) for curve in curves]),

@@ -50,7 +50,8 @@ class PersonalData:
         newcomers = self._newcomers(clients)
         if part not in ("train", self.evaluated) or not newcomers.any():
             return self.data.samples(clients, part)
-        pieces = [(np.flatnonzero(newcomers), self._half(clients[newcomers], adapting=part == "train"))]
+        half = self._half(clients[newcomers], adapting=part == "train")
+        pieces: list[tuple[IntArray, ClientSamples]] = [(np.flatnonzero(newcomers), half)]
         if not newcomers.all():
             pieces.append((np.flatnonzero(~newcomers), self.data.samples(clients[~newcomers], part)))
         return _in_order(pieces)
@@ -60,7 +61,7 @@ class PersonalData:
         validating = np.zeros(len(clients), dtype=bool)
         if self.evaluated != "validation":
             validating = self.data.counts(clients, "validation") > 0
-        pieces = []
+        pieces: list[tuple[IntArray, ClientSamples]] = []
         if validating.any():
             pieces.append((np.flatnonzero(validating), self.data.samples(clients[validating], "validation")))
         if not validating.all():
