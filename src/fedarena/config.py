@@ -79,12 +79,23 @@ class RunConfig(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     rounds: Positive = 60
     cohort: Positive = 20
+    training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: LocalConfig = LocalConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: dict[str, Any] = {"name": "cohort"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _centralized_is_a_cohort_of_one(cls, values: Any) -> Any:
+        if values.get("training") != "centralized":
+            return values
+        default = cls.model_fields["cohort"].default
+        if values.get("cohort", default) not in (1, default):
+            raise ValueError(f"training=centralized has a single cohort of 1, not {values['cohort']}; leave cohort out")
+        return {**values, "cohort": 1}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML."""

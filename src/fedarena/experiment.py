@@ -14,7 +14,7 @@ from fedarena import streams
 from fedarena.algorithms import ALGORITHMS
 from fedarena.baseline import most_frequent_label
 from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
-from fedarena.data import Federation, load_federation
+from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.environment import describe_environment
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
@@ -22,6 +22,7 @@ from fedarena.options import resolve_part
 from fedarena.recorder import CONFIG_FILE, Recorder, check_new
 from fedarena.rundata import RunData, load_run
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
+from fedarena.simulate.selectors import select_in_turn, select_uniform
 from fedarena.summary import summarize
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops
 from fedarena.train.engine import IntArray, Part
@@ -66,6 +67,8 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     spec = data_spec(federation)
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
+    local = LocalTraining(**config.local.model_dump())
+    data, training_clients = _training_data(federation, training_clients, local, config)
     if config.cohort > len(training_clients):
         raise BadInputError(
             f"cohort is {config.cohort}, but the federation {federation.name!r} has only "
@@ -79,10 +82,15 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     if not (isinstance(algorithm_class, type) and issubclass(algorithm_class, Algorithm)):
         raise BadInputError(f"{config.algorithm['name']} is not an algorithm: a subclass of fedarena.train.Algorithm")
     algorithm = algorithm_class(**options)
-    local = LocalTraining(**config.local.model_dump())
-    algorithm.prepare(len(training_clients), local)
+    centralized = config.training == "centralized"
+    algorithm.prepare(1 if centralized else len(training_clients), local)
     options = dict(config.engine)
-    engine = ENGINES.get(options.pop("name"))(task, algorithm, local, federation, config.seed, **options)
+    engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
+    if centralized and algorithm.memory_init(algorithm.broadcast(algorithm.server_init(engine.initial_params()))):
+        raise BadInputError(
+            f"{config.algorithm['name']} needs clients that keep something between their rounds, "
+            "and training=centralized has none; choose another algorithm, such as fedavg"
+        )
     warnings += engine.notes
     config = config.model_copy(update={"engine": config.engine | engine.plan})
     simulation = Simulation(
@@ -97,7 +105,9 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         evaluation_part=config.evaluation.split,
         evaluate_every=config.evaluation.every,
         flops_per_sample=count_training_flops(task),
-        client_ids=federation.client_ids,
+        client_ids=data.client_ids,
+        select=select_in_turn if centralized else select_uniform,
+        sends=not centralized,
     )
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings)
@@ -133,6 +143,22 @@ def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
         empty = len(clients) - len(useful)
         warnings.append(f"{empty:,} of {len(clients):,} clients have no training sample and are never invited")
     return useful
+
+
+def _training_data(
+    federation: Federation, clients: IntArray, local: LocalTraining, config: RunConfig
+) -> tuple[Federation | PooledFederation, IntArray]:
+    """Where training samples come from, and who holds them."""
+    if config.training == "natural":
+        return federation, clients
+    if config.training == "iid":
+        pooled = PooledFederation(federation, clients, config.seed, samples_per_client=None)
+        return pooled, pooled.made_up_clients(len(clients))
+    # In every round the server goes on in the sequence: by as much as its steps need, or by the whole pool.
+    in_pool = int(federation.counts(clients, "train").sum())
+    per_round = in_pool if local.steps is None else local.steps * local.batch_size
+    pooled = PooledFederation(federation, clients, config.seed, per_round)
+    return pooled, pooled.made_up_clients(config.rounds)
 
 
 def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
@@ -214,8 +240,9 @@ def _close(experiment: Experiment, recorder: Recorder, status: str, message: str
 
 def _free_name(config: RunConfig, runs_folder: Path) -> str:
     """A name that says what the run is, with a number if it is not the first."""
-    plain = [str(part["name"]).rpartition(":")[2] for part in (config.federation, config.algorithm)]
-    name = "-".join([*plain, f"seed{config.seed}"])
+    federation, algorithm = (str(part["name"]).rpartition(":")[2] for part in (config.federation, config.algorithm))
+    training = [] if config.training == "natural" else [config.training]
+    name = "-".join([federation, *training, algorithm, f"seed{config.seed}"])
     number, candidate = 1, name
     while (runs_folder / candidate).exists():
         number += 1

@@ -13,7 +13,7 @@ from fedarena.errors import DivergedError
 from fedarena.metrics import summarize_clients
 from fedarena.models import Task
 from fedarena.simulate.aggregation import WeightedMean
-from fedarena.simulate.selectors import select_uniform
+from fedarena.simulate.selectors import Selector, select_uniform
 from fedarena.train import (
     Algorithm,
     ClientScores,
@@ -45,6 +45,8 @@ class Simulation:
     evaluate_every: int  # rounds; the first and the last model are always evaluated
     flops_per_sample: float
     client_ids: Callable[[Sequence[int]], list[str]]
+    select: Selector = select_uniform
+    sends: bool = True  # whether models and updates travel; they do not if the server itself trains
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is evaluated after this round."""
@@ -87,7 +89,7 @@ def simulate(simulation: Simulation, start: Snapshot | None = None) -> Iterator[
 def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
     round = before.round + 1
     algorithm = simulation.algorithm
-    cohort = select_uniform(simulation.training_clients, simulation.cohort, simulation.seed, round)
+    cohort = simulation.select(simulation.training_clients, simulation.cohort, simulation.seed, round)
     broadcast = algorithm.broadcast(before.state)
     memories = dict(before.memories)
     mean = WeightedMean()
@@ -111,8 +113,8 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         "samples": samples,
         "steps": steps,
         "train_loss": loss_sum / samples,
-        "bytes_down": count_bytes(broadcast) * len(cohort),
-        "bytes_up": bytes_up,
+        "bytes_down": count_bytes(broadcast) * len(cohort) if simulation.sends else 0,
+        "bytes_up": bytes_up if simulation.sends else 0,
         "flops": simulation.flops_per_sample * samples,
     }
     return Snapshot(round, state, memories), row
