@@ -1,7 +1,8 @@
 """The form of a checkpoint on disk, and reading it back.
 
-``checkpoint/state.json`` names the last committed round, the file with its tensors, and how many bytes of each growing
-table belong to it. Replacing that one small file is the commit; whatever was appended after it does not count.
+``checkpoint/state.json`` names the last committed round, the file with the server's tensors, the log of the clients'
+memories, and how many bytes of that log and of each growing table belong to it. Replacing that one small file is the
+commit; whatever was appended after it does not count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fedarena.errors import DamagedFileError
 from fedarena.metrics import PERSONAL, summary_names
-from fedarena.simulate import Snapshot
+from fedarena.simulate import LogEnd, Memories, MemoryLog, Snapshot
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
 TABLES = ("rounds", "clients", "timings")
@@ -68,6 +69,11 @@ def table_log_path(folder: Path, table: str) -> Path:
     return folder / "checkpoint" / f"{table}.arrows"
 
 
+def memory_log_path(folder: Path, round: int) -> Path:
+    """Where the memories go that are kept from this round on."""
+    return folder / "checkpoint" / f"memories-{round}.log"
+
+
 def state_path(folder: Path) -> Path:
     """The file whose replacement is the commit."""
     return folder / "checkpoint" / "state.json"
@@ -86,15 +92,21 @@ class TensorState(TableState):
     file: str
     groups: list[str]
     keys: list[str]
-    memory_keys: list[str]
+
+
+class MemoryState(TableState):
+    """The log of the clients' memories, and how much of it is committed; there is no file as long as it is empty."""
+
+    file: str
 
 
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[1]
+    format: Literal[2]
     round: Annotated[int, Field(ge=0, strict=True)]
     tensors: TensorState
+    memories: MemoryState
     tables: dict[str, TableState]
 
     @field_validator("tables")
@@ -118,19 +130,18 @@ def read_state(folder: Path) -> CommitState | None:
         raise DamagedFileError(f"The checkpoint {path} is damaged: {where} {problem['msg']}") from None
 
 
-def read_snapshot(folder: Path, state: CommitState) -> Snapshot:
-    """The tensors of the last commit."""
+def read_snapshot(folder: Path, state: CommitState, memories: Memories) -> Snapshot:
+    """The last commit with the memories that belong to it."""
     path = folder / "checkpoint" / state.tensors.file
-    data = _read_checked(path, state.tensors)
-    flat = unflatten_groups(safetensors.torch.load(data))
-    found = flat.get("state", {})
-    memories: dict[int, Groups] = {}
-    by_client = unflatten_groups(flat.get("memory", {}))
-    for client, tensors in by_client.items():
-        ordered = {key: tensors[key] for key in state.tensors.memory_keys if key in tensors}
-        memories[int(client)] = unflatten_groups({**ordered, **tensors})
-    ordered_state = {key: found[key] for key in state.tensors.keys}
-    return Snapshot(state.round, unflatten_groups(ordered_state, state.tensors.groups), memories)
+    found = safetensors.torch.load(_read_checked(path, state.tensors))
+    ordered = {key: found[key] for key in state.tensors.keys}
+    return Snapshot(state.round, unflatten_groups(ordered, state.tensors.groups), memories)
+
+
+def open_memories(folder: Path, state: CommitState) -> MemoryLog:
+    """The log of the memories up to the last commit."""
+    committed = state.memories
+    return MemoryLog.open(folder / "checkpoint" / committed.file, LogEnd(committed.bytes, committed.crc32))
 
 
 def read_table(folder: Path, table: str, state: CommitState) -> pa.Table:
@@ -156,17 +167,11 @@ def _read_checked(path: Path, expected: TableState) -> bytes:
     return data
 
 
-def snapshot_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
-    """The tensors of a snapshot under names that say what they are."""
-    state = {f"state/{key}": t for key, t in flatten_groups(snapshot.state).items()}
-    memory = {
-        f"memory/{client}/{key}": t
-        for client, groups in snapshot.memories.items()
-        for key, t in flatten_groups(groups).items()
-    }
+def state_tensors(state: Groups) -> dict[str, Tensor]:
+    """The tensors of a server's state under names that say what they are."""
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
-    for key, t in (state | memory).items():
+    for key, t in flatten_groups(state).items():
         storage = t.untyped_storage().data_ptr()
         tensors[key] = t.clone().contiguous() if storage in seen else t.contiguous()  # files share no memory
         seen.add(storage)

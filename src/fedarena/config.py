@@ -16,6 +16,7 @@ from fedarena.errors import BadInputError
 from fedarena.models import MODELS
 from fedarena.options import explain, resolve_part, with_name
 from fedarena.registry import Registry, nearest
+from fedarena.simulate.memories import DEFAULT_RAM_BYTES
 from fedarena.train import ENGINES
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
@@ -86,6 +87,7 @@ class RunConfig(_Section):
     local: LocalConfig = LocalConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: dict[str, Any] = {"name": "cohort"}
+    memories_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
 
     @model_validator(mode="before")
     @classmethod

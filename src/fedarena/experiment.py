@@ -185,7 +185,13 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
     check_new(folder)  # before building the experiment, which may take a while
     experiment = prepare(config.model_copy(update={"name": name}), observer)
     environment = describe_environment() | _identity(experiment)
-    recorder = Recorder.create(folder, experiment.config.to_yaml(), environment, experiment.simulation.task.metrics)
+    recorder = Recorder.create(
+        folder,
+        experiment.config.to_yaml(),
+        environment,
+        experiment.simulation.task.metrics,
+        experiment.config.memories_ram_bytes,
+    )
     return _execute(experiment, recorder, None, observer)
 
 
@@ -198,7 +204,9 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
         return load_run(folder)
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
     _check_same_experiment(experiment, folder)
-    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.task.metrics)
+    recorder, snapshot = Recorder.reopen(
+        folder, experiment.simulation.task.metrics, experiment.config.memories_ram_bytes
+    )
     return _execute(experiment, recorder, snapshot, observer)
 
 

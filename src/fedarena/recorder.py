@@ -24,21 +24,24 @@ import safetensors.torch
 from fedarena.checkpoint import (
     TABLES,
     CommitState,
+    MemoryState,
     TableState,
     TensorState,
+    memory_log_path,
+    open_memories,
     parse_table,
     read_snapshot,
     read_state,
     read_table,
-    snapshot_tensors,
     state_path,
+    state_tensors,
     table_log_path,
     table_schemas,
 )
 from fedarena.errors import BadInputError, RunFailedError
 from fedarena.files import replacing, write_json, write_text
 from fedarena.interrupts import deferring_interrupts
-from fedarena.simulate import RoundOutcome, Snapshot
+from fedarena.simulate import Memories, MemoryLog, RoundOutcome, Snapshot
 from fedarena.train import flatten_groups
 
 CONFIG_FILE = "config.yaml"
@@ -50,12 +53,14 @@ _COMMIT_SHARE = 0.05
 class Recorder:
     """Writes one run's folder. Use `create` for a new run and `reopen` to go on with an old one."""
 
-    def __init__(self, folder: Path, metrics: Sequence[str]):
+    def __init__(self, folder: Path, metrics: Sequence[str], memories_ram_bytes: int):
         self.folder = folder
         self.metrics = tuple(metrics)
+        self.memories_ram_bytes = memories_ram_bytes  # of clients' memories; the others are read from the folder
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics)
         self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
+        self._memory_log = MemoryLog(memory_log_path(folder, 0))
         self._latest: Snapshot | None = None
         self._committed_round: int | None = None
         self._committed_at = 0.0
@@ -64,7 +69,14 @@ class Recorder:
         self._lock = filelock.FileLock(self._checkpoint / LOCK_FILE, timeout=0)
 
     @classmethod
-    def create(cls, folder: Path, config_yaml: str, environment: dict[str, Any], metrics: Sequence[str]) -> Recorder:
+    def create(
+        cls,
+        folder: Path,
+        config_yaml: str,
+        environment: dict[str, Any],
+        metrics: Sequence[str],
+        memories_ram_bytes: int,
+    ) -> Recorder:
         """Makes the folder of a new run; it must not exist."""
         check_new(folder)
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -75,16 +87,16 @@ class Recorder:
             temporary.rename(folder)  # complete or absent, never a folder without its configuration
         except OSError as error:
             raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
-        recorder = cls(folder, metrics)
+        recorder = cls(folder, metrics, memories_ram_bytes)
         recorder._acquire()
         with recorder._explaining_disk_errors():
             recorder._start_tables()
         return recorder
 
     @classmethod
-    def reopen(cls, folder: Path, metrics: Sequence[str]) -> tuple[Recorder, Snapshot | None]:
+    def reopen(cls, folder: Path, metrics: Sequence[str], memories_ram_bytes: int) -> tuple[Recorder, Snapshot | None]:
         """Continues an interrupted run after its last committed round (None: before the first)."""
-        recorder = cls(folder, metrics)
+        recorder = cls(folder, metrics, memories_ram_bytes)
         recorder._acquire()
         try:
             return recorder, recorder._go_back_to_commit()
@@ -114,6 +126,8 @@ class Recorder:
                 "clients_per_second": clients / outcome.train_seconds if clients else None,
             }
             self._append("timings", [timing])
+            outcome.snapshot.memories.keep_in(self._memory_log, self.memories_ram_bytes)
+            outcome.snapshot.memories.settle()
             self._latest = outcome.snapshot
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
@@ -155,14 +169,20 @@ class Recorder:
         with self._explaining_disk_errors():
             (self.folder / "summary.json").unlink(missing_ok=True)  # it tells how the run ended before
             if committed is None:
+                self._remove_old("memories-*.log", keep=None)
                 self._start_tables()
                 return None
-            snapshot = read_snapshot(self.folder, committed)
+            self._memory_log = open_memories(self.folder, committed)
+            memories = Memories()
+            memories.keep_in(self._memory_log, self.memories_ram_bytes)
+            snapshot = read_snapshot(self.folder, committed, memories)
             for table in TABLES:
                 read_table(self.folder, table, committed)
                 with open(table_log_path(self.folder, table), "rb+") as file:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
+            self._memory_log.cut()
+            self._remove_old("memories-*.log", keep=committed.memories.file)
         self._latest, self._committed_round = snapshot, snapshot.round
         return snapshot
 
@@ -190,13 +210,17 @@ class Recorder:
         for table in TABLES:
             with open(table_log_path(self.folder, table), "rb") as file:
                 os.fsync(file.fileno())
-        tensors = safetensors.torch.save(snapshot_tensors(self._latest))
+        if self._memory_log.is_mostly_outdated:
+            path = memory_log_path(self.folder, self._latest.round)
+            self._memory_log = self._latest.memories.compact_log(path)
+        self._memory_log.sync()
+        tensors = safetensors.torch.save(state_tensors(self._latest.state))
         file_name = f"round-{self._latest.round}.safetensors"
         with replacing(self._checkpoint / file_name) as temporary:
             temporary.write_bytes(tensors)
-        some_memory = next(iter(self._latest.memories.values()), {})
+        memories_file, memories_end = self._memory_log.path.name, self._memory_log.settled
         state = CommitState(
-            format=1,
+            format=2,
             round=self._latest.round,
             tensors=TensorState(
                 file=file_name,
@@ -204,17 +228,21 @@ class Recorder:
                 crc32=zlib.crc32(tensors),
                 groups=list(self._latest.state),
                 keys=list(flatten_groups(self._latest.state)),
-                memory_keys=list(flatten_groups(some_memory)),
             ),
+            memories=MemoryState(file=memories_file, bytes=memories_end.bytes, crc32=memories_end.crc32),
             tables=self._tables,
         )
         write_json(state_path(self.folder), state.model_dump())
-        for old in self._checkpoint.glob("round-*.safetensors"):
-            if old.name != file_name:
-                old.unlink()
+        self._remove_old("round-*.safetensors", keep=file_name)
+        self._remove_old("memories-*.log", keep=memories_file)
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
         self._commit_seconds = self._committed_at - began
+
+    def _remove_old(self, pattern: str, keep: str | None) -> None:
+        for old in self._checkpoint.glob(pattern):
+            if old.name != keep:
+                old.unlink()
 
     def _read_table(self, table: str) -> pa.Table:
         with open(table_log_path(self.folder, table), "rb") as file:

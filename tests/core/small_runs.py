@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedarena import checkpoint
 from fedarena.config import merge, resolve
 from fedarena.experiment import Observer
 
@@ -24,14 +25,25 @@ def config(**settings: Any):
     return resolve(merge({}, SMALL | settings))
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def memories(folder: Path) -> dict[int, Any]:
+    """What clients remember according to the last commit: layouts and bytes."""
+    log = checkpoint.open_memories(folder, checkpoint.read_state(folder))
+    return {client: log.read(client) for client in sorted(log)}
+
+
+def content(folder: Path) -> dict[str, Any]:
     """Everything about a run that must not depend on when or how often it was interrupted."""
     state = json.loads((folder / "checkpoint" / "state.json").read_text())
     tensors = (folder / "checkpoint" / state["tensors"]["file"]).read_bytes()
     tables = {name: (folder / name).read_bytes() for name in ("rounds.parquet", "clients.parquet", "config.yaml")}
     summary = json.loads((folder / "summary.json").read_text())
     del summary["timing"]
-    return {"tensors": tensors, "summary": json.dumps(summary).encode(), **tables}
+    return {
+        "tensors": tensors,
+        "memories": memories(folder),
+        "summary": json.dumps(summary).encode(),
+        **tables,
+    }
 
 
 class StopAfter(Observer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -19,13 +20,14 @@ import torch
 import yaml
 from small_runs import SMALL, StopAfter, config, content, interrupt
 
-from fedarena import checkpoint, files
+from fedarena import checkpoint, files, recorder
 from fedarena.algorithms import FedAvg
 from fedarena.config import merge, resolve
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.interrupts import deferring_interrupts
 from fedarena.rundata import load_run
+from fedarena.simulate import memory_log
 
 
 class VisitCounter(FedAvg):
@@ -45,7 +47,13 @@ class VisitCounter(FedAvg):
 # --- being killed ---------------------------------------------------------------------------------------------------
 
 
+# Memories of which two fit into RAM, so that most are read back from disk; the log is soon mostly outdated.
+WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "memories_ram_bytes": 2 * 2600}
+WITHOUT_MEMORY = SMALL
+
+
 def start_or_resume(settings: dict[str, Any], folder: Path) -> None:
+    memory_log.COMPACT_ABOVE_BYTES = 1000
     if (folder / "small").exists():
         resume_run(folder / "small")
     else:
@@ -60,15 +68,25 @@ def processes():
     return context
 
 
-@pytest.mark.parametrize("algorithm", ["fedyogi", f"{__name__}:VisitCounter"], ids=["fedyogi", "with memory"])
-def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, algorithm: str) -> None:
-    settings = SMALL | {"algorithm": algorithm, "rounds": 60}
+@pytest.fixture(autouse=True)
+def restored_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", memory_log.COMPACT_ABOVE_BYTES)
+
+
+def compacted(folder: Path) -> bool:
+    return checkpoint.read_state(folder).memories.file != "memories-0.log"
+
+
+@pytest.mark.parametrize("settings", [WITHOUT_MEMORY, WITH_MEMORY], ids=["fedyogi", "with memory"])
+def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, settings: dict[str, Any]) -> None:
+    settings = settings | {"rounds": 60}
     for folder in ("first, which starts the server", "uninterrupted"):
         began = time.monotonic()
         process = processes.Process(target=start_or_resume, args=(settings, tmp_path / folder))
         process.start()
         process.join()
         usual_seconds = time.monotonic() - began
+    assert compacted(tmp_path / "uninterrupted" / "small") == ("memories_ram_bytes" in settings)
     moments = random.Random(0)
     kills, rounds_at_kill = 0, set()
     while kills < 12:
@@ -107,12 +125,18 @@ def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> Non
         return wrapped
 
     os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)
+    recorder._COMMIT_SHARE = math.inf
     start_or_resume(settings, folder)
 
 
-def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
-    settings = SMALL | {"rounds": 3}
+@pytest.mark.parametrize("settings", [WITHOUT_MEMORY, WITH_MEMORY], ids=["fedyogi", "with memory"])
+def test_killed_at_every_step_of_a_commit(
+    tmp_path: Path, processes, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(recorder, "_COMMIT_SHARE", math.inf)  # every round is committed
+    settings = settings | {"rounds": 3}
     start_or_resume(settings, tmp_path / "uninterrupted")
+    assert compacted(tmp_path / "uninterrupted" / "small") == ("memories_ram_bytes" in settings)
     number, exit_code = 0, None
     while exit_code != 0:
         process = processes.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
@@ -124,6 +148,8 @@ def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
         compare_and_remove(tmp_path)
         number += 1
     assert number > 20
+    names = {path.name for path in (tmp_path / "uninterrupted" / "small" / "checkpoint").iterdir()}
+    assert len([name for name in names if name.startswith("memories-")]) == ("memories_ram_bytes" in settings)
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
@@ -273,6 +299,47 @@ def test_a_full_disk_keeps_finished_rounds(tmp_path: Path) -> None:
     assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
 
 
+@pytest.mark.parametrize("ram_bytes", [2**30, 0], ids=["as a round ends", "in the middle of a round"])
+def test_a_full_disk_keeps_the_memories_of_finished_rounds(tmp_path: Path, ram_bytes: int) -> None:
+    settings = config(algorithm="scaffold", memories_ram_bytes=ram_bytes)
+    start_run(settings, tmp_path / "uninterrupted")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_disk() -> None:
+        log = tmp_path / "small" / "checkpoint" / "memories-0.log"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 4000, limits[1]))
+
+    try:
+        with pytest.raises(RunFailedError, match="Cannot write"):
+            start_run(settings, tmp_path, StopAfter(9, fill_disk))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
+class FailsAtTheEnd(VisitCounter):
+    """Clients of a round remember something, and then the round comes to nothing."""
+
+    def server_step(self, state, mean_update, round):
+        if round == 9 and os.environ.get("FAIL"):
+            raise RuntimeError("bad luck")
+        return super().server_step(state, mean_update, round)
+
+
+@pytest.mark.parametrize("ram_bytes", [2**30, 0])
+def test_a_round_that_fails_leaves_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ram_bytes: int) -> None:
+    settings = config(algorithm=FailsAtTheEnd, memories_ram_bytes=ram_bytes)
+    start_run(settings, tmp_path / "uninterrupted")
+    monkeypatch.setenv("FAIL", "1")
+    with pytest.raises(RuntimeError, match="bad luck"):
+        start_run(settings, tmp_path)
+    assert load_run(tmp_path / "small").summary["rounds_done"] == 8
+    monkeypatch.delenv("FAIL")
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+
+
 def test_a_runs_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file, not a folder")
     with pytest.raises(RunFailedError, match="Cannot create the run folder"):
@@ -288,9 +355,9 @@ def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "small").iterdir()] == ["thesis.txt"]
 
 
-def stopped_run(folder: Path) -> Path:
+def stopped_run(folder: Path, **settings: Any) -> Path:
     with pytest.raises(KeyboardInterrupt):
-        start_run(config(), folder, StopAfter(11, interrupt))
+        start_run(config(**settings), folder, StopAfter(11, interrupt))
     return folder / "small"
 
 
@@ -338,7 +405,33 @@ def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> 
     assert resume_run(folder).status == "finished"
 
 
-@pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 2}])
+def test_a_damaged_log_of_memories_is_refused_and_kept(tmp_path: Path) -> None:
+    folder = stopped_run(tmp_path, algorithm="scaffold")
+    path = folder / "checkpoint" / "memories-0.log"
+    good = path.read_bytes()
+    flipped = [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in (0, 27, 40, len(good) // 2, len(good) - 1)]
+    for damaged in [*flipped, good[:-1], good[: len(good) // 2], b"", b"x" * len(good)]:
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+            resume_run(folder)
+        assert path.read_bytes() == damaged
+    path.unlink()
+    with pytest.raises(DamagedFileError, match=r"memories-0\.log cannot be read"):
+        resume_run(folder)
+    path.write_bytes(good)
+    assert resume_run(folder).status == "finished"
+
+
+def test_a_log_of_memories_of_another_run_is_refused(tmp_path: Path) -> None:
+    folder, other = (stopped_run(tmp_path / str(seed), algorithm="scaffold", seed=seed) for seed in (0, 1))
+    logs = [path / "checkpoint" / "memories-0.log" for path in (folder, other)]
+    assert logs[0].stat().st_size == logs[1].stat().st_size
+    logs[0].write_bytes(logs[1].read_bytes())
+    with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+        resume_run(folder)
+
+
+@pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 1}])
 def test_a_state_with_nonsense_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = stopped_run(tmp_path)
     path = folder / "checkpoint" / "state.json"

@@ -13,6 +13,7 @@ from fedarena.errors import DivergedError
 from fedarena.metrics import summarize_clients
 from fedarena.models import Task
 from fedarena.simulate.aggregation import WeightedMean
+from fedarena.simulate.memories import Memories, MemoryChanges
 from fedarena.simulate.selectors import Selector, select_uniform
 from fedarena.train import (
     Algorithm,
@@ -24,7 +25,6 @@ from fedarena.train import (
     count_bytes,
     finite_rows,
     map_groups,
-    take_row,
 )
 from fedarena.train.engine import IntArray, Part
 
@@ -59,7 +59,7 @@ class Snapshot:
 
     round: int
     state: Groups
-    memories: dict[int, Groups] = field(default_factory=dict)
+    memories: Memories = field(default_factory=Memories)
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,15 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
     algorithm = simulation.algorithm
     cohort = simulation.select(simulation.training_clients, simulation.cohort, simulation.seed, round)
     broadcast = algorithm.broadcast(before.state)
-    memories = dict(before.memories)
+    changes = MemoryChanges(before.memories)
     mean = WeightedMean()
     steps = samples = bytes_up = 0
     loss_sum = 0.0
     jobs = [Job(int(client), round) for client in cohort]
-    for results in simulation.engine.train(jobs, broadcast, memories):
+    for results in simulation.engine.train(jobs, broadcast, before.memories):
         _check_finite(simulation, results, round)
         mean.add(results.update, np.asarray(algorithm.client_weight(results.work), dtype=np.float64))
-        for position, client in enumerate(results.clients if results.memory else ()):
-            memories[int(client)] = take_row(results.memory, position)
+        changes.add(results.clients, results.memory)
         steps += int(results.work.steps.sum())
         samples += int(results.work.processed_samples.sum())
         loss_sum += float((results.losses * results.work.processed_samples).sum())
@@ -117,7 +116,7 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         "bytes_up": bytes_up if simulation.sends else 0,
         "flops": simulation.flops_per_sample * samples,
     }
-    return Snapshot(round, state, memories), row
+    return Snapshot(round, state, changes.memories()), row
 
 
 def _check_finite(simulation: Simulation, results: JobResults, round: int) -> None:
