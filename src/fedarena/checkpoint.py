@@ -25,8 +25,9 @@ from fedarena.train import Groups, flatten_groups, unflatten_groups
 TABLES = ("rounds", "clients", "timings")
 
 
-def table_schemas(metrics: Sequence[str], personal: bool = False) -> dict[str, pa.Schema]:
-    """Columns of the tables of a run whose task has these metrics; `personal` if clients have models of their own."""
+def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
+    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such."""
+    personal = any(metric.startswith(PERSONAL) for metric in metrics)
     rounds = [
         ("round", pa.int32()),
         ("clients", pa.int64()),
@@ -46,10 +47,9 @@ def table_schemas(metrics: Sequence[str], personal: bool = False) -> dict[str, p
         ("samples", pa.int64()),
         *((metric, pa.float64()) for metric in metrics),
     ]
-    if personal:
+    if personal:  # on how many clients and samples, which may be fewer than for the global model
         rounds += [(f"{PERSONAL}clients", pa.int64()), (f"{PERSONAL}samples", pa.int64())]
-        rounds += [(name, pa.float64()) for metric in metrics for name in summary_names(PERSONAL + metric)]
-        clients += [(f"{PERSONAL}samples", pa.int64()), *((PERSONAL + metric, pa.float64()) for metric in metrics)]
+        clients += [(f"{PERSONAL}samples", pa.int64())]
     # Times are kept apart: everything else is the same in every repetition of a run.
     timings = [
         ("round", pa.int32()),

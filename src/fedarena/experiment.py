@@ -24,7 +24,7 @@ from fedarena.rundata import RunData, load_run
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
 from fedarena.simulate.selectors import select_in_turn, select_uniform
 from fedarena.summary import summarize
-from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops
+from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 
 
@@ -83,15 +83,20 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         raise BadInputError(f"{config.algorithm['name']} is not an algorithm: a subclass of fedarena.train.Algorithm")
     algorithm = algorithm_class(**options)
     centralized = config.training == "centralized"
-    algorithm.prepare(1 if centralized else len(training_clients), local)
+    algorithm.prepare(1 if centralized else len(training_clients), local, config.rounds)
     options = dict(config.engine)
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
-    if centralized and algorithm.memory_init(algorithm.broadcast(algorithm.server_init(engine.initial_params()))):
+    params = engine.initial_params()
+    memory = algorithm.memory_init(algorithm.broadcast(algorithm.server_init(params)))
+    if centralized and memory:
         raise BadInputError(
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
-    warnings += engine.notes
+    warnings += [*engine.notes, *algorithm.notes(params)]
+    warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.split)
+    if config.training == "iid" and algorithm.personalizes and memory:
+        warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
     simulation = Simulation(
         seed=config.seed,
@@ -104,7 +109,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         evaluation_clients=evaluation_clients,
         evaluation_part=config.evaluation.split,
         evaluate_every=config.evaluation.every,
-        flops_per_sample=count_training_flops(task),
+        flops_per_sample=count_training_flops(task, algorithm),
         client_ids=data.client_ids,
         select=select_in_turn if centralized else select_uniform,
         sends=not centralized,
@@ -189,7 +194,7 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
         folder,
         experiment.config.to_yaml(),
         environment,
-        experiment.simulation.task.metrics,
+        experiment.simulation.metrics,
         experiment.config.memories_ram_bytes,
     )
     return _execute(experiment, recorder, None, observer)
@@ -205,7 +210,7 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
     _check_same_experiment(experiment, folder)
     recorder, snapshot = Recorder.reopen(
-        folder, experiment.simulation.task.metrics, experiment.config.memories_ram_bytes
+        folder, experiment.simulation.metrics, experiment.config.memories_ram_bytes
     )
     return _execute(experiment, recorder, snapshot, observer)
 

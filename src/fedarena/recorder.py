@@ -41,8 +41,9 @@ from fedarena.checkpoint import (
 from fedarena.errors import BadInputError, RunFailedError
 from fedarena.files import replacing, write_json, write_text
 from fedarena.interrupts import deferring_interrupts
+from fedarena.metrics import PERSONAL
 from fedarena.simulate import Memories, MemoryLog, RoundOutcome, Snapshot
-from fedarena.train import flatten_groups
+from fedarena.train import ClientScores, flatten_groups
 
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = "lock"
@@ -55,7 +56,6 @@ class Recorder:
 
     def __init__(self, folder: Path, metrics: Sequence[str], memories_ram_bytes: int):
         self.folder = folder
-        self.metrics = tuple(metrics)
         self.memories_ram_bytes = memories_ram_bytes  # of clients' memories; the others are read from the folder
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics)
@@ -115,7 +115,8 @@ class Recorder:
                     "round": np.full(len(scores.clients), round),
                     "client": list(client_ids),
                     "samples": scores.samples,
-                    **{metric: scores.means(metric) for metric in self.metrics},
+                    **{metric: scores.means(metric) for metric in scores.sums},
+                    **_personal_columns(scores, outcome.personal_scores),
                 }
                 self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
             clients = outcome.row.get("clients", 0)
@@ -259,6 +260,16 @@ class Recorder:
                 f"Cannot write {error.filename or self.folder}: {error.strerror}. "
                 f"On disk: {safe}; when the cause is mended, go on with: fedarena resume {self.folder}"
             ) from error
+
+
+def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> dict[str, Any]:
+    """Columns about clients with their own models; empty for a client that has nothing left to be scored on."""
+    if personal is None:
+        return {}
+    place = np.searchsorted(personal.clients, scores.clients).clip(max=len(personal.clients) - 1)
+    missing = personal.clients[place] != scores.clients
+    columns = {"samples": personal.samples, **{metric: personal.means(metric) for metric in personal.sums}}
+    return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
 
 
 def check_new(folder: Path) -> None:

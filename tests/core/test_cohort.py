@@ -226,7 +226,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layer", "name"), [(Branching(), "Branching"), (nn.Dropout(0.5), "Dropout")], ids=["branching", "dropout"]
+    ("layer", "name"), [(Branching(), "Branching"), (nn.Dropout(0.5), "KeyedDropout")], ids=["branching", "dropout"]
 )
 def test_a_layer_that_cannot_be_vectorized_is_named(
     layer: nn.Module, name: str, monkeypatch: pytest.MonkeyPatch

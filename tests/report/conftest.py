@@ -59,7 +59,7 @@ def build_run(
     samples = np.random.default_rng(7).lognormal(4.0, 1.2, clients).astype(np.int64) + 2
     skill = random.normal(0, 0.05, clients) - 0.05 / np.sqrt(samples / 20)
     done = rounds if stop_after is None else stop_after
-    schemas = table_schemas(METRICS, personal is not None)
+    schemas = table_schemas(METRICS if personal is None else (*METRICS, *(f"personal_{metric}" for metric in METRICS)))
     round_rows, timing_rows, client_tables = [], [], [schemas["clients"].empty_table()]
     for number in range(done + 1):
         trained = 0 if number == 0 else 20

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedarena.models.dropout import dropout_key
 from fedarena.models.spec import DataSpec
 
 Tensors = dict[str, Tensor]
@@ -18,9 +19,10 @@ class Task(Protocol):
     """A model with its loss and metrics.
 
     `loss` is the mean over the predictions of a batch; where the batch has a ``"mask"`` of its samples, over those that
-    count. `measure` gives sums per sample, so that any grouping (per
-    client, over all) is a plain sum: for every metric a vector ``[samples]``, and under ``"count"`` the number of
-    predictions.
+    count. Where it has a ``"key"`` (an int64 scalar), what the model drops out depends on that alone.
+
+    `measure` gives sums per sample, so that any grouping (per client, over all) is a plain sum: for every metric a
+    vector ``[samples]``, and under ``"count"`` the number of predictions.
     """
 
     module: nn.Module
@@ -117,7 +119,8 @@ class NextToken:
 
 
 def _predict(module: nn.Module, params: Tensors, batch: Tensors) -> Tensor:
-    logits: Tensor = torch.func.functional_call(module, params, (batch["x"],))
+    with dropout_key(batch.get("key")):
+        logits: Tensor = torch.func.functional_call(module, params, (batch["x"],))
     return logits
 
 

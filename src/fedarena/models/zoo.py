@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedarena.errors import BadInputError
+from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import make_task
@@ -36,6 +37,7 @@ def build_model(name: str, spec: DataSpec, options: dict[str, Any], seed: int) -
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if next(module.parameters(), None) is None:
         raise BadInputError(f"The model {name!r} has no parameters, so there is nothing to train")
+    module = with_keyed_dropout(module)
     for samples in (2, 1):
         _try_out(name, module, spec, samples)
     return module

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import DivergedError
-from fedarena.metrics import summarize_clients
+from fedarena.metrics import PERSONAL, summarize_clients
 from fedarena.models import Task
 from fedarena.simulate.aggregation import WeightedMean
 from fedarena.simulate.memories import Memories, MemoryChanges
@@ -48,6 +48,12 @@ class Simulation:
     select: Selector = select_uniform
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured: the task's metrics, and the same of personal models if the algorithm has such."""
+        metrics = self.task.metrics
+        return metrics + tuple(PERSONAL + metric for metric in metrics if self.algorithm.personalizes)
+
     def evaluates(self, round: int) -> bool:
         """Whether the model is evaluated after this round."""
         return round % self.evaluate_every == 0 or round == self.rounds
@@ -71,6 +77,7 @@ class RoundOutcome:
     scores: ClientScores | None
     train_seconds: float
     evaluate_seconds: float
+    personal_scores: ClientScores | None = None  # of clients with their own models, if the algorithm has such
 
 
 def simulate(simulation: Simulation, start: Snapshot | None = None) -> Iterator[RoundOutcome]:
@@ -112,7 +119,7 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         "samples": samples,
         "steps": steps,
         "train_loss": loss_sum / samples,
-        "bytes_down": count_bytes(broadcast) * len(cohort) if simulation.sends else 0,
+        "bytes_down": count_bytes(algorithm.download(broadcast)) * len(cohort) if simulation.sends else 0,
         "bytes_up": bytes_up if simulation.sends else 0,
         "flops": simulation.flops_per_sample * samples,
     }
@@ -133,26 +140,33 @@ def _finish_round(
 ) -> RoundOutcome:
     began = time.perf_counter()
     row = {"round": snapshot.round, **row}
-    scores = None
+    scores = personal_scores = None
     if simulation.evaluates(snapshot.round):
-        scores = simulation.engine.evaluate(
-            simulation.algorithm.broadcast(snapshot.state)["params"],
-            simulation.evaluation_clients,
-            simulation.evaluation_part,
-        )
+        broadcast = simulation.algorithm.broadcast(snapshot.state)
+        clients, part = simulation.evaluation_clients, simulation.evaluation_part
+        scores = simulation.engine.evaluate(broadcast["params"], clients, part)
+        row |= {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
         row |= summarize_scores(simulation, scores, snapshot.round)
-    return RoundOutcome(snapshot, row, scores, train_seconds, time.perf_counter() - began)
+        if simulation.algorithm.personalizes:
+            personal_scores = simulation.engine.evaluate_personal(
+                broadcast, snapshot.memories, clients, part, snapshot.round
+            )
+            row |= {f"{PERSONAL}clients": len(personal_scores.clients)}
+            row |= {f"{PERSONAL}samples": int(personal_scores.samples.sum())}
+            row |= summarize_scores(simulation, personal_scores, snapshot.round, PERSONAL)
+    return RoundOutcome(snapshot, row, scores, train_seconds, time.perf_counter() - began, personal_scores)
 
 
-def summarize_scores(simulation: Simulation, scores: ClientScores, round: int) -> dict[str, Any]:
-    """The evaluation columns of a round."""
+def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:
+    """The metrics of a round, in columns that begin with `prefix`."""
     loss, *others = simulation.task.metrics
     bad = np.flatnonzero(~np.isfinite(scores.sums[loss]))
     if len(bad):
         client = int(scores.clients[bad[0]])
-        what = f"The evaluation loss became {scores.sums[loss][bad[0]]}"
+        what = f"The {'personal model’s ' if prefix else ''}evaluation loss became {scores.sums[loss][bad[0]]}"
         raise DivergedError(what, round, simulation.client_ids([client])[0])
-    row: dict[str, Any] = {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
+    row: dict[str, Any] = {}
     for metric in simulation.task.metrics:
-        row |= summarize_clients(metric, scores.sums[metric], scores.counts, higher_is_better=metric in others)
+        higher_is_better = metric in others
+        row |= summarize_clients(prefix + metric, scores.sums[metric], scores.counts, higher_is_better)
     return row

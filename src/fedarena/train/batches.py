@@ -38,3 +38,8 @@ def batch_indices(
         batches += [order[i : i + local.batch_size] for i in range(0, samples, local.batch_size)]
         epoch += 1
     return batches[:steps]
+
+
+def dropout_keys(seed: int, round: int, clients: int | IntArray, steps: int | IntArray) -> IntArray:
+    """The keys of what a model draws in these steps (counted from 1) of these clients."""
+    return np.asarray(streams.bits(seed, "dropout", round, clients, steps)).view(np.int64)

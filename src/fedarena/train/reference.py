@@ -13,7 +13,7 @@ from fedarena import streams
 from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.batches import batch_indices
+from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
@@ -71,7 +71,7 @@ class ReferenceEngine:
                 if self.algorithm.trains_freely:
                     params, loss = self._train_freely(job.client, batches, broadcast)
                 else:
-                    params, loss = self._train(batches, broadcast, memory)
+                    params, loss = self._train(job, batches, broadcast, memory)
             processed = sum(len(batch["x"]) for batch in batches)
             work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
             update, memory = self.algorithm.client_update(params, broadcast, memory, work)
@@ -86,7 +86,8 @@ class ReferenceEngine:
     def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
         if not self.algorithm.needs_start_loss:
             return None
-        scores = evaluate_clients(self.task, broadcast["params"], self.data, np.array([client]), "train")
+        scores = self.evaluate(broadcast["params"], np.array([client]), "train")
+        self.task.module.train()
         return torch.tensor(scores.means("loss")[0])
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
@@ -97,13 +98,14 @@ class ReferenceEngine:
         pick = ({name: torch.from_numpy(values[rows]) for name, values in columns.items()} for rows in indices)
         return samples, [self.task.batch(batch) for batch in pick]
 
-    def _train(self, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
+    def _train(self, job: Job, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
         params = self.algorithm.local_start(broadcast, memory)
         optimizer_state = optimizer_init(self.local, params)
         losses = []
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-            loss = self.algorithm.local_loss(self.task, leaves, batch, broadcast, memory)
+            keyed = {**batch, "key": torch.tensor(dropout_keys(self.seed, job.round, job.client, number))}
+            loss = self.algorithm.local_loss(self.task, leaves, keyed, broadcast, memory)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )

@@ -1,0 +1,103 @@
+"""Dropout whose random numbers are a function of a key, not of what was drawn before.
+
+The engine gives every step of every client a key of its own; `Task.loss` makes it known to the layers while the model
+is computed. What is dropped is the hash (splitmix64) of the key, of how many dropout layers were computed before in
+this call, and of the place in the layer's input. These are operations on integers, so `vmap` and tracing see nothing
+random, and a sample's mask does not depend on how many samples follow it in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+
+import torch
+from torch import Tensor, nn
+
+# splitmix64's constants (see fedarena.streams) as signed numbers, because torch computes with those.
+_INCREMENT = 0x9E3779B97F4A7C15 - 2**64
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+
+_KEYS: ContextVar[Iterator[Tensor] | None] = ContextVar("keys of dropout layers", default=None)
+
+
+@contextmanager
+def dropout_key(key: Tensor | None) -> Iterator[None]:
+    """Within the block, dropout layers draw from this key (an int64 scalar); with None, from torch's own generator."""
+    token = _KEYS.set(None if key is None else (_scramble(key + _times_increment(n)) for n in count(1)))
+    try:
+        yield
+    finally:
+        _KEYS.reset(token)
+
+
+class KeyedDropout(nn.Dropout):
+    """Dropout as torch's, drawing from the key of `dropout_key`; where there is none, it is torch's.
+
+    With `whole_channels`, all of a sample's channel is dropped or kept, as torch's Dropout1d and Dropout2d do.
+    """
+
+    def __init__(self, p: float, whole_channels: bool = False):
+        super().__init__(p)
+        self.whole_channels = whole_channels
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input without what is dropped, the rest scaled up so that the mean stays."""
+        if not self.training or self.p == 0:
+            return input
+        shape = input.shape
+        if self.whole_channels:
+            shape = torch.Size([*shape[:2], *(1 for _ in shape[2:])])
+        keys = _KEYS.get()
+        if keys is None:
+            return input * nn.functional.dropout(input.new_ones(shape), self.p)
+        if self.p == 1:
+            return input * 0
+        return input * (_kept(next(keys), shape, self.p).to(input.dtype) / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        """What torch shows of the layer."""
+        return f"p={self.p}" + (", whole_channels=True" if self.whole_channels else "")
+
+
+# The layers that are replaced, and not their subclasses, which may compute anything.
+_WHOLE_CHANNELS: dict[type[nn.Module], bool] = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True}
+
+
+def with_keyed_dropout(module: nn.Module) -> nn.Module:
+    """The same module, whose dropout layers are replaced by keyed ones."""
+    replaced: dict[nn.Module, nn.Module] = {}
+    for path, layer in list(module.named_modules(remove_duplicate=False)):
+        if path and isinstance(layer, nn.modules.dropout._DropoutNd) and type(layer) in _WHOLE_CHANNELS:
+            if layer not in replaced:
+                replaced[layer] = KeyedDropout(layer.p, _WHOLE_CHANNELS[type(layer)]).train(layer.training)
+            parent, _, name = path.rpartition(".")
+            setattr(module.get_submodule(parent), name, replaced[layer])
+    return module
+
+
+def _kept(key: Tensor, shape: torch.Size, share_dropped: float) -> Tensor:
+    """Which places of a tensor of this shape are kept."""
+    places = torch.arange(shape.numel(), device=key.device).view(shape)
+    # A random signed number is below this as often as is to be dropped.
+    threshold = round(share_dropped * 2**64) - 2**63
+    return _scramble(key + places * _INCREMENT) >= threshold
+
+
+def _times_increment(number: int) -> int:
+    """The product as a signed number of 64 bits."""
+    return (number * _INCREMENT + 2**63) % 2**64 - 2**63
+
+
+def _scramble(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MULTIPLIER_1
+    x = (x ^ _shift(x, 27)) * _MULTIPLIER_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left also for negative numbers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
