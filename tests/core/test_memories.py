@@ -1,0 +1,543 @@
+"""What clients remember: kept exactly, for those who took part alone, in little RAM, and written once."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_runs import StopAfter, config, content, interrupt, memories
+
+from fedarena import checkpoint, recorder
+from fedarena.config import RunConfig, merge, resolve
+from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
+from fedarena.errors import BadInputError, DamagedFileError, RunFailedError
+from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.simulate import LogEnd, Memories, MemoryChanges, MemoryLog, RoundOutcome, memory_log
+from fedarena.simulate.memory_layout import Layout
+from fedarena.simulate.selectors import select_uniform
+from fedarena.train import Groups
+
+FLOATS = 32
+BYTES = 4 * FLOATS  # of one memory below
+HEADER_BYTES = 28
+
+
+def rows(*values: float) -> Groups:
+    """A memory for every value."""
+    return {"control": {"w": torch.tensor(values)[:, None].expand(-1, FLOATS)}}
+
+
+def value_of(memory: Groups) -> float:
+    assert (memory["control"]["w"] == memory["control"]["w"][0]).all()
+    return float(memory["control"]["w"][0])
+
+
+def after(before: Memories, values: dict[int, float]) -> Memories:
+    changes = MemoryChanges(before)
+    changes.add(list(values), rows(*values.values()))
+    return changes.memories()
+
+
+def values_of(memories: Memories) -> dict[int, float]:
+    return {client: value_of(memory) for client, memory in memories.items()}
+
+
+def on_disk(folder: Path, ram_bytes: int = 2**30) -> tuple[Memories, MemoryLog]:
+    memories, log = Memories(), MemoryLog(folder / "memories-0.log")
+    memories.keep_in(log, ram_bytes)
+    return memories, log
+
+
+# --- bytes and back -------------------------------------------------------------------------------------------------
+
+
+def bits(t: torch.Tensor) -> bytes:
+    return t.contiguous().flatten().view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+def test_memories_come_back_with_the_same_bits_names_and_order() -> None:
+    strange = torch.tensor([[math.nan, -0.0], [math.inf, 1e-45]])
+    strange[0].view(torch.int32)[0] |= 12345  # a NaN with a number in it
+    stacked: Groups = {
+        "z": {"b/c": strange, "a": torch.tensor([3.5, 4.5], dtype=torch.bfloat16)},
+        "empty": {},
+        "a": {
+            "transposed": torch.arange(24.0, dtype=torch.float64).reshape(2, 3, 4).transpose(1, 2),
+            "flags": torch.tensor([[True, False, True], [False, False, True]]),
+            "nothing": torch.zeros(2, 0, 5),
+            "numbers": torch.tensor([[2**62], [-1]]),
+            "half": torch.ones(2, 1, 1, 3, dtype=torch.float16),
+            "trained": torch.ones(2, 2, requires_grad=True),
+        },
+    }
+    changes = MemoryChanges(Memories())
+    changes.add([7, 3], stacked)
+    found = changes.memories()
+    for row, client in enumerate((7, 3)):
+        memory = found[client]
+        assert list(memory) == ["z", "empty", "a"]
+        assert [list(tensors) for tensors in memory.values()] == [list(tensors) for tensors in stacked.values()]
+        for group, tensors in memory.items():
+            for name, t in tensors.items():
+                expected = stacked[group][name][row].detach()
+                assert (t.dtype, t.shape, bits(t)) == (expected.dtype, expected.shape, bits(expected))
+                assert t.data_ptr() % 64 == 0
+                assert not t.requires_grad
+
+
+def test_a_layout_survives_as_text() -> None:
+    layout = Layout.of_rows({"ä/b": {"é": torch.zeros(2, 3, 0), "w": torch.zeros(2)}, "empty": {}})
+    assert Layout.from_json(layout.to_json()) == layout
+
+
+def test_what_is_read_belongs_to_the_reader(tmp_path: Path) -> None:
+    for start in (Memories(), on_disk(tmp_path)[0]):
+        given_rows = rows(1.0)
+        given_rows["control"]["w"] = given_rows["control"]["w"].clone()
+        changes = MemoryChanges(start)
+        changes.add([0], given_rows)
+        given_rows["control"]["w"].fill_(2)
+        found = changes.memories()
+        found[0]["control"]["w"].fill_(3)
+        assert values_of(found) == {0: 1.0}
+
+
+# --- a value per round ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["ram", "disk", "disk without ram"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Memories:
+    if request.param == "ram":
+        return Memories()
+    return on_disk(tmp_path, 0 if request.param == "disk without ram" else 2**30)[0]
+
+
+def test_a_round_and_the_one_before_can_be_read(empty: Memories) -> None:
+    first = after(empty, {1: 1.0, 2: 1.0})
+    second = after(first, {2: 2.0, 3: 2.0})
+    assert values_of(first) == {1: 1.0, 2: 1.0}
+    assert values_of(second) == {1: 1.0, 2: 2.0, 3: 2.0}
+    assert (3 in first, 3 in second, 4 in second, len(first), len(second)) == (False, True, False, 2, 3)
+    assert second.get(4) is None
+
+
+def test_memories_that_are_gone_are_not_mistaken_for_later_ones(empty: Memories) -> None:
+    first = after(empty, {1: 1.0})
+    second = after(first, {1: 2.0})
+    second.settle()
+    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+        first.get(1)
+    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+        after(first, {1: 3.0})
+    assert values_of(second) == {1: 2.0}
+
+
+def test_a_round_without_memories_changes_nothing(empty: Memories) -> None:
+    changes = MemoryChanges(empty)
+    changes.add([1, 2], {})
+    assert changes.memories() is empty
+
+
+def test_an_abandoned_round_leaves_nothing(empty: Memories) -> None:
+    first = after(empty, {1: 1.0, 2: 1.0})
+    abandoned = after(first, {2: 9.0, 3: 9.0})
+    second = after(first, {1: 2.0, 4: 2.0})
+    second.settle()
+    assert values_of(second) == {1: 2.0, 2: 1.0, 4: 2.0}
+    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+        len(abandoned)
+
+
+def test_the_last_memory_of_a_client_in_a_round_counts(empty: Memories) -> None:
+    changes = MemoryChanges(empty)
+    changes.add([1, 2], rows(1.0, 1.0))
+    changes.add([2, 1], rows(2.0, 3.0))
+    assert values_of(changes.memories()) == {1: 3.0, 2: 2.0}
+    changes.memories().settle()
+    assert values_of(changes.memories()) == {1: 3.0, 2: 2.0}
+
+
+def test_memories_of_several_forms_live_together(empty: Memories, tmp_path: Path) -> None:
+    now = empty
+    for length in (1, 5, 3, 5):
+        changes = MemoryChanges(now)
+        changes.add([length, 9], {"grows": {"w": torch.full((2, length), float(length))}})
+        now = changes.memories()
+        now.settle()
+    assert {client: memory["grows"]["w"].tolist() for client, memory in now.items()} == {
+        client: [float(length)] * length for client, length in ((1, 1), (3, 3), (5, 5), (9, 5))
+    }
+
+
+def test_memories_collected_in_ram_move_to_a_log(tmp_path: Path) -> None:
+    now = after(after(Memories(), {1: 1.0, 2: 1.0}), {2: 2.0, 3: 2.0})
+    log = MemoryLog(tmp_path / "log")
+    now.keep_in(log, BYTES)
+    now.settle()
+    assert now.bytes_in_ram <= BYTES
+    assert sorted(log) == [1, 2, 3]
+    assert values_of(now) == {1: 1.0, 2: 2.0, 3: 2.0}
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+class CountingLog(MemoryLog):
+    """Remembers who was read from disk."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self.asked: list[int] = []
+
+    def read(self, client, unsettled=False):
+        memory = super().read(client, unsettled)
+        if memory is not None:
+            self.asked.append(client)
+        return memory
+
+
+def test_those_used_last_stay_in_ram(tmp_path: Path) -> None:
+    start, log = Memories(), CountingLog(tmp_path / "log")
+    start.keep_in(log, 3 * BYTES)
+    now = after(start, {1: 1.0, 2: 2.0, 3: 3.0})
+    now.settle()
+    assert now.bytes_in_ram == 3 * BYTES
+    assert [value_of(now[client]) for client in (1, 2, 3, 1)] == [1.0, 2.0, 3.0, 1.0]
+    assert log.asked == []
+    now = after(now, {4: 4.0})  # 2 was not used for the longest time
+    assert now.bytes_in_ram == 3 * BYTES
+    assert [value_of(now[client]) for client in (3, 1, 4)] == [3.0, 1.0, 4.0]
+    assert log.asked == []
+    assert value_of(now[2]) == 2.0
+    assert log.asked == [2]
+    assert value_of(now[2]) == 2.0
+    assert log.asked == [2]
+    assert now.bytes_in_ram == 3 * BYTES
+
+
+def test_a_cohort_that_does_not_fit_is_written_before_its_round_is_over(tmp_path: Path) -> None:
+    start, log = on_disk(tmp_path, 4 * BYTES)
+    first = after(start, dict.fromkeys(range(10), 1.0))
+    first.settle()
+    committed = log.settled
+    changes = MemoryChanges(first)
+    for client in range(10):
+        assert value_of(first[client]) == 1.0
+        changes.add([client], rows(2.0))
+        assert first.bytes_in_ram <= 4 * BYTES
+    assert log.path.stat().st_size > committed.bytes
+    assert values_of(first) == dict.fromkeys(range(10), 1.0)
+    assert values_of(changes.memories()) == dict.fromkeys(range(10), 2.0)
+    assert log.settled == committed
+    assert values_of(reopened(log)) == dict.fromkeys(range(10), 1.0)
+    assert values_of(first) == dict.fromkeys(range(10), 1.0)  # RAM is full of what is outdated after the round
+    changes.memories().settle()
+    assert values_of(changes.memories()) == dict.fromkeys(range(10), 2.0)
+    assert values_of(reopened(log)) == dict.fromkeys(range(10), 2.0)
+
+
+def test_what_an_abandoned_round_wrote_is_written_over(tmp_path: Path) -> None:
+    start, log = on_disk(tmp_path, BYTES)
+    first = after(start, {1: 1.0})
+    abandoned = after(first, dict.fromkeys(range(10), 9.0))
+    assert values_of(abandoned) == dict.fromkeys(range(10), 9.0)
+    second = after(first, {2: 2.0})
+    second.settle()
+    assert log.path.stat().st_size == log.settled.bytes
+    assert values_of(reopened(log)) == {1: 1.0, 2: 2.0}
+
+
+def test_compaction_forgets_a_round_that_is_not_over(tmp_path: Path) -> None:
+    start, _ = on_disk(tmp_path, BYTES)
+    first = after(start, {1: 1.0})
+    abandoned = after(first, dict.fromkeys(range(10), 9.0))
+    log = first.compact_log(tmp_path / "memories-1.log")
+    assert values_of(first) == values_of(reopened(log)) == {1: 1.0}
+    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+        abandoned.get(2)
+
+
+def reopened(log: MemoryLog, ram_bytes: int = 2**30) -> Memories:
+    memories = Memories()
+    memories.keep_in(MemoryLog.open(log.path, log.settled), ram_bytes)
+    return memories
+
+
+def test_a_disk_that_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, log = on_disk(tmp_path, 0)
+
+    def refuse(memories) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log, "append", refuse)
+    with pytest.raises(RunFailedError, match="Cannot write the memories of clients to disk: No space left on device"):
+        after(start, {1: 1.0})
+
+
+@pytest.mark.parametrize("ram_bytes", [0, 3 * BYTES, 2**30])
+@given(seed=st.integers(0, 2**32))
+@settings(deadline=None, max_examples=30)
+def test_against_a_dictionary(tmp_path_factory: pytest.TempPathFactory, ram_bytes: int, seed: int) -> None:
+    """Rounds, reads, abandoned rounds, compaction and resumption in any order."""
+    chance = random.Random(seed)
+    folder = tmp_path_factory.mktemp("log")
+    now, log = on_disk(folder, ram_bytes)
+    expected: dict[int, float] = {}
+    committed, committed_end = dict(expected), log.settled
+    for step in range(chance.randint(1, 25)):
+        cohort = {chance.randrange(12): chance.random() for _ in range(chance.randint(1, 6))}
+        cohort = {client: float(np.float32(value)) for client, value in cohort.items()}
+        following = after(now, cohort)
+        assert following.bytes_in_ram <= ram_bytes
+        action = chance.choice(["finish", "finish", "finish", "abandon", "compact", "resume"])
+        if action == "resume":  # a crash: what was not committed is lost
+            log = MemoryLog.open(log.path, committed_end)
+            now, expected = Memories(), dict(committed)
+            now.keep_in(log, ram_bytes)
+        elif action != "abandon":
+            now, expected = following, expected | cohort
+            now.settle()
+            if action == "compact":
+                old = log.path.read_bytes()
+                former, log = log, now.compact_log(folder / f"memories-{step + 1}.log")
+                assert former.path.read_bytes() == old
+            if action == "compact" or chance.random() < 0.5:
+                committed, committed_end = dict(expected), log.settled
+        for client in chance.sample(range(12), 4):
+            memory = now.get(client)
+            assert (None if memory is None else value_of(memory)) == expected.get(client)
+        assert now.bytes_in_ram <= ram_bytes
+        assert len(now) == len(expected)
+    assert values_of(now) == expected
+    assert values_of(reopened(log)) == expected
+
+
+def test_threads_may_read_while_a_round_writes(tmp_path: Path) -> None:
+    start, _ = on_disk(tmp_path, 5 * BYTES)
+    first = after(start, {client: float(client) for client in range(40)})
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(300):
+            client = chance.randrange(40)
+            if value_of(first[client]) != client:
+                wrong.append(client)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    changes = MemoryChanges(first)
+    for client in range(40):
+        changes.add([client], rows(-1.0))
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert set(values_of(changes.memories()).values()) == {-1.0}
+
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+def test_compaction_drops_what_is_outdated(tmp_path: Path) -> None:
+    now, log = on_disk(tmp_path)
+    for round in range(50):
+        now = after(now, {client: float(round) for client in range(10)})
+        now.settle()
+    compact = now.compact_log(tmp_path / "memories-50.log")
+    records = 10 * (BYTES + HEADER_BYTES)
+    assert log.settled.bytes > 50 * records
+    assert records < compact.path.stat().st_size == compact.settled.bytes < records + 200  # the layout
+    assert values_of(now) == dict.fromkeys(range(10), 49.0)
+    now = after(now, {3: 50.0})
+    now.settle()
+    assert values_of(reopened(compact)) == dict.fromkeys(range(10), 49.0) | {3: 50.0}
+
+
+def test_a_log_is_compacted_when_more_than_half_is_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", 1000)
+    now, log = on_disk(tmp_path)
+    verdicts = []
+    for _ in range(3):
+        now = after(now, dict.fromkeys(range(20), 1.0))
+        now.settle()
+        verdicts.append(log.is_mostly_outdated)
+    assert verdicts == [False, True, True]  # the layout is the grain that tips the scales
+    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", log.settled.bytes)
+    assert not log.is_mostly_outdated
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    now, log = on_disk(tmp_path)
+    after(now, {1: 1.0, 2: 2.0}).settle()
+    good = log.path.read_bytes()
+    for position in range(len(good)):
+        log.path.write_bytes(good[:position] + bytes([good[position] ^ 4]) + good[position + 1 :])
+        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+            MemoryLog.open(log.path, log.settled)
+    for length in range(len(good)):
+        log.path.write_bytes(good[:length])
+        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+            MemoryLog.open(log.path, log.settled)
+    log.path.write_bytes(good)
+    for end in (LogEnd(log.settled.bytes, 1), LogEnd(log.settled.bytes - 1, log.settled.crc32)):
+        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+            MemoryLog.open(log.path, end)
+    assert values_of(reopened(log)) == {1: 1.0, 2: 2.0}
+
+
+def test_damage_during_a_run_is_noticed(tmp_path: Path) -> None:
+    now, log = on_disk(tmp_path, 0)
+    now = after(now, {1: 1.0, 2: 2.0})
+    now.settle()
+    good = log.path.read_bytes()
+    log.path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert value_of(now[1]) == 1.0
+    with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+        now.get(2)
+    log.path.unlink()
+    with pytest.raises(DamagedFileError, match=r"memories-0\.log cannot be read"):
+        now.get(1)
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+POPULATION = 100_000
+COHORT = 100
+ROUNDS = 5
+FEATURES, CLASSES = 4, 2
+MEMORY_BYTES = 64 + 4 * CLASSES  # weights, which are filled up to 64 bytes, and biases
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred thousand clients with two samples each."""
+    path = tmp_path_factory.mktemp("crowd") / "store"
+    generator = np.random.default_rng(0)
+    columns = {"x": ColumnSpec(dtype="float32", shape=(FEATURES,)), "y": ColumnSpec(dtype="int64")}
+    with FederationWriter(
+        path, name="crowd", task=TaskSpec(kind="classification", classes=CLASSES), columns=columns
+    ) as writer:
+        writer.add_clients(
+            [f"client {n}" for n in range(POPULATION)],
+            counts=np.tile([1, 0, 1], (POPULATION, 1)),
+            columns={
+                "x": generator.normal(size=(2 * POPULATION, FEATURES)).astype(np.float32),
+                "y": generator.integers(CLASSES, size=2 * POPULATION),
+            },
+        )
+    return path
+
+
+def scaffold(crowd: Path, **changes: Any) -> RunConfig:
+    chosen = {
+        "name": "run",
+        "federation": {"name": "store", "path": str(crowd)},
+        "model": "logistic_regression",
+        "algorithm": "scaffold",
+        "cohort": COHORT,
+        "rounds": ROUNDS,
+        "evaluation.max_clients": 10,
+        "evaluation.every": 1000,
+    }
+    return resolve(merge({}, chosen | changes))
+
+
+class Watching(Observer):
+    """Looks at the memories after every round."""
+
+    def __init__(self) -> None:
+        self.most_bytes_in_ram = 0
+        self.clients = 0
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        self.most_bytes_in_ram = max(self.most_bytes_in_ram, outcome.snapshot.memories.bytes_in_ram)
+        self.clients = len(outcome.snapshot.memories)
+
+
+def test_memory_is_for_those_who_took_part(tmp_path: Path, crowd: Path) -> None:
+    watching = Watching()
+    start_run(scaffold(crowd), tmp_path, watching)
+    cohorts = [select_uniform(np.arange(POPULATION), COHORT, 0, round + 1) for round in range(ROUNDS)]
+    took_part = set(np.concatenate(cohorts).tolist())
+    assert len(took_part) > 490
+    assert set(memories(tmp_path / "run")) == took_part
+    assert watching.clients == len(took_part)
+    assert watching.most_bytes_in_ram == len(took_part) * MEMORY_BYTES
+    size = (tmp_path / "run" / "checkpoint" / "memories-0.log").stat().st_size
+    assert COHORT * ROUNDS * MEMORY_BYTES < size < COHORT * ROUNDS * (MEMORY_BYTES + 32)
+
+
+def test_a_small_limit_gives_the_same_bits(tmp_path: Path, crowd: Path) -> None:
+    """Among twenty clients many come again, and what they remember has to be read back."""
+    for name, make, memory_bytes in (("crowd", scaffold, MEMORY_BYTES), ("digits", digits, 2600)):
+        ample, tight = Watching(), Watching()
+        start_run(make(crowd), tmp_path / name / "ample", ample)
+        start_run(make(crowd, memories_ram_bytes=3 * memory_bytes), tmp_path / name / "tight", tight)
+        assert tight.most_bytes_in_ram <= 3 * memory_bytes < 5 * memory_bytes < ample.most_bytes_in_ram
+        found, expected = (content(tmp_path / name / limit / "run") for limit in ("tight", "ample"))
+        for what in ("tensors", "memories", "rounds.parquet", "clients.parquet"):
+            assert found[what] == expected[what], what
+
+
+def digits(_: Path, **changes: Any) -> RunConfig:
+    return config(**{"name": "run", "algorithm": "scaffold", "cohort": 15, "rounds": 8} | changes)
+
+
+def test_memories_survive_resumption(tmp_path: Path, crowd: Path) -> None:
+    start_run(scaffold(crowd), tmp_path / "uninterrupted")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(scaffold(crowd), tmp_path, StopAfter(3, interrupt))
+    assert len(memories(tmp_path / "run")) > 290
+    watching = Watching()
+    resume_run(tmp_path / "run", watching)
+    assert watching.most_bytes_in_ram <= 2 * COHORT * MEMORY_BYTES  # those before come back when they are asked for
+    assert content(tmp_path / "run") == content(tmp_path / "uninterrupted" / "run")
+
+
+def test_an_algorithm_without_memory_writes_no_log(tmp_path: Path) -> None:
+    run = start_run(config(rounds=2), tmp_path)
+    assert list((run.path / "checkpoint").glob("memories-*")) == []
+    assert checkpoint.read_state(run.path).memories.bytes == 0
+
+
+class WrittenBytes(Observer):
+    """How many bytes this process wrote in each round."""
+
+    def __init__(self) -> None:
+        self.until = [self.now()]
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        self.until.append(self.now())
+
+    def now(self) -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("wchar:")).split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count written bytes")
+def test_a_commit_costs_as_much_as_the_cohort(tmp_path: Path, crowd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After thirty rounds it writes what it wrote after three, though ten times as many clients remember something."""
+    monkeypatch.setattr(recorder, "_COMMIT_SHARE", math.inf)  # every round is committed
+    written = WrittenBytes()
+    start_run(scaffold(crowd, rounds=31), tmp_path, written)
+    each = np.diff(written.until)
+    cohort_bytes = COHORT * (MEMORY_BYTES + HEADER_BYTES)
+    assert len(memories(tmp_path / "run")) > 28 * COHORT
+    assert (each[2:31] > cohort_bytes).all()
+    assert each[26:31].max() < each[2:7].max() + 200  # numbers with more digits
+    assert each[30] < 2 * cohort_bytes
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, "2 GB", None])
+def test_a_limit_is_a_number_of_bytes(value: Any) -> None:
+    with pytest.raises(BadInputError, match="memories_ram_bytes"):
+        config(memories_ram_bytes=value)
