@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store clean help
+.PHONY: run test docs pictures bench-store bench-memories clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ pictures: run $(VENV)/.installed-docs  ## Draw the pictures of the documentation
 
 bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
 	$(BIN)/python benchmarks/store.py
+
+bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a commit, and RAM
+	$(BIN)/python benchmarks/memories.py
 
 clean:  ## Remove the environment and everything generated (not runs/)
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

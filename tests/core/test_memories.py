@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -541,3 +544,20 @@ def test_a_commit_costs_as_much_as_the_cohort(tmp_path: Path, crowd: Path, monke
 def test_a_limit_is_a_number_of_bytes(value: Any) -> None:
     with pytest.raises(BadInputError, match="memories_ram_bytes"):
         config(memories_ram_bytes=value)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count written bytes")
+def test_small_benchmark(tmp_path: Path) -> None:
+    script, output = Path(__file__).parents[2] / "benchmarks" / "memories.py", tmp_path / "result.json"
+    arguments = ["--few", "20", "--many", "60", "--output", str(output)]
+    finished = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=300)
+    assert finished.stderr == ""
+    result = json.loads(output.read_text())
+    targets, facts = result["targets"], result["facts"]
+    assert [row["ok"] for row in targets] == [row["measured"] < row["target"] for row in targets]
+    assert finished.returncode == (0 if all(row["ok"] for row in targets) else 1)
+    assert targets[0]["ok"]  # bytes depend on no machine
+    memory_megabytes = 0.1 + HEADER_BYTES / 1e6
+    assert facts["stored_megabytes_at_many"] == pytest.approx((60 + 5 * 10) * memory_megabytes, rel=1e-3)
+    assert facts["commit_megabytes_at_few"] > 10 * memory_megabytes
