@@ -2,69 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
+from logistic_clients import (
+    LOCAL,
+    SIZES,
+    by_samples,
+    cohorts,
+    flat,
+    local_sgd,
+    losses_and_gradient,
+    make_clients,
+    mean_change,
+    plain,
+    run_simulation,
+)
 
 from fedarena import algorithms
 from fedarena.errors import BadInputError
-from fedarena.models import DataSpec, build_model, make_task
-from fedarena.simulate import Simulation, simulate
-from fedarena.simulate.selectors import select_uniform
 from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
-from fedarena.train.batches import batch_indices
-
-SEED, ROUNDS, COHORT, FEATURES, CLASSES = 2, 6, 4, 5, 3
-SIZES = [3, 17, 8, 1, 30, 12, 6]
-LOCAL = LocalTraining(epochs=2, batch_size=5, lr=0.2)
-Vector = np.ndarray
-
-
-def make_clients() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    generator = np.random.default_rng(0)
-    return {
-        f"c{i}": (generator.normal(size=(n, FEATURES)) + i / 5, generator.integers(CLASSES, size=n))
-        for i, n in enumerate(SIZES)
-    }
-
-
-def losses_and_gradient(w: Vector, x: np.ndarray, y: np.ndarray) -> tuple[float, Vector]:
-    """Mean cross-entropy of logistic regression and its gradient; w holds weights, then biases."""
-    weights, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
-    logits = x @ weights.T + bias
-    p = np.exp(logits - logits.max(1, keepdims=True))
-    p /= p.sum(1, keepdims=True)
-    error = (p - np.eye(CLASSES)[y]) / len(y)
-    return float(-np.log(p[np.arange(len(y)), y]).mean()), np.concatenate([(error.T @ x).ravel(), error.sum(0)])
-
-
-def local_sgd(
-    w: Vector, client: int, round: int, correct: Callable[[Vector, Vector], Vector], local: LocalTraining
-) -> tuple[Vector, int]:
-    """Plain local training: where it ends, and how many steps it took."""
-    x, y = list(make_clients().values())[client]
-    batches = batch_indices(len(x), local, SEED, round, client)
-    velocity = np.zeros_like(w)
-    for rows in batches:
-        velocity = local.momentum * velocity + correct(losses_and_gradient(w, x[rows], y[rows])[1], w)
-        w = w - local.lr * velocity
-    return w, len(batches)
-
-
-def plain(gradient: Vector, w: Vector) -> Vector:
-    return gradient
-
-
-def by_samples(cohort: list[int]) -> np.ndarray:
-    sizes = np.array([SIZES[client] for client in cohort], dtype=float)
-    return sizes / sizes.sum()
-
-
-def mean_change(w: Vector, cohort: list[int], round: int, local: LocalTraining) -> Vector:
-    changes = [local_sgd(w, client, round, plain, local)[0] - w for client in cohort]
-    return by_samples(cohort) @ np.array(changes)
 
 
 def fedavgm(w, rounds, local):
@@ -171,36 +128,12 @@ CASES = {
 }
 
 
-def flat(params: dict[str, torch.Tensor]) -> Vector:
-    return np.concatenate([params["1.weight"].numpy().ravel(), params["1.bias"].numpy()])
-
-
 @pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 @pytest.mark.parametrize(("algorithm", "oracle", "local"), CASES.values(), ids=CASES)
 def test_against_the_paper(make_federation, algorithm: Algorithm, oracle, local: LocalTraining, engine_kind) -> None:
-    federation = make_federation(make_clients(), CLASSES)
-    everybody = federation.clients("all")
-    spec = DataSpec("classification", CLASSES, (FEATURES,))
-    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
-    algorithm.prepare(len(SIZES), local)
-    simulation = Simulation(
-        seed=SEED,
-        rounds=ROUNDS,
-        cohort=COHORT,
-        task=task,
-        algorithm=algorithm,
-        engine=engine_kind(task, algorithm, local, federation, SEED, dtype="float64"),
-        training_clients=everybody,
-        evaluation_clients=everybody,
-        evaluation_part="test",
-        evaluate_every=ROUNDS,
-        flops_per_sample=0,
-        client_ids=federation.client_ids,
-    )
-    first, *_, last = simulate(simulation)
+    first, last = run_simulation(make_federation, algorithm, local, engine_kind)
     start, end = (flat(outcome.snapshot.state["params"]) for outcome in (first, last))
-    rounds = [(r, select_uniform(np.arange(len(SIZES)), COHORT, SEED, r).tolist()) for r in range(1, ROUNDS + 1)]
-    np.testing.assert_allclose(end, oracle(start, rounds, local), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(end, oracle(start, cohorts(), local), rtol=0, atol=1e-10)
     assert np.abs(end - start).max() > 0.05
 
 
