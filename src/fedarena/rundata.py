@@ -53,7 +53,7 @@ def load_run(folder: Path) -> RunData:
         tables = {table: read_table(folder, table, state) for table in TABLES}
         summary.setdefault("rounds_done", state.round)
         summary.setdefault("rounds", config["rounds"])
-    label = config["algorithm"]["name"]
+    label = _method(config)
     return RunData(folder, config["name"], label, config, environment, summary, summary["status"], **tables)
 
 
@@ -99,25 +99,27 @@ def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = Non
 
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     """Gives every run a label made of its algorithm and of whatever else sets it apart."""
+    methods = [_method(run.config) for run in runs]
     flat = [flatten_settings(run.config) for run in runs]
-    keys = dict.fromkeys(key for settings in flat for key in settings if key not in ("name", "seed"))
-    differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
-    by_algorithm: dict[str, set[str]] = {}
-    for settings in flat:
-        rest = repr([settings.get(key) for key in differing if key != "algorithm.name"])
-        by_algorithm.setdefault(settings["algorithm.name"], set()).add(rest)
+    differing = {}
+    for method in set(methods):
+        mine = [settings for settings, its_method in zip(flat, methods, strict=True) if its_method == method]
+        keys = {key for settings in mine for key in settings if key not in ("name", "seed")}
+        differing[method] = {key for key in keys if len({repr(settings.get(key)) for settings in mine}) > 1}
     labelled = []
-    for run, settings in zip(runs, flat, strict=True):
-        algorithm = settings["algorithm.name"]
-        label = algorithm
-        if len(by_algorithm[algorithm]) > 1:
-            mine = [s for s in flat if s["algorithm.name"] == algorithm]
-            for key in differing:
-                if key in settings and len({repr(s.get(key)) for s in mine}) > 1:
-                    value = settings[key]
-                    label += f" {value}" if key.endswith(".name") else f" {key.split('.')[-1]}={value}"
+    for run, method, settings in zip(runs, methods, flat, strict=True):
+        label = method
+        for key, value in settings.items():
+            if key in differing[method]:
+                label += f" {value}" if key.endswith(".name") else f" {key.split('.')[-1]}={value}"
         labelled.append(replace(run, label=label))
     return labelled
+
+
+def _method(config: dict[str, Any]) -> str:
+    """What a run is called where nothing else distinguishes it: its algorithm, and pooled training if it is that."""
+    training = config.get("training", "natural")
+    return str(config["algorithm"]["name"]) + ("" if training == "natural" else f" {training}")
 
 
 def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,6 +12,8 @@ from small_runs import StopAfter, config, content, interrupt
 from fedarena.config import resolve, resolve_settings
 from fedarena.errors import BadInputError
 from fedarena.experiment import Observer, prepare, resume_run, start_run
+from fedarena.report.sections import facts
+from fedarena.rundata import load_runs
 from fedarena.simulate import simulate
 from fedarena.simulate.selectors import select_in_turn
 from fedarena.train.batches import sample_order
@@ -119,6 +121,18 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, training: str) -> None:
 def test_the_name_of_a_run_says_how_it_was_trained(tmp_path: Path) -> None:
     run = start_run(config(**CENTRALIZED, rounds=1, name=None), tmp_path)
     assert run.name == "digits-centralized-fedavg-seed0"
+
+
+def test_reports_say_how_runs_were_trained(tmp_path: Path) -> None:
+    base = {"algorithm": "fedavg", "rounds": 1, "local": {"steps": 1}}
+    start_run(config(**base, name="a"), tmp_path)
+    start_run(config(**base, name="b", training="iid"), tmp_path)
+    start_run(config(**base, name="c", training="centralized", cohort=1), tmp_path)
+    runs = load_runs([tmp_path])
+    assert [run.label for run in runs] == ["fedavg", "fedavg iid", "fedavg centralized"]
+    assert load_runs([tmp_path / "c"])[0].label == "fedavg centralized"
+    assert facts(runs).endswith("1 round · 4 clients a round")
+    assert facts(runs[2:]).endswith("1 round · trained at the server")
 
 
 def test_methods_with_memory_need_clients() -> None:

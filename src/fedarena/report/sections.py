@@ -69,12 +69,13 @@ def facts(runs: Sequence[RunData]) -> str:
     federations = _federations(runs)
     noun = "federation" if len(federations) == 1 else "federations"
     varied = len(federations) == 1 and differing_keys([{"federation": run.config.get("federation")} for run in runs])
+    federated = [run for run in runs if run.config.get("training") != "centralized"]
     parts = [
         count(len(methods_of(runs)), "method"),
         count(len(runs), "run"),
         f"{noun} {listing(federations)}" + (" in several settings" if varied else ""),
         _count_or_range(runs, "rounds", "round"),
-        f"{_count_or_range(runs, 'cohort', 'client')} a round",
+        f"{_count_or_range(federated, 'cohort', 'client')} a round" if federated else "trained at the server",
     ]
     return " · ".join(parts)
 
