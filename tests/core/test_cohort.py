@@ -15,7 +15,6 @@ from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
 from fedarena.train import cohort as cohort_module
-from fedarena.train.execution import StepRunner
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
@@ -178,34 +177,6 @@ def test_hooks_see_the_right_tensors() -> None:
     assert_same(train(reference, clients, broadcast, memories, 2), train(cohort, clients, broadcast, memories, 2))
 
 
-def test_tracing_gives_the_same_bits_and_is_done_once_per_form() -> None:
-    calls = []
-
-    def function(groups: Groups, scale: torch.Tensor):
-        calls.append(1)
-        return {"out": torch.func.vmap(lambda a, s: (a * s).exp().sum())(groups["in"]["a"], scale)}, scale + 1
-
-    runner = StepRunner(function)
-    for rows in (3, 3, 5, 3):
-        arguments = {"in": {"a": torch.randn(rows, 4)}}, torch.randn(rows)
-        expected, next_scale = function(*arguments)
-        got, got_scale = runner(*arguments)
-        assert torch.equal(got["out"], expected["out"])
-        assert torch.equal(got_scale, next_scale)
-    assert len(calls) == 4 + 2
-
-
-def test_operations_that_change_nothing_are_left_out() -> None:
-    def function(a: torch.Tensor):
-        return ((a * 1).transpose(0, 1).transpose(1, 0).view(3, 4).expand(3, 4) + 1) * 2
-
-    runner = StepRunner(function)
-    a = torch.randn(3, 4)
-    assert torch.equal(runner(a), (a + 1) * 2)
-    ((traced, _),) = runner._traced.values()
-    assert len([node for node in traced.graph.nodes if node.op == "call_function"]) == 2
-
-
 def test_what_it_cannot_do_it_says() -> None:
     class OwnLoop(FedAvg):
         def train(self, client, model, data):
@@ -225,22 +196,43 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else 2 * x
 
 
-@pytest.mark.parametrize(
-    ("layer", "name"), [(Branching(), "Branching"), (nn.Dropout(0.5), "KeyedDropout")], ids=["branching", "dropout"]
-)
-def test_a_layer_that_cannot_be_vectorized_is_named(
-    layer: nn.Module, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Noisy(nn.Module):
+    """A layer that draws from torch's own generator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+def make_both_engines(layer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Engine]:
+    """Engines for a model with this layer in the middle."""
+
     def build(spec: DataSpec) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 5), layer, nn.Linear(5, 3))
 
     monkeypatch.setitem(MODELS._parts, "odd", build)
     monkeypatch.setitem(FAMILIES, "odd", (FEATURES, {}))
-    reference, cohort = (
-        make_engine(kind, "odd", FedAvg(), LOCALS["epochs"]) for kind in (ReferenceEngine, CohortEngine)
+    return (
+        make_engine(ReferenceEngine, "odd", FedAvg(), LOCALS["epochs"]),
+        make_engine(CohortEngine, "odd", FedAvg(), LOCALS["epochs"], lanes=3),
     )
+
+
+def test_dropout_is_the_same_one_at_a_time_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, cohort = make_both_engines(nn.Dropout(0.5), monkeypatch)
+    assert cohort.notes == []
+    broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
+    first = train(reference, clients, broadcast, {})
+    assert_same(first, train(cohort, clients, broadcast, {}))
+    plain, _ = make_both_engines(nn.Identity(), monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_same(first, train(plain, clients, broadcast, {}))
+
+
+@pytest.mark.parametrize("layer", [Branching(), Noisy()], ids=["branching", "noisy"])
+def test_a_layer_that_cannot_be_vectorized_is_named(layer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, cohort = make_both_engines(layer, monkeypatch)
     assert len(cohort.notes) == 1
-    assert f"the layer '1' ({name}) cannot be vectorized" in cohort.notes[0]
+    assert f"the layer '1' ({type(layer).__name__}) cannot be vectorized" in cohort.notes[0]
     broadcast = {"params": reference.initial_params()}
     assert_same(train(reference, [1, 5], broadcast, {}), train(cohort, [1, 5], broadcast, {}), tolerance=0)
 
@@ -251,7 +243,7 @@ def test_lanes_suit_the_size_of_model_and_batch() -> None:
     per_lane = 8 * ((3 * 6 + 3) + 4000 * (6 + 3))
     assert engine.lanes <= 2**22 / per_lane < 2 * engine.lanes
     assert engine.lanes == 8
-    assert engine.plan == {"lanes": engine.lanes}
+    assert engine.plan == {"device": "cpu", "lanes": engine.lanes}
     assert make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=10**6)).lanes == 1
     assert make_engine(CohortEngine, "mlp", FedAvg(), LocalTraining(batch_size=1)).lanes == 256
 

@@ -49,7 +49,7 @@ def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, la
     steps = count_steps(sizes, local)
     schedule = make_schedule(steps, lanes)
     first_row = np.cumsum(sizes) - sizes
-    rows, mask = batch_table(schedule, clients, sizes, first_row, local.batch_size, seed=5, round=round)
+    rows, mask = batch_table(schedule, lanes, clients, sizes, first_row, local.batch_size, seed=5, round=round)
     assert mask.sum() == sum(
         len(b) for n, c in zip(samples, clients, strict=True) for b in batch_indices(n, local, 5, round, c)
     )

@@ -7,7 +7,8 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +17,20 @@ from torch.func import grad_and_value, vmap
 
 from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
+from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.convolution import ConvolutionsAsProducts
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
-from fedarena.train.execution import StepRunner, available_cores, in_order
-from fedarena.train.lanes import LaneTraining
+from fedarena.train.execution import available_cores, in_order, without_gradients
+from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
+from fedarena.train.lanes import LanePool, LaneTraining
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
+from fedarena.train.program import Changing, Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
+from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.tensors import Groups, map_groups
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
@@ -34,11 +40,21 @@ _MOST_LANES = 256
 # there should be shards for several workers.
 _CLIENTS_PER_LANE = 4
 _SHARDS_FOR_WORKERS = 16
+# A GPU is busy from about so many bytes on; more lanes would not make it faster.
+_GPU_BYTES = 1 << 31
+_MOST_GPU_LANES = 4096
+_GPU_COPIES = 8  # tensors of the size of a lane's parameters and outputs that exist at once
+_GPU_SHARE_FOR_SAMPLES = 0.4  # of the memory that is free at the beginning
 
 
 @ENGINES.register("cohort")
 class CohortEngine:
-    """Trains many clients at once: `lanes` in one computation (by default, as suits the model), on all cores."""
+    """Trains many clients at once: `lanes` in one computation (by default, as suits the model and the device).
+
+    On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
+    graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
+    `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16.
+    """
 
     def __init__(
         self,
@@ -48,40 +64,52 @@ class CohortEngine:
         data: ClientData,
         seed: int,
         *,
+        device: DeviceName = "auto",
         lanes: int | None = None,
         workers: int | None = None,
         threads: int = 1,
-        dtype: Literal["float32", "float64"] = "float32",
+        dtype: DtypeName = "float32",
+        precision: Precision = "full",
+        compile: bool = True,
     ):
-        if not 1 <= threads <= 1024:
-            raise BadInputError(f"engine.threads must be from 1 to 1024, not {threads}")
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
                 raise BadInputError(f"engine.{name} must be from 1 to 65536, not {amount}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
-        self.threads = threads
+        self.hardware = Hardware(device, threads, dtype, precision)
+        self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
-        task.module.to(getattr(torch, dtype))
-        self.lanes = lanes if lanes is not None else _suitable_lanes(task, local.batch_size)
-        self.plan: dict[str, Any] = {"lanes": self.lanes}
+        task.module.to(self.hardware.dtype)
+        bytes_per_lane = _bytes_per_lane(task, local.batch_size)  # while the model is where examples are
+        task.module.to(self.device)
+        self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
-        self.step = StepRunner(self._step)
+        self._evaluation_batch_size = 64
+        if self.hardware.is_gpu:
+            self.workers = 1
+            self._evaluation_batch_size = 4096
+            limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
+            self.training_samples = ResidentSamples(data, self.device, limit_bytes)
+        self.lanes = lanes if lanes is not None else self._suitable_lanes(bytes_per_lane)
+        self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
+        self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
+        self.programs = StepPrograms(self._step)
+        self._pool = LanePool()
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
         if obstacle is not None:
-            self._fallback = ReferenceEngine(task, algorithm, local, data, seed, threads=threads, dtype=dtype)
+            self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
-        self._dtype = dtype
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
-        options = {"lanes": self.lanes, "workers": self.workers, "threads": self.threads}
-        return CohortEngine(self.task, algorithm, local, data, seed, **options, dtype=self._dtype)
+        options = {"lanes": self.lanes, "workers": self.workers, "compile": self.compile, **self.hardware.options}
+        return CohortEngine(self.task, algorithm, local, data, seed, **options)
 
     def place(self, groups: Groups) -> Groups:
-        """The groups as they are."""
-        return groups
+        """The same groups on the device."""
+        return self.hardware.place(groups)
 
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model."""
@@ -92,7 +120,7 @@ class CohortEngine:
         if self._fallback is not None:
             yield from self._fallback.train(jobs, broadcast, memories)
             return
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         self.task.module.train()
         clients = np.array([job.client for job in jobs])
         start_losses = None
@@ -100,33 +128,52 @@ class CohortEngine:
             start_losses = self.evaluate(broadcast["params"], clients, "train").means("loss")
             self.task.module.train()
 
-        def train_shard(shard: IntArray) -> list[JobResults]:
-            torch.set_num_threads(self.threads)  # of this thread
+        def train_shard(shard: IntArray) -> Iterator[JobResults]:
             losses = None if start_losses is None else start_losses[shard]
-            with torch.no_grad():
-                return list(LaneTraining(self, [jobs[i] for i in shard], broadcast, memories, losses).run())
+            return LaneTraining(self, [jobs[i] for i in shard], broadcast, memories, losses).run(self._pool)
 
-        for results in in_order(train_shard, self._shards(jobs, clients), self.workers):
-            yield from results
+        def train_whole_shard(shard: IntArray) -> list[JobResults]:
+            self.hardware.set_up()
+            return list(without_gradients(train_shard(shard)))
+
+        shards = self._shards(jobs, clients)
+        if self.workers == 1:
+            for shard in shards:
+                yield from without_gradients(train_shard(shard))
+        else:
+            for results in in_order(train_whole_shard, shards, self.workers):
+                yield from results
 
     def _shards(self, jobs: Sequence[Job], clients: IntArray) -> list[IntArray]:
         """Clients that train together, those with most to do first. Part of the plan: it does not depend on workers."""
         steps = steps_of(jobs, self.data.counts(clients, "train"), self.algorithm, self.local)
         longest_first = np.argsort(-steps, kind="stable")
+        if self.hardware.is_gpu:
+            return [longest_first]  # lanes that are free at once take the next client
         size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(clients) // _SHARDS_FOR_WORKERS)))
         return [longest_first[start : start + size] for start in range(0, len(clients), size)]
 
+    def _suitable_lanes(self, bytes_per_lane: int) -> int:
+        """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
+        if self.hardware.is_gpu:
+            most_bytes = min(_GPU_BYTES, self.hardware.free_bytes() // (2 * _GPU_COPIES))
+            fitting = min(_MOST_GPU_LANES, most_bytes // bytes_per_lane)
+        else:
+            fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
+        return int(2 ** (max(1, fitting).bit_length() - 1))
+
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients."""
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         self.task.module.eval()
-        return evaluate_clients(self.task, params, self.data, clients, part, workers=self.workers)
+        batch_size = self._evaluation_batch_size
+        return evaluate_clients(self.task, params, self.data, clients, part, batch_size, self.workers)
 
     def evaluate_personal(
         self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
         """Scores every one of these clients with its own model."""
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         return self._personal.evaluate(broadcast, memories, clients, part, round)
 
     def _find_obstacle(self) -> str | None:
@@ -135,48 +182,53 @@ class CohortEngine:
             return f"{type(self.algorithm).__name__} has a training loop of its own"
         broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
         memory = map_groups(lambda t: torch.stack([t, t]), self.algorithm.memory_init(broadcast))
-        columns = {name: torch.stack([values, values]) for name, values in self.task.example(2).items()}
+        columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker:
             try:
                 params = self.start_params(broadcast, memory, 2)
-                state = optimizer_init(self.local, params)
-                self._step(params, state, torch.ones(2), columns, torch.ones(2, 2), memory, broadcast)
+                two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
+                changing = Changing(params, optimizer_init(self.local, params), two, two)
+                mask = torch.ones(2, 2, device=self.device)
+                self._step(changing, Given(columns, mask, two.long(), memory, broadcast))
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
         return None
 
-    def _step(
-        self,
-        params: Tensors,
-        optimizer_state: Groups,
-        numbers: Tensor,
-        columns: Tensors,
-        mask: Tensor,
-        memory: Groups,
-        broadcast: Groups,
-    ) -> tuple[Tensors, Groups, Tensor]:
-        """One gradient step in every lane; everything but the broadcast has a row per lane."""
+    def _step(self, changing: Changing, given: Given) -> Changing:
+        """One gradient step in every lane."""
+        broadcast = given.broadcast
 
         def client_step(
-            params: Tensors, state: Groups, number: Tensor, columns: Tensors, mask: Tensor, memory: Groups
+            params: Tensors, state: Groups, number: Tensor, columns: Tensors, mask: Tensor, key: Tensor, memory: Groups
         ) -> tuple[Tensors, Groups, Tensor]:
-            batch = {**self.task.batch(columns), "mask": mask}
+            batch = {**self.task.batch(columns), "mask": mask, "key": key}
 
             def loss_of(params: Tensors) -> Tensor:
-                return self.algorithm.local_loss(self.task, params, batch, broadcast, memory)
+                with self.hardware.rounding():
+                    return self.algorithm.local_loss(self.task, params, batch, broadcast, memory)
 
             grad, loss = grad_and_value(loss_of)(params)
             grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
             params, state = optimizer_step(self.local, params, grad, state, number)
             return params, state, loss
 
-        new: tuple[Tensors, Groups, Tensor] = vmap(client_step)(params, optimizer_state, numbers, columns, mask, memory)
-        return new
+        with ConvolutionsAsProducts() if self.hardware.is_gpu else nullcontext():
+            params, state, losses = vmap(client_step)(
+                changing.params,
+                changing.optimizer,
+                changing.numbers,
+                given.columns,
+                given.mask,
+                given.keys,
+                given.memory,
+            )
+        loss_sums = changing.loss_sums + losses * given.mask.sum(-1)
+        return Changing(params, state, changing.numbers + 1, loss_sums)
 
     def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from, in tensors that may be changed."""
+        """What so many clients with these memories start from, in tensors of their own."""
 
         def local_start(memory: Groups) -> Tensors:
             return self.algorithm.local_start(broadcast, memory)
@@ -191,15 +243,13 @@ class CohortEngine:
         def client_update(params: Tensors, memory: Groups, *amounts: Tensor) -> tuple[Groups, Groups]:
             return self.algorithm.client_update(params, broadcast, memory, Work(*amounts))
 
-        dtype = next(iter(params.values())).dtype
-        amounts = [torch.from_numpy(a).to(dtype) for a in vars(work).values() if a is not None]
+        given = (amount for amount in vars(work).values() if amount is not None)
+        amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in given]
         result: tuple[Groups, Groups] = vmap(client_update)(params, memory, *amounts)
         return result
 
 
-def _suitable_lanes(task: Task, batch_size: int) -> int:
-    """A power of two of lanes that fit into a cache with their parameters and what layers put out for a batch."""
-    bytes_per_lane = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    bytes_per_lane += count_output_bytes(task.module, task.batch(task.example(batch_size))["x"])
-    fitting = max(1, min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane))
-    return int(2 ** (fitting.bit_length() - 1))
+def _bytes_per_lane(task: Task, batch_size: int) -> int:
+    """A lane's parameters and what the model's layers put out for a batch."""
+    parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
+    return parameters + count_output_bytes(task.module, task.batch(task.example(batch_size))["x"])

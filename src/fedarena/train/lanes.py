@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -12,41 +14,93 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import ClientData, IntArray, Job, JobResults, steps_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init
+from fedarena.train.program import Changing, Given, StepPrograms
+from fedarena.train.resident import SampleSource
 from fedarena.train.schedule import Schedule, batch_table, make_schedule
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.tensors import Groups, map_groups, stack_groups
 
-# When fewer lanes are at work, the others are dropped a few at a time: every width has to be traced.
+# When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 4
+_WIDTHS_PER_OCTAVE = 8
 
 
-class Stepper(Protocol):
+class LaneEngine(Protocol):
     """What lanes need from their engine."""
 
     algorithm: Algorithm
     local: LocalTraining
-    data: ClientData
     seed: int
     lanes: int
+    device: torch.device
+    compile: bool
+    draws: bool  # whether the model draws random numbers while it is trained
+    programs: StepPrograms
+    data: ClientData
+    training_samples: SampleSource
 
-    def step(
-        self,
-        params: Tensors,
-        optimizer_state: Groups,
-        numbers: Tensor,
-        columns: Tensors,
-        mask: Tensor,
-        memory: Groups,
-        broadcast: Groups,
-    ) -> tuple[Tensors, Groups, Tensor]:
-        """One gradient step in every lane: new parameters and optimizer states, and losses."""
+    def place(self, groups: Groups) -> Groups:
+        """The same groups where this engine computes."""
 
     def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from, in tensors that may be changed."""
+        """What so many clients with these memories start from, in tensors of their own."""
 
     def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and their new memories."""
+
+
+class Lanes:
+    """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
+
+    def __init__(self, engine: LaneEngine, count: int, columns: Tensors, memory: Groups, broadcast: Groups):
+        self.count = count
+        self._programs, self._compile = engine.programs, engine.compile
+        device, batch = engine.device, engine.local.batch_size
+
+        def room(like: Tensor, *rows: int) -> Tensor:
+            return torch.zeros(*rows, *like.shape[1:], dtype=like.dtype, device=device)
+
+        params = engine.start_params(broadcast, map_groups(lambda t: room(t, count), memory), count)
+        one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
+        self.changing = Changing(
+            params, optimizer_init(engine.local, params), torch.ones_like(one_each), torch.zeros_like(one_each)
+        )
+        self.given = Given(
+            {name: room(t, count, batch) for name, t in columns.items()},
+            torch.zeros(count, batch, dtype=torch.bool, device=device),
+            torch.zeros(count, dtype=torch.int64, device=device),
+            map_groups(lambda t: room(t, count), memory),
+            map_groups(torch.clone, broadcast),
+        )
+        self._steps: dict[tuple[int, bool], Callable[[], None]] = {}
+
+    def step(self, width: int, widest: bool) -> None:
+        """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
+        if (width, widest) not in self._steps:
+            changing, given = self.changing.first(width), self.given.first(width)
+            self._steps[width, widest] = self._programs.bind(changing, given, compile=widest and self._compile)
+        self._steps[width, widest]()
+
+
+class LanePool:
+    """Lanes that are not in use at the moment; a worker borrows some and gives them back."""
+
+    def __init__(self) -> None:
+        self._free: list[Lanes] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def borrow(self, count: int, make: Callable[[], Lanes]) -> Iterator[Lanes]:
+        """At least `count` lanes; what is in them is left over from before."""
+        with self._lock:
+            lanes = self._free.pop() if self._free else None
+        if lanes is None or lanes.count < count:
+            lanes = make()
+        yield lanes
+        with self._lock:
+            self._free.append(lanes)
 
 
 class LaneTraining:
@@ -54,7 +108,7 @@ class LaneTraining:
 
     def __init__(
         self,
-        engine: Stepper,
+        engine: LaneEngine,
         jobs: Sequence[Job],
         broadcast: Groups,
         memories: Mapping[int, Groups],
@@ -63,127 +117,154 @@ class LaneTraining:
         self.engine, self.broadcast = engine, broadcast
         self.clients = np.array([job.client for job in jobs])
         self.samples = engine.data.counts(self.clients, "train")
-        steps = steps_of(jobs, self.samples, engine.algorithm, engine.local)
-        self.schedule = make_schedule(steps, engine.lanes)
-        block = engine.data.samples(self.clients, "train")
-        self.columns = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in block.columns.items()}
+        self.schedule = make_schedule(steps_of(jobs, self.samples, engine.algorithm, engine.local), engine.lanes)
+        self.widths = _widths(self.schedule)
+        self.columns, first_row = engine.training_samples.rows(self.clients)
         rows, mask = batch_table(
             self.schedule,
+            int(self.widths[0]) if len(self.widths) else 0,
             self.clients,
             self.samples,
-            block.offsets[:-1],
+            first_row,
             engine.local.batch_size,
             engine.seed,
             jobs[0].round,
         )
-        self.rows, self.mask = torch.from_numpy(rows), torch.from_numpy(mask)
-        self.batch_sizes = self.mask.sum(-1)
-        self.processed = _processed_samples(self.schedule, self.batch_sizes.numpy())
-        self.memory = _stack_memories(engine.algorithm, broadcast, memories, self.clients)
+        self.processed = _processed_samples(self.schedule, mask.sum(-1))
+        self.rows, self.mask = (torch.from_numpy(table).to(engine.device) for table in (rows, mask))
+        self.keys: Tensor | None = None
+        if engine.draws:
+            keys = _key_table(self.schedule, rows.shape[1], self.clients, engine.seed, jobs[0].round)
+            self.keys = torch.from_numpy(keys).to(engine.device)
+        self.memory = _stack_memories(engine, broadcast, memories, self.clients)
         self.start_losses = start_losses
-        # The lanes: parameters, optimizer state, number of the next step, sum of losses, memory of the present client.
-        self.params: Tensors = {}
-        self.state: Groups = {}
-        self.numbers = self.loss_sums = torch.empty(0)
-        self.lane_memory: Groups = {}
-        self.finished: list[tuple[IntArray, Tensors, Tensor]] = []
+        self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
 
-    def run(self) -> Iterator[JobResults]:
+    def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
-        schedule = self.schedule
-        idle = np.flatnonzero(schedule.steps == 0)
+        idle = np.flatnonzero(self.schedule.steps == 0)
         if len(idle):
-            self.finished.append((idle, self._start_params(idle), torch.full((len(idle),), torch.nan)))
-        starting = _clients_at(schedule.start, schedule)
-        ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
-        active = schedule.active_lanes()
-        waiting = len(idle)
-        for step in range(schedule.length):
-            self._start(starting[step], first=step == 0)
-            self._narrow(int(active[step]))
-            self._step(step)
-            if len(ending[step]):
-                self._finish(ending[step])
-                waiting += len(ending[step])
-            if waiting >= schedule.lanes:
-                yield self._flush()
-                waiting = 0
-        if waiting:
+            nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
+            self.finished.append((idle, self._start_params(idle), nothing))
+        if self.schedule.length:
+            width = int(self.widths[0])
+            with pool.borrow(width, lambda: self._make_lanes(width)) as lanes:
+                yield from self._work_off(lanes)
+        if self.finished:
             yield self._flush()
 
+    def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
+        schedule = self.schedule
+        for group, tensors in lanes.given.broadcast.items():
+            for name, t in tensors.items():
+                t.copy_(self.broadcast[group][name])
+        starting = _clients_at(schedule.start, schedule)
+        ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
+        waiting = 0
+        for step, width in enumerate(self.widths.tolist()):
+            if len(starting[step]):
+                self._start(lanes, starting[step])
+            self._fill_batch(lanes, step, width)
+            lanes.step(width, widest=width == self.widths[0])
+            if len(ending[step]):
+                waiting += len(ending[step])
+                flush = waiting >= schedule.lanes
+                self._finish(lanes, ending[step], keep=not flush)
+                if flush:
+                    yield self._flush()
+                    waiting = 0
+
+    def _make_lanes(self, count: int) -> Lanes:
+        return Lanes(self.engine, count, self.columns, self.memory, self.broadcast)
+
     def _memories(self, clients: IntArray) -> Groups:
-        rows = torch.from_numpy(clients)
+        rows = torch.from_numpy(clients).to(self.engine.device)
         return map_groups(lambda t: t[rows], self.memory)
 
     def _start_params(self, clients: IntArray) -> Tensors:
         return self.engine.start_params(self.broadcast, self._memories(clients), len(clients))
 
-    def _start(self, clients: IntArray, first: bool) -> None:
+    def _start(self, lanes: Lanes, clients: IntArray) -> None:
         """Puts clients into their lanes."""
-        if first:
-            by_lane = clients[np.argsort(self.schedule.lane[clients])]
-            self.params = self._start_params(by_lane)
-            self.state = optimizer_init(self.engine.local, self.params)
-            dtype = next(iter(self.params.values())).dtype
-            self.numbers, self.loss_sums = torch.ones(len(by_lane), dtype=dtype), torch.zeros(len(by_lane), dtype=dtype)
-            self.lane_memory = self._memories(by_lane)
-        elif len(clients):
-            lanes = torch.from_numpy(self.schedule.lane[clients])
-            memory = self._memories(clients)
-            for name, p in self._start_params(clients).items():
-                self.params[name][lanes] = p
-            for group in self.state.values():
-                for t in group.values():
-                    t[lanes] = 0
-            self.numbers[lanes], self.loss_sums[lanes] = 1, 0
-            for name, group in self.lane_memory.items():
-                for key, t in group.items():
-                    t[lanes] = memory[name][key]
+        clients = clients[np.argsort(self.schedule.lane[clients])]
+        place = self._place(clients)
+        memory = self._memories(clients)
+        for name, p in self.engine.start_params(self.broadcast, memory, len(clients)).items():
+            lanes.changing.params[name][place] = p
+        for group in lanes.changing.optimizer.values():
+            for t in group.values():
+                t[place] = 0
+        lanes.changing.numbers[place], lanes.changing.loss_sums[place] = 1, 0
+        for name, group in lanes.given.memory.items():
+            for key, t in group.items():
+                t[place] = memory[name][key]
 
-    def _narrow(self, active: int) -> None:
-        """Drops lanes that are done."""
-        width = len(self.numbers)
-        while width > 1 and -(-width // _NARROWING) >= active:
-            width = -(-width // _NARROWING)
-        if width < len(self.numbers):
-            self.params = {name: p[:width] for name, p in self.params.items()}
-            self.state = map_groups(lambda t: t[:width], self.state)
-            self.lane_memory = map_groups(lambda t: t[:width], self.lane_memory)
-            self.numbers, self.loss_sums = self.numbers[:width], self.loss_sums[:width]
+    def _place(self, clients: IntArray) -> slice | Tensor:
+        """The lanes of clients that are sorted by lane."""
+        lanes = self.schedule.lane[clients]
+        if lanes[-1] - lanes[0] == len(lanes) - 1:
+            return slice(int(lanes[0]), int(lanes[-1]) + 1)
+        return torch.from_numpy(lanes).to(self.engine.device)
 
-    def _step(self, step: int) -> None:
-        width = len(self.numbers)
-        rows = self.rows[step, :width]
-        columns = {name: values[rows] for name, values in self.columns.items()}
-        self.params, self.state, losses = self.engine.step(
-            self.params,
-            self.state,
-            self.numbers,
-            columns,
-            self.mask[step, :width],
-            self.lane_memory,
-            self.broadcast,
-        )
-        self.numbers = self.numbers + 1
-        self.loss_sums = self.loss_sums + losses * self.batch_sizes[step, :width]
+    def _fill_batch(self, lanes: Lanes, step: int, width: int) -> None:
+        rows = self.rows[step, :width].flatten()
+        for name, values in self.columns.items():
+            batch = lanes.given.columns[name][:width].flatten(0, 1)
+            torch.index_select(values, 0, rows, out=batch)
+        lanes.given.mask[:width] = self.mask[step, :width]
+        if self.keys is not None:
+            lanes.given.keys[:width] = self.keys[step, :width]
 
-    def _finish(self, clients: IntArray) -> None:
-        lanes = torch.from_numpy(self.schedule.lane[clients])
-        params = {name: p[lanes] for name, p in self.params.items()}
-        self.finished.append((clients, params, self.loss_sums[lanes]))
+    def _finish(self, lanes: Lanes, clients: IntArray, keep: bool) -> None:
+        """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""
+        clients = clients[np.argsort(self.schedule.lane[clients])]
+        place = self._place(clients)
+        params = {name: p[place] for name, p in lanes.changing.params.items()}
+        if keep and isinstance(place, slice):
+            params = {name: p.clone() for name, p in params.items()}
+        self.finished.append((clients, params, lanes.changing.loss_sums[place].clone()))
 
     def _flush(self) -> JobResults:
         """The results of the clients that have finished since the last time."""
         clients = np.concatenate([clients for clients, _, _ in self.finished])
         names = list(self.finished[0][1])
-        params = {name: torch.cat([params[name] for _, params, _ in self.finished]) for name in names}
-        loss_sums = torch.cat([sums.double() for _, _, sums in self.finished]).numpy()
+        params = {name: _concatenate([params[name] for _, params, _ in self.finished]) for name in names}
+        loss_sums = _concatenate([sums.double() for _, _, sums in self.finished]).cpu().numpy()
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        update, new_memory = self.engine.updates(params, self.broadcast, self._memories(clients), work)
+        memory = self._memories(clients)
+        update, new_memory = self.engine.updates(params, self.broadcast, memory, work)
         losses = loss_sums / np.maximum(work.processed_samples, 1)
-        return JobResults(self.clients[clients], update, new_memory, work, losses)
+        return JobResults(self.clients[clients], _apart(update, params), _apart(new_memory, params), work, losses)
+
+
+def _concatenate(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _apart(groups: Groups, params: Tensors) -> Groups:
+    """The groups in memory of their own, because the parameters are those of lanes that are used again."""
+    shared = {p.untyped_storage().data_ptr() for p in params.values()}
+    return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
+
+
+def _widths(schedule: Schedule) -> IntArray:
+    """How many lanes take each step: those at work, and some more so that there are few different numbers."""
+    active = schedule.active_lanes()
+    widths = np.empty_like(active)
+    width = _round_up(schedule.lanes)
+    for step, at_work in enumerate(active.tolist()):
+        while width > 1 and -(-width // _NARROWING) >= at_work:
+            width = -(-width // _NARROWING)
+        widths[step] = width
+    return widths
+
+
+def _round_up(width: int) -> int:
+    """To one of a few widths between a power of two and the next."""
+    unit = max(1, 2 ** ((width - 1).bit_length() - 1) // _WIDTHS_PER_OCTAVE) if width > 1 else 1
+    return -(-width // unit) * unit
 
 
 def _clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
@@ -194,9 +275,18 @@ def _clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
     return np.split(ordered, bounds) if schedule.length else []
 
 
+def _key_table(schedule: Schedule, width: int, clients: IntArray, seed: int, round: int) -> IntArray:
+    """The keys of what the model draws in every step and lane."""
+    keys = np.zeros((schedule.length, width), dtype=np.int64)
+    client = np.repeat(np.arange(len(clients)), schedule.steps)
+    step = np.arange(len(client)) - np.repeat(np.cumsum(schedule.steps) - schedule.steps, schedule.steps)
+    keys[schedule.start[client] + step, schedule.lane[client]] = dropout_keys(seed, round, clients[client], step + 1)
+    return keys
+
+
 def _processed_samples(schedule: Schedule, batch_sizes: IntArray) -> IntArray:
     """How many samples each client processes over all its steps."""
-    until = np.zeros((schedule.length + 1, schedule.lanes), dtype=np.int64)
+    until = np.zeros((schedule.length + 1, batch_sizes.shape[1]), dtype=np.int64)
     np.cumsum(batch_sizes, axis=0, out=until[1:])
     processed = np.zeros(len(schedule.steps), dtype=np.int64)
     working = np.flatnonzero(schedule.steps)
@@ -205,15 +295,10 @@ def _processed_samples(schedule: Schedule, batch_sizes: IntArray) -> IntArray:
     return processed
 
 
-def _stack_memories(
-    algorithm: Algorithm, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray
-) -> Groups:
+def _stack_memories(engine: LaneEngine, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray) -> Groups:
     """The memories of a cohort as rows; new for those who never took part."""
-    new = algorithm.memory_init(broadcast)
+    new = engine.algorithm.memory_init(broadcast)
     if not new:
         return {}
-    each = [memories.get(int(client), new) for client in clients]
-    return {
-        group: {name: torch.stack([memory[group][name] for memory in each]) for name in tensors}
-        for group, tensors in new.items()
-    }
+    found = [memories.get(int(client)) for client in clients]
+    return stack_groups([new if memory is None else engine.place(memory) for memory in found])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedarena import streams
-from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
+from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.tensors import Groups, map_groups
@@ -33,26 +33,25 @@ class ReferenceEngine:
         data: ClientData,
         seed: int,
         *,
+        device: DeviceName = "auto",
         threads: int = 1,
-        dtype: Literal["float32", "float64"] = "float32",
+        dtype: DtypeName = "float32",
+        precision: Precision = "full",
     ):
-        if not 1 <= threads <= 1024:
-            raise BadInputError(f"engine.threads must be from 1 to 1024, not {threads}")
+        self.hardware = Hardware(device, threads, dtype, precision)
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
-        self.threads = threads  # part of the configuration, because sums over several threads round differently
         self.notes: list[str] = []
-        self.plan: dict[str, Any] = {}
-        self._dtype = dtype
-        task.module.to(getattr(torch, dtype))
+        self.plan: dict[str, Any] = self.hardware.plan
+        task.module.to(self.hardware.device, self.hardware.dtype)
         self._personal = PersonalEvaluation(self)
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> ReferenceEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
-        return ReferenceEngine(self.task, algorithm, local, data, seed, threads=self.threads, dtype=self._dtype)
+        return ReferenceEngine(self.task, algorithm, local, data, seed, **self.hardware.options)
 
     def place(self, groups: Groups) -> Groups:
-        """The groups as they are."""
-        return groups
+        """The same groups on the device."""
+        return self.hardware.place(groups)
 
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model."""
@@ -60,12 +59,11 @@ class ReferenceEngine:
 
     def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
         """Trains every job's client from the broadcast; results come in the order of the jobs."""
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         self.task.module.train()
         for job in jobs:
             memory = memories.get(job.client)
-            if memory is None:
-                memory = self.algorithm.memory_init(broadcast)
+            memory = self.algorithm.memory_init(broadcast) if memory is None else self.place(memory)
             samples, batches = self._batches(job)
             with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
                 if self.algorithm.trains_freely:
@@ -95,7 +93,9 @@ class ReferenceEngine:
         samples = len(next(iter(columns.values())))
         steps = int(steps_of([job], np.array([samples]), self.algorithm, self.local)[0])
         indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
-        pick = ({name: torch.from_numpy(values[rows]) for name, values in columns.items()} for rows in indices)
+        device = self.hardware.device
+        on_device = {name: torch.from_numpy(np.ascontiguousarray(v)).to(device) for name, v in columns.items()}
+        pick = ({n: values[torch.from_numpy(rows).to(device)] for n, values in on_device.items()} for rows in indices)
         return samples, [self.task.batch(batch) for batch in pick]
 
     def _train(self, job: Job, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
@@ -104,8 +104,9 @@ class ReferenceEngine:
         losses = []
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-            keyed = {**batch, "key": torch.tensor(dropout_keys(self.seed, job.round, job.client, number))}
-            loss = self.algorithm.local_loss(self.task, leaves, keyed, broadcast, memory)
+            key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
+            with self.hardware.rounding():
+                loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, broadcast, memory)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
@@ -124,7 +125,7 @@ class ReferenceEngine:
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients."""
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         self.task.module.eval()
         return evaluate_clients(self.task, params, self.data, clients, part)
 
@@ -132,7 +133,7 @@ class ReferenceEngine:
         self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
         """Scores every one of these clients with its own model."""
-        torch.set_num_threads(self.threads)
+        self.hardware.set_up()
         return self._personal.evaluate(broadcast, memories, clients, part, round)
 
 

@@ -61,6 +61,7 @@ def make_schedule(steps: IntArray, lanes: int) -> Schedule:
 
 def batch_table(
     schedule: Schedule,
+    width: int,
     clients: IntArray,
     samples: IntArray,
     first_row: IntArray,
@@ -68,11 +69,12 @@ def batch_table(
     seed: int,
     round: int,
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """The rows of every step and lane, and which of them count: two arrays ``[steps, lanes, batch]``.
+    """The rows of every step and lane, and which of them count: two arrays ``[steps, width, batch]``.
 
-    `first_row` is where a client's samples begin. The order of samples is that of `batches.batch_indices`.
+    What is beyond the lanes of the schedule does not count. `first_row` is where a client's samples begin. The order of
+    samples is that of `batches.batch_indices`.
     """
-    shape = (schedule.length, schedule.lanes, batch_size)
+    shape = (schedule.length, width, batch_size)
     rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
     steps_per_epoch = -(-samples // batch_size)
     epoch = 0

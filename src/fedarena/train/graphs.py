@@ -1,0 +1,183 @@
+"""Traced computations made cheaper: nothing computed twice, and tensors that a step replaces changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+aten = torch.ops.aten
+_RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
+_SCALING = {aten.mul.Tensor, aten.mul.Scalar}
+_VIEWS = {
+    aten.expand.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dims,
+    aten.squeeze.dim,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.t.default,
+    aten.alias.default,
+    aten.detach.default,
+}
+
+
+def clean(graph: Graph) -> None:
+    """Removes what changes nothing or was computed before."""
+    _drop_no_ops(graph)
+    _merge_equals(graph)
+    graph.eliminate_dead_code()
+
+
+def _drop_no_ops(graph: Graph) -> None:
+    """Expanding, viewing or permuting to the same form, factors of 1, two transposes in a row."""
+    for node in graph.nodes:
+        source: Any
+        source, *rest = node.args or (None,)
+        if node.target in _RESHAPING or (node.target in _SCALING and rest == [1]):
+            if _form(source) == _form(node):
+                node.replace_all_uses_with(source)
+        elif node.target == aten.permute.default:
+            if [dim % len(rest[0]) for dim in rest[0]] == list(range(len(rest[0]))):
+                node.replace_all_uses_with(source)
+        elif node.target == aten.transpose.int and source.target == node.target:
+            inner_source, *inner_rest = source.args
+            if set(rest) == set(inner_rest):
+                node.replace_all_uses_with(inner_source)
+
+
+def _form(node: Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.shape, value.stride(), value.dtype
+
+
+def _merge_equals(graph: Graph) -> None:
+    """Lets nodes that do the same to the same share one result; nothing here has side effects or is random."""
+    seen: dict[Any, Node] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        if key in seen:
+            node.replace_all_uses_with(seen[key])
+        else:
+            seen[key] = node
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a tensor gets its new value from values that were computed: in place, reading and writing it once."""
+
+    tensor: int  # number of the tensor that is replaced
+    kind: Literal["copy", "subtract", "subtract_product"]
+    values: tuple[int, ...]  # numbers of the computed values
+    factor: float = 1.0
+    shape: tuple[int, ...] = ()  # to see the tensor as, for a product
+
+    def apply(self, tensor: Tensor, computed: list[Tensor]) -> None:
+        """Changes the tensor."""
+        values = [computed[value] for value in self.values]
+        if self.kind == "subtract_product":
+            tensor.view(self.shape).baddbmm_(values[0], values[1], beta=1, alpha=-self.factor)
+        elif self.kind == "subtract":
+            tensor.sub_(values[0], alpha=self.factor)
+        else:
+            tensor.copy_(values[0])
+
+
+def separate_updates(traced: GraphModule, replaced: int) -> tuple[GraphModule, list[Update]]:
+    """Divides a step into a pure computation and updates in place.
+
+    The first `replaced` inputs are to be replaced by the outputs in the same order. What remains of the graph computes
+    only what the updates need; all updates come after it, so nothing reads a tensor that is already changed.
+    """
+    graph = traced.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    output = next(node for node in graph.nodes if node.op == "output")
+    updates: list[Update] = []
+    computed: list[Node] = []
+
+    def numbered(*nodes: Node) -> tuple[int, ...]:
+        for node in nodes:
+            if node not in computed:
+                computed.append(node)
+        return tuple(computed.index(node) for node in nodes)
+
+    aliases = _views_of(set(inputs[:replaced]), graph)
+    for number, new in enumerate(output.args[0]):
+        old = inputs[number]
+        if new is old:
+            continue
+        subtrahend = _subtrahend(new, old)
+        if subtrahend is None or subtrahend[0] in aliases:
+            if new in aliases:
+                with graph.inserting_before(output):
+                    new = graph.call_function(aten.clone.default, (new,))
+            updates.append(Update(number, "copy", numbered(new)))
+            continue
+        value, factor = subtrahend
+        product = _product(value, new)
+        if product is not None and not aliases.intersection(product.args):
+            shape = tuple(product.meta["val"].shape)
+            operands = numbered(*product.args)  # type: ignore[arg-type]
+            updates.append(Update(number, "subtract_product", operands, factor, shape))
+        else:
+            updates.append(Update(number, "subtract", numbered(value), factor))
+    output.args = (computed,)
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    graph.eliminate_dead_code()
+    traced.recompile()
+    return traced, updates
+
+
+def _views_of(tensors: set[Node], graph: Graph) -> set[Node]:
+    """The tensors and everything that shares their memory."""
+    aliases = set(tensors)
+    for node in graph.nodes:
+        if node.target in _VIEWS and node.args[0] in aliases:
+            aliases.add(node)
+    return aliases
+
+
+def _subtrahend(new: Node, old: Node) -> tuple[Node, float] | None:
+    """For ``new = old - factor * value``: the value and the factor."""
+    if new.target != aten.sub.Tensor or new.args[0] is not old or new.kwargs or not isinstance(new.args[1], Node):
+        return None
+    value = new.args[1]
+    if value.meta["val"].shape != old.meta["val"].shape:
+        return None
+    if value.target in _SCALING and isinstance(value.args[1], int | float) and isinstance(value.args[0], Node):
+        return value.args[0], float(value.args[1])
+    return value, 1.0
+
+
+def _product(value: Node, user: Node) -> Node | None:
+    """The batched matrix product that a value is, seen in another shape perhaps, if nobody else needs it."""
+    chain = [value]
+    while chain[-1].target in {aten.view.default, aten._unsafe_view.default}:
+        chain.append(chain[-1].args[0])  # type: ignore[arg-type]
+    product = chain[-1]
+    if product.target != aten.bmm.default or any(len(node.users) != 1 for node in chain):
+        return None
+    if product.meta["val"].dtype != user.meta["val"].dtype:
+        return None
+    return product
+
+
+def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:
+    """The whole step again, as a function that changes its arguments."""
+
+    def step(*tensors: Tensor) -> None:
+        computed = pure(*tensors)
+        for update in updates:
+            update.apply(tensors[update.tensor], computed)
+
+    return step

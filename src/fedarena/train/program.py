@@ -1,0 +1,173 @@
+"""A training step made ready to be taken very often.
+
+`vmap` and `grad` cost about as much as a small model's arithmetic, every time. Tracing records the plain operations
+they come to, once for every number of lanes; from then on those run without Python, and change the lanes in place: as a
+script on a CPU, as a captured graph on a GPU, there compiled before if there is a compiler.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fedarena.models import Tensors
+from fedarena.train.graphs import Update, clean, in_place, separate_updates
+from fedarena.train.tensors import Groups, map_groups
+
+_TRACING = threading.Lock()  # torch cannot trace in two threads at once
+_WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
+
+
+@dataclass(frozen=True)
+class Changing:
+    """What a step changes; everything has a row per lane."""
+
+    params: Tensors
+    optimizer: Groups
+    numbers: Tensor  # of the next step of the lane's client, from 1
+    loss_sums: Tensor  # over the samples its client has processed
+
+    def first(self, lanes: int) -> Changing:
+        """The first lanes, in the same memory."""
+        params = {name: p[:lanes] for name, p in self.params.items()}
+        return Changing(
+            params, map_groups(lambda t: t[:lanes], self.optimizer), self.numbers[:lanes], self.loss_sums[:lanes]
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return _leaves((self.params, self.optimizer, self.numbers, self.loss_sums))
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a step reads; everything but the broadcast has a row per lane."""
+
+    columns: Tensors
+    mask: Tensor  # samples of the batch that count
+    keys: Tensor  # of what the model draws at random
+    memory: Groups
+    broadcast: Groups
+
+    def first(self, lanes: int) -> Given:
+        """The first lanes, in the same memory."""
+        columns = {name: t[:lanes] for name, t in self.columns.items()}
+        memory = map_groups(lambda t: t[:lanes], self.memory)
+        return Given(columns, self.mask[:lanes], self.keys[:lanes], memory, self.broadcast)
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return _leaves((self.columns, self.mask, self.keys, self.memory, self.broadcast))
+
+
+Step = Callable[[Changing, Given], Changing]
+
+
+class StepPrograms:
+    """Makes programs of a step, which must be a pure function of the tensors in its arguments."""
+
+    def __init__(self, step: Step):
+        self._step = step
+        self._scripts: dict[Any, Callable[..., None]] = {}
+        self._pool: Any = None  # memory that all captured graphs share: they never run at the same time
+
+    def bind(self, changing: Changing, given: Given, *, compile: bool = False) -> Callable[[], None]:
+        """A call that takes the step on exactly these tensors, in place; on a GPU it may be compiled."""
+        tensors = [*changing.tensors(), *given.tensors()]
+        with _TRACING:
+            if changing.numbers.device.type == "cuda":
+                return self._capture(changing, given, tensors, compile)
+            form = tuple((t.shape, t.dtype) for t in tensors)
+            if form not in self._scripts:
+                self._scripts[form] = self._script(changing, given, tensors)
+        script = self._scripts[form]
+        return lambda: script(*tensors)
+
+    def _trace(self, changing: Changing, given: Given, tensors: list[Tensor]) -> tuple[GraphModule, list[Update]]:
+        from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only this engine should pay
+
+        structure = pytree.tree_structure(_parts(changing, given))
+
+        def flat_step(tensors: list[Tensor]) -> list[Tensor]:
+            parts = pytree.tree_unflatten(tensors, structure)
+            return self._step(Changing(*parts[:4]), Given(*parts[4:])).tensors()
+
+        traced = make_fx(functionalize(flat_step))(tensors)  # without operations in place, which could not be merged
+        clean(traced.graph)
+        return separate_updates(traced, len(changing.tensors()))
+
+    def _script(self, changing: Changing, given: Given, tensors: list[Tensor]) -> Callable[..., None]:
+        pure, updates = self._trace(changing, given, tensors)
+        step = in_place(pure, updates)
+
+        def traceable(*tensors: Tensor) -> Tensor:
+            step(*tensors)
+            return tensors[0]  # a script must give something
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
+                copies = [t.clone() for t in tensors]
+                script: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
+            except (RuntimeError, AttributeError):
+                return step
+        return script
+
+    def _capture(self, changing: Changing, given: Given, tensors: list[Tensor], compile: bool) -> Callable[[], None]:
+        pure, updates = self._trace(changing, given, tensors)
+        step = in_place(self._compiled(pure, tensors) if compile else pure, updates)
+        copies = [t.clone() for t in tensors]  # the lanes may be in use already
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                step(*copies)
+        torch.cuda.current_stream().wait_stream(stream)
+        del copies
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                step(*tensors)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            warnings.warn(
+                f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2
+            )
+            return lambda: step(*tensors)
+        self._pool = self._pool or graph.pool()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def _compiled(self, pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+        try:
+            compiled: Callable[..., Any] = torch.compile(pure, dynamic=False)
+            compiled(*tensors)
+        except Exception as error:  # no compiler on this machine, or one that fails on this model
+            warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
+            return pure
+        return compiled
+
+
+def _parts(changing: Changing, given: Given) -> tuple[Any, ...]:
+    return (
+        *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
+        *(given.columns, given.mask, given.keys, given.memory, given.broadcast),
+    )
+
+
+def _leaves(parts: Any) -> list[Tensor]:
+    leaves: list[Tensor] = pytree.tree_leaves(parts)
+    return leaves
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

@@ -1,0 +1,77 @@
+"""Training samples where the engine computes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedarena.models import Tensors
+from fedarena.train.engine import ClientData, IntArray, Part
+
+
+class SampleSource(Protocol):
+    """Gives the samples of clients as tensors."""
+
+    def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
+        """Columns in which these clients' samples are, and the row at which each client's begin."""
+
+
+class FreshSamples:
+    """Reads the samples every time, which costs little where they are in main memory anyway."""
+
+    def __init__(self, data: ClientData, part: Part = "train"):
+        self._data, self._part = data, part
+
+    def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
+        """Columns with the samples of just these clients."""
+        block = self._data.samples(clients, self._part)
+        columns = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in block.columns.items()}
+        return columns, block.offsets[:-1]
+
+
+class ResidentSamples:
+    """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`."""
+
+    def __init__(self, data: ClientData, device: torch.device, limit_bytes: int, part: Part = "train"):
+        self._fresh = FreshSamples(data, part)
+        self._data, self._part, self._device, self._limit_bytes = data, part, device, limit_bytes
+        self._columns: Tensors = {}
+        self._used = 0
+        self._begins: dict[int, int] = {}
+
+    def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
+        """Columns with the samples of these clients and others."""
+        missing = np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)
+        if len(missing):
+            self._add(missing, clients)
+        return self._columns, np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
+
+    def _add(self, missing: IntArray, needed: IntArray) -> None:
+        new, begins = self._fresh.rows(missing)
+        rows = len(next(iter(new.values())))
+        row_bytes = sum(t[:1].nbytes for t in new.values())
+        if self._used and (self._used + rows) * row_bytes > self._limit_bytes:
+            self._columns, self._used, self._begins = {}, 0, {}  # start over with those who are needed now
+            if len(missing) < len(needed):
+                self._add(needed, needed)
+                return
+        self._reserve(new, self._used + rows, self._limit_bytes // max(row_bytes, 1))
+        for name, values in new.items():
+            self._columns[name][self._used : self._used + rows].copy_(values)
+        self._begins.update(zip(missing.tolist(), (begins + self._used).tolist(), strict=True))
+        self._used += rows
+
+    def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
+        """Makes room for so many rows, and for twice as many when it has to grow."""
+        capacity = len(next(iter(self._columns.values()))) if self._columns else 0
+        if rows <= capacity:
+            return
+        capacity = max(rows, min(2 * rows, most_rows))
+        for name, t in like.items():
+            grown: Tensor = torch.empty(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
+            if self._used:
+                grown[: self._used] = self._columns[name][: self._used]
+            self._columns[name] = grown

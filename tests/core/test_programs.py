@@ -1,0 +1,164 @@
+"""Training steps as programs: the same numbers as the plain function, in place, without what is not needed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from fedarena.train.convolution import ConvolutionsAsProducts
+from fedarena.train.graphs import clean, in_place, separate_updates
+from fedarena.train.program import Changing, Given, StepPrograms
+
+
+def lanes(count: int) -> tuple[Changing, Given]:
+    generator = torch.Generator().manual_seed(count)
+    weight, momentum, x = (torch.randn(count, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    numbers = torch.ones(count, dtype=torch.float64)
+    changing = Changing({"weight": weight, "bias": bias}, {"momentum": {"weight": momentum}}, numbers, numbers * 0)
+    return changing, Given({"x": x}, torch.ones(count, 5), numbers.long(), {}, {"params": {"scale": numbers[0] * 2}})
+
+
+def step(changing: Changing, given: Given) -> Changing:
+    """Something with all kinds of updates: a product, a sum, a new value, and one that stays."""
+
+    def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
+        return (torch.tanh(x @ params["weight"].t() + params["bias"]) ** 2).sum() * given.broadcast["params"]["scale"]
+
+    found = vmap(grad(loss))(changing.params, given.columns["x"])
+    momentum = 0.9 * changing.optimizer["momentum"]["weight"] + 0.1 * found["weight"]
+    params = {name: p - 0.1 * found[name] for name, p in changing.params.items()}
+    return Changing(params, {"momentum": {"weight": momentum}}, changing.numbers + 1, changing.loss_sums)
+
+
+def test_a_program_changes_the_lanes_as_the_step_says() -> None:
+    programs = StepPrograms(step)
+    for count in (3, 3, 6):
+        changing, given = lanes(count)
+        run = programs.bind(changing, given)
+        for _ in range(3):
+            expected = step(changing, given)
+            run()
+            for got, want in zip(changing.tensors(), expected.tensors(), strict=True):
+                torch.testing.assert_close(got, want, rtol=0, atol=1e-14)
+
+
+def test_the_first_lanes_only() -> None:
+    changing, given = lanes(6)
+    before = [t.clone() for t in changing.tensors()]
+    expected = step(changing.first(2), given.first(2))
+    StepPrograms(step).bind(changing.first(2), given.first(2))()
+    for now, was, want in zip(changing.tensors(), before, expected.tensors(), strict=True):
+        torch.testing.assert_close(now[:2], want, rtol=0, atol=1e-14)
+        assert torch.equal(now[2:], was[2:])
+
+
+def test_programs_are_shared_by_threads() -> None:
+    programs = StepPrograms(step)
+    found = {}
+
+    def work(name: int) -> None:
+        changing, given = lanes(4)
+        run = programs.bind(changing, given)
+        for _ in range(50):
+            run()
+        found[name] = changing.params["weight"]
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(found[0], other) for other in found.values())
+
+
+def trace(function, *tensors: Tensor) -> GraphModule:
+    traced = make_fx(function)(*tensors)
+    clean(traced.graph)
+    traced.recompile()
+    return traced
+
+
+def operations(traced: GraphModule) -> list[str]:
+    return [str(node.target) for node in traced.graph.nodes if node.op == "call_function"]
+
+
+def test_operations_that_change_nothing_are_left_out() -> None:
+    def function(a: Tensor) -> Tensor:
+        return ((a * 1).transpose(0, 1).transpose(1, 0).permute(0, 1).view(3, 4).expand(3, 4) + 1) * 2
+
+    a = torch.randn(3, 4)
+    traced = trace(function, a)
+    assert torch.equal(traced(a), (a + 1) * 2)
+    assert operations(traced) == ["aten.add.Tensor", "aten.mul.Tensor"]
+
+
+def test_what_is_computed_twice_is_computed_once() -> None:
+    def function(a: Tensor) -> Tensor:
+        return a.exp().sum(0) * a.exp().sum(1) + a.exp().sum(0)
+
+    a = torch.randn(4, 4)
+    traced = trace(function, a)
+    assert torch.equal(traced(a), function(a))
+    assert operations(traced).count("aten.exp.default") == 1
+    assert operations(traced).count("aten.sum.dim_IntList") == 2
+
+
+def test_a_gradient_that_is_a_product_never_exists() -> None:
+    def function(weights: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [weights - 0.5 * torch.bmm(x, y).view(2, 15)]
+
+    weights, x, y = torch.randn(2, 15), torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    (expected,) = function(weights, x, y)
+    pure, updates = separate_updates(trace(function, weights, x, y), replaced=1)
+    assert [update.kind for update in updates] == ["subtract_product"]
+    assert operations(pure) == []
+    in_place(pure, updates)(weights, x, y)
+    torch.testing.assert_close(weights, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: [b, a],  # each becomes what the other was
+        lambda a, b: [a - 2.0 * b, b - 3.0 * a],
+        lambda a, b: [a - b.t(), a.t() - b],
+        lambda a, b: [a.t(), b],
+        lambda a, b: [a - torch.bmm(b.unsqueeze(0), a.unsqueeze(0)).squeeze(0), b + a],
+    ],
+)
+def test_nothing_reads_what_is_already_changed(function) -> None:
+    a, b = torch.randn(3, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    expected = [t.clone() for t in function(a, b)]
+    pure, updates = separate_updates(trace(function, a, b), replaced=2)
+    in_place(pure, updates)(a, b)
+    torch.testing.assert_close([a, b], expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (5, 1, "same"), (1, 2, 0), (3, 1, 0)])
+def test_convolutions_as_products(kernel: int, stride: int, padding, bias: bool) -> None:
+    def loss(x: Tensor, weight: Tensor, bias_of: Tensor) -> Tensor:
+        return (F.conv2d(x, weight, bias_of if bias else None, stride, padding) ** 3).sum()
+
+    shapes = (3, 2, 4, 9, 8), (3, 5, 4, kernel, kernel), (3, 5)
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    gradients = vmap(grad(loss, argnums=(0, 1, 2) if bias else (0, 1)))
+    expected = gradients(*tensors)
+    with ConvolutionsAsProducts():
+        assert "aten.convolution.default" not in operations(trace(gradients, *tensors))
+        torch.testing.assert_close(gradients(*tensors), expected)
+
+
+def test_other_convolutions_are_left_alone() -> None:
+    x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 2, 2)
+    with ConvolutionsAsProducts():
+        for options in ({"groups": 2}, {"groups": 2, "dilation": 2}, {"groups": 2, "padding": "same"}):
+            assert F.conv2d(x, weight, **options).shape[1] == 4
