@@ -49,5 +49,8 @@ bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million
 bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a commit, and RAM
 	$(BIN)/python benchmarks/memories.py
 
+bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
+	$(BIN)/python benchmarks/speed.py
+
 clean:  ## Remove the environment and everything generated (not runs/)
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .bench site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,103 @@
+"""FedArena in the speed benchmark: the simulation loop on a federation, with the engine as it is by default."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from fedarena.algorithms import FedAvg
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from fedarena.experiment import data_spec
+from fedarena.models import Task, build_model, make_task
+from fedarena.simulate import RoundOutcome, Simulation, simulate
+from fedarena.train import ENGINES, LocalTraining
+from protocol import answer, measure, read_arguments, workload_of
+from workloads import Workload, initial_params
+
+SEED = 0
+
+
+def write_federation(workload: Workload, path: Path) -> Federation:
+    """The workload's clients as a federation."""
+    model = workload.model
+    if model.kind == "char_mlp":
+        task = TaskSpec(kind="next_token", classes=model.classes)
+        columns = {"tokens": ColumnSpec(dtype="uint8", shape=(model.input_shape[0] + 1,))}
+    else:
+        task = TaskSpec(kind="classification", classes=model.classes)
+        columns = {"x": ColumnSpec(dtype="float32", shape=model.input_shape), "y": ColumnSpec(dtype="int64")}
+    with FederationWriter(path, name=workload.name, task=task, columns=columns) as writer:
+        for number, (x, y) in enumerate(workload.clients):
+            if model.kind == "char_mlp":
+                samples = {"tokens": torch.cat([torch.from_numpy(x), torch.from_numpy(y[:, -1:])], 1).byte().numpy()}
+            else:
+                samples = {"x": x, "y": y}
+            writer.add_client(f"client {number}", train=samples)
+    return Federation.open(path)
+
+
+def build_task(workload: Workload, federation: Federation) -> Task:
+    """The task with the workload's model and first parameters."""
+    model, spec = workload.model, data_spec(federation)
+    options = {
+        "logistic_regression": {},
+        "mlp": {"hidden": (model.hidden,)},
+        "cnn": {"channels": model.channels, "hidden": model.hidden},
+        "char_mlp": {"context": model.context, "embedding": model.embedding, "hidden": model.hidden},
+    }[model.kind]
+    module = build_model(model.kind, spec, options, SEED)
+    module.load_state_dict({name: torch.from_numpy(p) for name, p in initial_params(model).items()})
+    return make_task(module, spec)
+
+
+class Run:
+    """A simulation that goes on as far as it is told."""
+
+    def __init__(self, workload: Workload, federation: Federation, engine: str):
+        task, algorithm, everybody = build_task(workload, federation), FedAvg(), federation.clients("train")
+        local = LocalTraining(epochs=1, batch_size=workload.batch_size, lr=workload.lr)
+        algorithm.prepare(len(everybody), local)
+        rounds = 1_000_000  # never reached; only the first model is evaluated by the loop itself
+        self.simulation = Simulation(
+            seed=SEED,
+            rounds=rounds,
+            cohort=len(everybody),
+            task=task,
+            algorithm=algorithm,
+            engine=ENGINES.get(engine)(task, algorithm, local, federation, SEED),
+            training_clients=everybody,
+            evaluation_clients=everybody,
+            evaluation_part="train",
+            evaluate_every=rounds,
+            flops_per_sample=0,
+            client_ids=federation.client_ids,
+        )
+        self.outcomes = simulate(self.simulation)
+        self.last: RoundOutcome = next(self.outcomes)
+
+    def run_rounds(self, rounds: int) -> None:
+        """So many more rounds."""
+        for _ in range(rounds):
+            self.last = next(self.outcomes)
+
+    def loss(self) -> float:
+        """Of the present model on all samples."""
+        run = self.simulation
+        params = run.algorithm.broadcast(self.last.snapshot.state)["params"]
+        scores = run.engine.evaluate(params, run.evaluation_clients, run.evaluation_part)
+        return float(scores.sums["loss"].sum() / scores.counts.sum())
+
+
+def main() -> None:
+    arguments = read_arguments(__doc__, engine="cohort")
+    workload = workload_of(arguments)
+    with tempfile.TemporaryDirectory(prefix="fedarena-speed-") as folder:
+        run = Run(workload, write_federation(workload, Path(folder) / "federation"), arguments.engine)
+        tool = "fedarena" if arguments.engine == "cohort" else f"fedarena-{arguments.engine}"
+        answer(measure(tool, "fedarena", workload, arguments.seconds, run.run_rounds, run.loss))
+
+
+if __name__ == "__main__":
+    main()
