@@ -16,7 +16,7 @@ from fedarena import streams
 from fedarena.algorithms import Ditto, FedAvg
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.models import MODELS, DataSpec, build_model, make_task
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, personal
 from fedarena.train.batches import batch_indices
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.personal import personal_notes
@@ -245,6 +245,17 @@ def test_a_newcomers_samples_are_divided_and_all_others_are_as_they_were() -> No
     assert data.counts(np.array(NEWCOMERS), "test").tolist() == [5, 1, 1]
     nothing_to_adapt = PersonalData(plain, "test", adapting=False)
     assert nothing_to_adapt.counts(EVERYBODY, "test").tolist() == COUNTS["test"]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_chunks_hold_every_client_once_and_few_samples(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(personal, "_SAMPLES_IN_MEMORY", 40)
+    samples = np.array(COUNTS["test"])
+    chunks = personal._chunks(samples, at_once)
+    assert sorted(np.concatenate(chunks).tolist()) == EVERYBODY.tolist()
+    assert all(len(chunk) == 1 or (len(chunk) <= at_once and samples[chunk].sum() <= 40) for chunk in chunks)
+    assert np.concatenate([samples[chunk] for chunk in chunks]).tolist() == sorted(samples.tolist(), reverse=True)
+    assert len(chunks) == {1: 11, 3: 5, 100: 3}[at_once]
 
 
 def test_notes_say_what_is_done_with_newcomers() -> None:

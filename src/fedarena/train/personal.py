@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
 _FEWEST_OF_A_CLIENT = 8
 _BATCH_OF_ONE = 64
+_SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has more
 
 
 class FineTuning(Algorithm):
@@ -219,6 +220,15 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples) -> dict[s
 
 
 def _chunks(samples: IntArray, size: int) -> list[IntArray]:
-    """Clients that are scored together, by position; their numbers of samples are similar."""
+    """Clients that are scored together, by position: at most so many, of similar size, and not too many samples."""
     by_samples = np.argsort(-samples, kind="stable")
-    return [by_samples[start : start + size] for start in range(0, len(samples), size)]
+    until = np.cumsum(samples[by_samples])
+    chunks: list[IntArray] = []
+    start = 0
+    while start < len(samples):
+        before = until[start] - samples[by_samples[start]]
+        fitting = int(np.searchsorted(until, before + _SAMPLES_IN_MEMORY, side="right"))
+        end = max(start + 1, min(start + size, fitting))
+        chunks.append(by_samples[start:end])
+        start = end
+    return chunks
