@@ -209,9 +209,7 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
         return load_run(folder)
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
     _check_same_experiment(experiment, folder)
-    recorder, snapshot = Recorder.reopen(
-        folder, experiment.simulation.metrics, experiment.config.memories_ram_bytes
-    )
+    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, experiment.config.memories_ram_bytes)
     return _execute(experiment, recorder, snapshot, observer)
 
 
