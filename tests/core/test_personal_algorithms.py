@@ -26,7 +26,8 @@ from logistic_clients import (
 from fedarena import streams
 from fedarena.algorithms import Ditto, FedAvg, FedBN, LocalOnly, Mocha, Reptile
 from fedarena.errors import BadInputError
-from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.models import DataSpec, build_model, make_task
+from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
 
 ENGINES = pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 BIAS = np.arange(CLASSES * FEATURES + CLASSES) >= CLASSES * FEATURES
@@ -217,6 +218,15 @@ def test_mocha(make_federation, engine_kind) -> None:
     served = {i: models[i] if i in took_part else models.mean(0) for i in range(len(SIZES))}
     assert_scored_with(last, served)
     assert last.row["bytes_down"] == 4 * len(start) * 8  # the mean alone
+
+
+def test_operations_of_all_models_count() -> None:
+    spec = DataSpec("classification", CLASSES, (FEATURES,))
+    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
+    one = count_training_flops(task)
+    for algorithm, models in ((FedBN(), 1), (Mocha(), 1), (Ditto(), 2), (LocalOnly(learning_rates=(1, 2, 3)), 3)):
+        algorithm.prepare(len(SIZES), LOCAL)
+        assert count_training_flops(task, algorithm) == models * one
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Mocha(Algorithm):
 
     def server_init(self, params: Tensors) -> Groups:
         """The mean of all clients' models, and what every one of them is at first."""
-        return {"params": params, "initial": {name: p.clone() for name, p in params.items()}}
+        return {"params": params, "initial": params}
 
     def broadcast(self, state: Groups) -> Groups:
         """Both."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedarena.models import Task
+from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
 
 
@@ -14,9 +14,11 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
 
     It counts matrix products and convolutions (a multiplication and an addition are two), not elementwise operations.
     """
-    batch = task.batch(task.example(1))
+    params: Tensors = dict(task.module.named_parameters())
+    device = next(iter(params.values())).device
+    batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
     algorithm = algorithm or Algorithm()
-    broadcast = algorithm.broadcast(algorithm.server_init(dict(task.module.named_parameters())))
+    broadcast = algorithm.broadcast(algorithm.server_init(params))
     memory = algorithm.memory_init(broadcast)
     start = algorithm.local_start(broadcast, memory)
     leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
