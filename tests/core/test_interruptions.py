@@ -49,11 +49,12 @@ class VisitCounter(FedAvg):
 
 # Memories of which two fit into RAM, so that most are read back from disk; the log is soon mostly outdated.
 WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "memories_ram_bytes": 2 * 2600}
-WITHOUT_MEMORY = SMALL
 
 
-def start_or_resume(settings: dict[str, Any], folder: Path) -> None:
+def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float | None = None) -> None:
     memory_log.COMPACT_ABOVE_BYTES = 1000
+    if commit_share is not None:
+        recorder._COMMIT_SHARE = commit_share
     if (folder / "small").exists():
         resume_run(folder / "small")
     else:
@@ -69,15 +70,16 @@ def processes():
 
 
 @pytest.fixture(autouse=True)
-def restored_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", memory_log.COMPACT_ABOVE_BYTES)
+    monkeypatch.setattr(recorder, "_COMMIT_SHARE", recorder._COMMIT_SHARE)
 
 
 def compacted(folder: Path) -> bool:
     return checkpoint.read_state(folder).memories.file != "memories-0.log"
 
 
-@pytest.mark.parametrize("settings", [WITHOUT_MEMORY, WITH_MEMORY], ids=["fedyogi", "with memory"])
+@pytest.mark.parametrize("settings", [SMALL, WITH_MEMORY], ids=["fedyogi", "with memory"])
 def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, settings: dict[str, Any]) -> None:
     settings = settings | {"rounds": 60}
     for folder in ("first, which starts the server", "uninterrupted"):
@@ -90,7 +92,8 @@ def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, setting
     moments = random.Random(0)
     kills, rounds_at_kill = 0, set()
     while kills < 12:
-        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed"))
+        share = (math.inf, 1.0)[kills % 2]  # every round is committed, or a few rounds at a time
+        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
         process.start()
         process.join(moments.uniform(0, usual_seconds))
         if process.exitcode is None:
@@ -125,18 +128,13 @@ def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> Non
         return wrapped
 
     os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)
-    recorder._COMMIT_SHARE = math.inf
-    start_or_resume(settings, folder)
+    start_or_resume(settings, folder, commit_share=math.inf)
 
 
-@pytest.mark.parametrize("settings", [WITHOUT_MEMORY, WITH_MEMORY], ids=["fedyogi", "with memory"])
-def test_killed_at_every_step_of_a_commit(
-    tmp_path: Path, processes, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(recorder, "_COMMIT_SHARE", math.inf)  # every round is committed
-    settings = settings | {"rounds": 3}
-    start_or_resume(settings, tmp_path / "uninterrupted")
-    assert compacted(tmp_path / "uninterrupted" / "small") == ("memories_ram_bytes" in settings)
+def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
+    settings = WITH_MEMORY | {"rounds": 3}  # in the last one the log of memories is compacted
+    start_or_resume(settings, tmp_path / "uninterrupted", commit_share=math.inf)
+    assert compacted(tmp_path / "uninterrupted" / "small")
     number, exit_code = 0, None
     while exit_code != 0:
         process = processes.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
@@ -148,8 +146,8 @@ def test_killed_at_every_step_of_a_commit(
         compare_and_remove(tmp_path)
         number += 1
     assert number > 20
-    names = {path.name for path in (tmp_path / "uninterrupted" / "small" / "checkpoint").iterdir()}
-    assert len([name for name in names if name.startswith("memories-")]) == ("memories_ram_bytes" in settings)
+    for done in tmp_path.glob("done-*"):
+        assert len(list((done / "small" / "checkpoint").glob("memories-*"))) == 1
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
