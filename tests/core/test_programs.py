@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedarena.train.convolution import ConvolutionsAsProducts
 from fedarena.train.graphs import clean, in_place, separate_updates
+from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Changing, Given, StepPrograms
 
 
@@ -152,13 +152,27 @@ def test_convolutions_as_products(kernel: int, stride: int, padding, bias: bool)
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     gradients = vmap(grad(loss, argnums=(0, 1, 2) if bias else (0, 1)))
     expected = gradients(*tensors)
-    with ConvolutionsAsProducts():
+    with LayersAsProducts():
         assert "aten.convolution.default" not in operations(trace(gradients, *tensors))
         torch.testing.assert_close(gradients(*tensors), expected)
 
 
 def test_other_convolutions_are_left_alone() -> None:
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 2, 2)
-    with ConvolutionsAsProducts():
+    with LayersAsProducts():
         for options in ({"groups": 2}, {"groups": 2, "dilation": 2}, {"groups": 2, "padding": "same"}):
             assert F.conv2d(x, weight, **options).shape[1] == 4
+
+
+def test_small_embeddings_as_products() -> None:
+    def loss(weight: Tensor, tokens: Tensor) -> Tensor:
+        return (F.embedding(tokens, weight) ** 3).sum()
+
+    weight, tokens = torch.randn(3, 11, 4, dtype=torch.float64), torch.randint(11, (3, 5, 7))
+    gradients = vmap(grad(loss))
+    expected = gradients(weight, tokens)
+    with LayersAsProducts():
+        assert not [name for name in operations(trace(gradients, weight, tokens)) if "embedding" in name]
+        torch.testing.assert_close(gradients(weight, tokens), expected)
+        large = torch.randn(1, 2000, 4)
+        assert [name for name in operations(trace(gradients, large, tokens[:1])) if "embedding" in name]

@@ -19,7 +19,6 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.convolution import ConvolutionsAsProducts
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
@@ -28,6 +27,7 @@ from fedarena.train.lanes import LanePool, LaneTraining
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
+from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Changing, Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
@@ -214,7 +214,7 @@ class CohortEngine:
             params, state = optimizer_step(self.local, params, grad, state, number)
             return params, state, loss
 
-        with ConvolutionsAsProducts() if self.hardware.is_gpu else nullcontext():
+        with LayersAsProducts() if self.hardware.is_gpu else nullcontext():
             params, state, losses = vmap(client_step)(
                 changing.params,
                 changing.optimizer,

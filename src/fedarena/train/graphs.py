@@ -60,16 +60,30 @@ def _form(node: Node) -> tuple[Any, ...]:
 
 
 def _merge_equals(graph: Graph) -> None:
-    """Lets nodes that do the same to the same share one result; nothing here has side effects or is random."""
+    """Lets nodes that do the same to the same share one result; nothing here is random."""
     seen: dict[Any, Node] = {}
+    changed = _changed_in_place(graph)
     for node in graph.nodes:
-        if node.op != "call_function":
+        if node.op != "call_function" or node in changed:
             continue
         key = (node.target, repr(node.args), repr(node.kwargs))
         if key in seen:
             node.replace_all_uses_with(seen[key])
         else:
             seen[key] = node
+
+
+def _changed_in_place(graph: Graph) -> set[Node]:
+    """Nodes that an operation of the graph writes to, and all that share memory with them."""
+    changed: set[Node] = set()
+    for node in reversed(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            changed.add(node)
+            changed.update(arg for arg in node.args if isinstance(arg, Node))
+        elif node in changed and node.args and isinstance(node.args[0], Node):
+            changed.add(node.args[0])  # if this is a view, what it shows is changed, too
+    return changed | _views_of(changed, graph)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class Hardware:
         if self.is_gpu:
             torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
             torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def rounding(self) -> AbstractContextManager[None]:
         """Within this context, products of matrices are rounded as the precision says."""

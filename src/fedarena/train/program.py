@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
@@ -101,7 +100,7 @@ class StepPrograms:
             parts = pytree.tree_unflatten(tensors, structure)
             return self._step(Changing(*parts[:4]), Given(*parts[4:])).tensors()
 
-        traced = make_fx(functionalize(flat_step))(tensors)  # without operations in place, which could not be merged
+        traced = make_fx(flat_step)(tensors)
         clean(traced.graph)
         return separate_updates(traced, len(changing.tensors()))
 

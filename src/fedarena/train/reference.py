@@ -141,4 +141,4 @@ def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:
     if not losses:
         return float("nan")
     sizes = torch.tensor([len(batch["x"]) for batch in batches], dtype=torch.float64)
-    return float((torch.stack(losses).double() * sizes).sum() / sizes.sum())
+    return float((torch.stack(losses).double().cpu() * sizes).sum() / sizes.sum())

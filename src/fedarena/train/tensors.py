@@ -43,11 +43,14 @@ def take_row(groups: Groups, row: int) -> Groups:
 
 def finite_rows(groups: Groups, rows: int) -> npt.NDArray[np.bool_]:
     """For stacked groups: which rows have no number that is NaN or infinite."""
-    finite = torch.ones(rows, dtype=torch.bool)
-    for tensors in groups.values():
-        for t in tensors.values():
-            finite &= torch.isfinite(t).reshape(rows, -1).all(1).cpu()
-    return finite.numpy()
+    tensors = [t.reshape(rows, -1) for tensors in groups.values() for t in tensors.values()]
+    if not tensors:
+        return np.ones(rows, dtype=np.bool_)
+    # A sum is finite only if all terms are, and takes one pass over memory; it may overflow though they are.
+    if torch.isfinite(torch.stack([t.sum(1).double() for t in tensors]).sum()):
+        return np.ones(rows, dtype=np.bool_)
+    finite = torch.stack([torch.isfinite(t).all(1) for t in tensors]).all(0)
+    return finite.cpu().numpy()
 
 
 def flatten_groups(groups: Groups) -> Tensors:

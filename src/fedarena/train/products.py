@@ -1,7 +1,9 @@
-"""Convolutions of many clients as matrix products.
+"""Layers of many clients as matrix products, which GPUs are made for.
 
 A convolution whose weights differ from client to client becomes a grouped convolution under `vmap`, which no library
-runs well. Laying out the patches of the images as rows (im2col) turns it into one batched matrix product.
+runs well. Laying out the patches of the images as rows (im2col) turns it into one batched matrix product. The gradient
+of an embedding adds up rows in whatever order the GPU finds; as the product with rows of zeros and a one, its order is
+fixed, so that the same seed gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from torch.overrides import TorchFunctionMode
 Pair = tuple[int, int]
 
 
-class ConvolutionsAsProducts(TorchFunctionMode):
-    """Within this context, two-dimensional convolutions are matrix products over patches."""
+# With more rows than this, multiplying all of them costs more than adding up some.
+_MOST_EMBEDDED = 1024
+
+
+class LayersAsProducts(TorchFunctionMode):
+    """Within this context, two-dimensional convolutions and small embeddings are matrix products."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replaces the convolutions that are simple enough, and leaves everything else alone."""
-        if function is torch.conv2d:
-            found = _simple_convolution(*args, **(kwargs or {}))
-            if found is not None:
-                return found
+        """Replaces the layers that are simple enough, and leaves everything else alone."""
+        replacement = _REPLACEMENTS.get(function)
+        found = replacement(*args, **(kwargs or {})) if replacement else None
+        if found is not None:
+            return found
         return function(*args, **(kwargs or {}))
 
 
@@ -53,6 +59,21 @@ def _simple_convolution(
         bias = None if bias is None else bias.to(dtype)
     output: Tensor = _PatchProduct.apply(input, weight, _pair(stride), _pair(padding))[0]  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias.view(-1, 1, 1)
+
+
+def _small_embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    if len(weight) > _MOST_EMBEDDED or padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
+        return None
+    chosen = input.unsqueeze(-1) == torch.arange(len(weight), device=weight.device)
+    return chosen.to(weight.dtype) @ weight
 
 
 def _pair(value: int | Sequence[int]) -> Pair:
@@ -114,3 +135,9 @@ def _fold(windows: Tensor, image: Pair, stride: Pair, padding: Pair) -> Tensor:
             total = piece if total is None else total + piece
     assert total is not None
     return total.permute(0, 3, 1, 2)
+
+
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    torch.conv2d: _simple_convolution,
+    F.embedding: _small_embedding,
+}

@@ -1,0 +1,309 @@
+"""How fast many clients train on one GPU: beside one client at a time, pfl-research, and the limit.
+
+    python benchmarks/gpu_speed.py --output gpu_speed.json
+
+Needs torch and NumPy alone (``PYTHONPATH=src`` instead of an installation will do); pfl-research is measured where it
+can be imported. *One at a time* is plain torch on the same GPU, client after client. The *limit* trains the same model
+on the same number of samples centrally, in large batches, with plain torch: no simulator of clients with models of their
+own can be expected to be faster than that on large models, though on small ones it can, since the limit waits for
+Python, too. Both use cuDNN's LSTM, which only plain torch can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedarena.algorithms import FedAvg
+from fedarena.models import DataSpec, Task, build_model, make_task
+from fedarena.simulate import Simulation, simulate
+from fedarena.train import CohortEngine, LocalTraining
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what every client does with it."""
+
+    model: str
+    spec: DataSpec
+    steps: int
+    batch_size: int
+    cohort: int
+    central_batch: int = 4096
+    options: tuple[tuple[str, Any], ...] = ()
+    with_pfl: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Samples of a client; it goes over them once."""
+        return self.steps * self.batch_size
+
+    def task(self) -> Task:
+        """The freshly built model with its loss."""
+        return make_task(build_model(self.model, self.spec, dict(self.options), SEED), self.spec)
+
+    def plain_task(self) -> Task:
+        """The same, as one would build it who trains one model only."""
+        return make_task(TorchLSTM(self.spec.classes), self.spec) if self.model == "lstm" else self.task()
+
+
+DIGITS = DataSpec("classification", 62, (1, 28, 28))
+PICTURES = DataSpec("classification", 10, (3, 32, 32))
+TEXT = DataSpec("next_token", 90, (80,))
+CASES = {
+    # 50 samples in batches of 10: the work for which pfl-research's own speed is known
+    "logistic regression, 5 x 10": Case(
+        "logistic_regression", DataSpec("classification", 5, (60,)), 5, 10, 4096, with_pfl=True
+    ),
+    "MLP, 5 x 10": Case("mlp", DataSpec("classification", 62, (784,)), 5, 10, 2048, with_pfl=True),
+    "CIFAR CNN, 5 x 10": Case("cnn", PICTURES, 5, 10, 512, with_pfl=True),
+    "LEAF CNN, 5 x 10": Case("leaf_cnn", DIGITS, 5, 10, 256, with_pfl=True),
+    "MLP, 20 x 16": Case("mlp", DataSpec("classification", 62, (784,)), 20, 16, 2048),
+    "LEAF CNN, 20 x 16": Case("leaf_cnn", DIGITS, 20, 16, 128),
+    "CIFAR CNN, 10 x 16": Case("cnn", PICTURES, 10, 16, 512),
+    "char-LSTM 2x256, 5 x 10": Case("lstm", TEXT, 5, 10, 256, 1024),
+    "ResNet-18, 5 x 16": Case("resnet18", PICTURES, 5, 16, 64, 1024),
+    "transformer, 5 x 16": Case("transformer", TEXT, 5, 16, 256, 1024, (("layers", 3),)),
+}
+
+
+class TorchLSTM(nn.Module):
+    """The model ``lstm`` with torch's own layer."""
+
+    def __init__(self, vocabulary: int):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.output = nn.Linear(256, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next token at every position."""
+        logits: Tensor = self.output(self.lstm(self.embed(tokens))[0])
+        return logits
+
+
+def _examples(case: Case, rows: int, random: np.random.Generator) -> dict[str, Any]:
+    if case.spec.kind == "next_token":
+        shape = (rows, case.spec.input_shape[0] + 1)
+        return {"tokens": random.integers(case.spec.classes, size=shape, dtype=np.uint8)}
+    x = random.standard_normal((rows, *case.spec.input_shape), dtype=np.float32)
+    return {"x": x, "y": random.integers(case.spec.classes, size=rows)}
+
+
+class RandomClients:
+    """Clients with samples of their own, all of the same number."""
+
+    def __init__(self, case: Case):
+        self.size = case.samples
+        self.columns = _examples(case, case.cohort * case.samples, np.random.default_rng(SEED))
+
+    def counts(self, clients: Any, part: str) -> Any:
+        """How many samples each has."""
+        return np.full(len(clients), self.size)
+
+    def samples(self, clients: Any, part: str) -> Any:
+        """The samples of these clients."""
+        rows = (np.asarray(clients)[:, None] * self.size + np.arange(self.size)).ravel()
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return SimpleNamespace(columns=columns, offsets=np.arange(len(clients) + 1) * self.size)
+
+
+def measure(run: Callable[[int], None], clients: int, seconds: float) -> float:
+    """Clients per second; `run` does so many rounds of as many clients."""
+
+    def timed(rounds: int) -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run(rounds)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    run(1)  # sets up, compiles, captures
+    once = timed(1)
+    rounds = max(1, min(200, round(seconds / once)))
+    return clients * rounds / timed(rounds)
+
+
+def measure_ours(case: Case, seconds: float, **options: Any) -> float:
+    """The simulation loop on this case."""
+    task, algorithm, data, cohort = case.task(), FedAvg(), RandomClients(case), case.cohort
+    local = LocalTraining(epochs=1, batch_size=case.batch_size, lr=0.01)
+    everybody = np.arange(cohort)
+    algorithm.prepare(cohort, local)
+    rounds = 10**6
+    simulation = Simulation(
+        seed=SEED,
+        rounds=rounds,
+        cohort=cohort,
+        task=task,
+        algorithm=algorithm,
+        engine=CohortEngine(task, algorithm, local, data, SEED, device="cuda", **options),
+        training_clients=everybody,
+        evaluation_clients=everybody[:1],
+        evaluation_part="train",
+        evaluate_every=rounds,
+        flops_per_sample=0,
+        client_ids=lambda clients: [str(client) for client in clients],
+    )
+    outcomes = simulate(simulation)
+    next(outcomes)
+
+    def run(rounds: int) -> None:
+        for _ in itertools.islice(outcomes, rounds):
+            pass
+
+    return measure(run, cohort, seconds)
+
+
+class PlainTraining:
+    """Plain torch: a module, torch's SGD, batches that lie on the GPU."""
+
+    def __init__(self, case: Case, batch_size: int, precision: str):
+        self.task = case.plain_task()
+        self.module = self.task.module.cuda().train()
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
+        self.precision = precision
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.use_deterministic_algorithms(False)
+        examples = _examples(case, batch_size, np.random.default_rng(SEED))
+        self.batch = self.task.batch({name: torch.from_numpy(values).cuda() for name, values in examples.items()})
+
+    def step(self) -> None:
+        """One gradient step."""
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self.module(self.batch["x"])
+            loss = F.cross_entropy(logits.flatten(0, -2), self.batch["y"].flatten())
+        loss.backward()
+        self.optimizer.step()
+
+
+def measure_limit(case: Case, seconds: float, precision: str) -> float:
+    """The same samples trained centrally in large batches, in clients per second."""
+    training = PlainTraining(case, case.central_batch, precision)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            training.step()
+
+    return measure(run, case.central_batch, seconds) / case.samples
+
+
+def measure_one_at_a_time(case: Case, seconds: float, precision: str) -> float:
+    """Client after client: load the parameters, train, add up the differences."""
+    training = PlainTraining(case, case.batch_size, precision)
+    params = list(training.module.parameters())
+    start = [p.detach().clone() for p in params]
+    total = [torch.zeros_like(p) for p in start]
+
+    @torch.no_grad()
+    def begin() -> None:
+        torch._foreach_copy_(params, start)
+
+    @torch.no_grad()
+    def add() -> None:
+        torch._foreach_add_(total, torch._foreach_sub(params, start))
+
+    def run(clients: int) -> None:
+        for _ in range(clients):
+            begin()
+            for _ in range(case.steps):
+                training.step()
+            add()
+
+    return measure(run, 1, seconds)
+
+
+def measure_pfl(case: Case, cohort: int, seconds: float) -> float | None:
+    """pfl-research's federated averaging on this case; None where it is not installed."""
+    try:
+        from peers.pfl_gpu import make_run
+    except ImportError:
+        return None
+    data = RandomClients(case)
+    return measure(make_run(case.task().module, data.columns, case, cohort), cohort, seconds)
+
+
+def main() -> None:
+    """Measures the cases that were asked for and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", nargs="*", default=list(CASES), help="parts of the names of cases")
+    parser.add_argument("--precision", choices=["full", "tf32", "bf16"], default="tf32")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--only-ours", action="store_true", help="neither one at a time nor peers nor the limit")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch finds no CUDA GPU here")
+    compile = not arguments.no_compile
+    rows = []
+    print(
+        f"{'':30}{'cohort':>8}{'one at a time':>15}{'pfl':>8}{'limit':>9}{'ours':>9}{'of limit':>10}{'times pfl':>11}"
+    )
+    for name, case in CASES.items():
+        if not any(part in name for part in arguments.cases):
+            continue
+        found: dict[str, list[float]] = {}
+        for _ in range(arguments.repetitions):
+            measured: dict[str, float | None] = {
+                "ours": measure_ours(case, arguments.seconds, precision=arguments.precision, compile=compile)
+            }
+            if not arguments.only_ours:
+                measured["limit"] = measure_limit(case, arguments.seconds, arguments.precision)
+                measured["one_at_a_time"] = measure_one_at_a_time(case, arguments.seconds, arguments.precision)
+                measured["pfl"] = measure_pfl(case, 50, arguments.seconds) if case.with_pfl else None
+            for what, value in measured.items():
+                if value is not None:
+                    found.setdefault(what, []).append(value)
+            torch.cuda.empty_cache()
+        row: dict[str, Any] = {what: float(np.median(values)) for what, values in found.items()}
+        rows.append({"case": name, "cohort": case.cohort, **row, "all": found})
+        print(_line(name, case.cohort, row), flush=True)
+    if arguments.output:
+        about = {
+            "command": "python benchmarks/gpu_speed.py " + " ".join(_given(arguments)),
+            "date": datetime.date.today().isoformat(),
+            "gpu": torch.cuda.get_device_name(),
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "unit": "clients per second, median of the repetitions",
+        }
+        arguments.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def _line(name: str, cohort: int, row: dict[str, float]) -> str:
+    def number(key: str) -> str:
+        return f"{row[key]:,.0f}" if key in row else "-"
+
+    of_limit = f"{row['ours'] / row['limit']:.0%}" if "limit" in row else "-"
+    times_pfl = f"{row['ours'] / row['pfl']:.0f}x" if "pfl" in row else "-"
+    return (
+        f"{name:30}{cohort:>8}{number('one_at_a_time'):>15}{number('pfl'):>8}{number('limit'):>9}"
+        f"{number('ours'):>9}{of_limit:>10}{times_pfl:>11}"
+    )
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    words = [f"--precision {arguments.precision}", f"--repetitions {arguments.repetitions}"]
+    return [*words, *(["--no-compile"] if arguments.no_compile else [])]
+
+
+if __name__ == "__main__":
+    main()
