@@ -15,6 +15,8 @@ Selector = Callable[[IntArray, int, int, int], IntArray]
 
 def select_uniform(eligible: IntArray, cohort: int, seed: int, round: int) -> IntArray:
     """`cohort` different clients, each equally likely; the cost does not grow with the number of eligible ones."""
+    if cohort == len(eligible):
+        return eligible
     chosen = streams.generator(seed, "cohort", round).choice(len(eligible), size=cohort, replace=False, shuffle=False)
     return eligible[np.sort(chosen)]
 

@@ -23,7 +23,7 @@ from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, J
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
-from fedarena.train.lanes import LanePool, LaneTraining
+from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
@@ -128,15 +128,17 @@ class CohortEngine:
             start_losses = self.evaluate(broadcast["params"], clients, "train").means("loss")
             self.task.module.train()
 
+        samples = self.data.counts(clients, "train")
+        work = PlannedWork(clients, samples, steps_of(jobs, samples, self.algorithm, self.local), start_losses)
+
         def train_shard(shard: IntArray) -> Iterator[JobResults]:
-            losses = None if start_losses is None else start_losses[shard]
-            return LaneTraining(self, [jobs[i] for i in shard], broadcast, memories, losses).run(self._pool)
+            return LaneTraining(self, jobs[0].round, work.of(shard), broadcast, memories).run(self._pool)
 
         def train_whole_shard(shard: IntArray) -> list[JobResults]:
             self.hardware.set_up()
             return list(without_gradients(train_shard(shard)))
 
-        shards = self._shards(jobs, clients)
+        shards = self._shards(work.steps)
         if self.workers == 1:
             for shard in shards:
                 yield from without_gradients(train_shard(shard))
@@ -144,14 +146,13 @@ class CohortEngine:
             for results in in_order(train_whole_shard, shards, self.workers):
                 yield from results
 
-    def _shards(self, jobs: Sequence[Job], clients: IntArray) -> list[IntArray]:
+    def _shards(self, steps: IntArray) -> list[IntArray]:
         """Clients that train together, those with most to do first. Part of the plan: it does not depend on workers."""
-        steps = steps_of(jobs, self.data.counts(clients, "train"), self.algorithm, self.local)
         longest_first = np.argsort(-steps, kind="stable")
         if self.hardware.is_gpu:
             return [longest_first]  # lanes that are free at once take the next client
-        size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(clients) // _SHARDS_FOR_WORKERS)))
-        return [longest_first[start : start + size] for start in range(0, len(clients), size)]
+        size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
+        return [longest_first[start : start + size] for start in range(0, len(steps), size)]
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import dropout_keys
-from fedarena.train.engine import ClientData, IntArray, Job, JobResults, steps_of
+from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Changing, Given, StepPrograms
 from fedarena.train.resident import SampleSource
@@ -38,7 +39,6 @@ class LaneEngine(Protocol):
     compile: bool
     draws: bool  # whether the model draws random numbers while it is trained
     programs: StepPrograms
-    data: ClientData
     training_samples: SampleSource
 
     def place(self, groups: Groups) -> Groups:
@@ -103,21 +103,35 @@ class LanePool:
             self._free.append(lanes)
 
 
+@dataclass(frozen=True)
+class PlannedWork:
+    """What some clients are to do; every array has an entry per client."""
+
+    clients: IntArray
+    samples: IntArray
+    steps: IntArray
+    start_losses: npt.NDArray[np.float64] | None
+
+    def of(self, positions: IntArray) -> PlannedWork:
+        """The work of those at these positions."""
+        losses = None if self.start_losses is None else self.start_losses[positions]
+        return PlannedWork(self.clients[positions], self.samples[positions], self.steps[positions], losses)
+
+
 class LaneTraining:
-    """The local training of some clients, which are numbered by their position among the jobs."""
+    """The local training of some clients, which are numbered by their position in the planned work."""
 
     def __init__(
         self,
         engine: LaneEngine,
-        jobs: Sequence[Job],
+        round: int,
+        work: PlannedWork,
         broadcast: Groups,
         memories: Mapping[int, Groups],
-        start_losses: npt.NDArray[np.float64] | None,
     ):
         self.engine, self.broadcast = engine, broadcast
-        self.clients = np.array([job.client for job in jobs])
-        self.samples = engine.data.counts(self.clients, "train")
-        self.schedule = make_schedule(steps_of(jobs, self.samples, engine.algorithm, engine.local), engine.lanes)
+        self.clients, self.samples, self.start_losses = work.clients, work.samples, work.start_losses
+        self.schedule = make_schedule(work.steps, engine.lanes)
         self.widths = _widths(self.schedule)
         self.columns, first_row = engine.training_samples.rows(self.clients)
         rows, mask = batch_table(
@@ -128,16 +142,15 @@ class LaneTraining:
             first_row,
             engine.local.batch_size,
             engine.seed,
-            jobs[0].round,
+            round,
         )
         self.processed = _processed_samples(self.schedule, mask.sum(-1))
         self.rows, self.mask = (torch.from_numpy(table).to(engine.device) for table in (rows, mask))
         self.keys: Tensor | None = None
         if engine.draws:
-            keys = _key_table(self.schedule, rows.shape[1], self.clients, engine.seed, jobs[0].round)
+            keys = _key_table(self.schedule, rows.shape[1], self.clients, engine.seed, round)
             self.keys = torch.from_numpy(keys).to(engine.device)
         self.memory = _stack_memories(engine, broadcast, memories, self.clients)
-        self.start_losses = start_losses
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:

@@ -40,10 +40,12 @@ class Schedule:
 def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     """Longest client first, each to the lane that is free earliest; ties go to the lower number."""
     working = np.flatnonzero(steps)
-    lanes = min(lanes, len(working))
     longest_first = working[np.argsort(-steps[working], kind="stable")]
     lane = np.full(len(steps), -1, dtype=np.int64)
     start = np.zeros(len(steps), dtype=np.int64)
+    if len(working) <= lanes:  # a lane for everybody
+        lane[longest_first] = np.arange(len(working))
+        return Schedule(len(working), steps, lane, start, steps[longest_first])
     free = [(0, number) for number in range(lanes)]
     for client in longest_first.tolist():
         begin, number = free[0]
@@ -84,7 +86,7 @@ def batch_table(
         begins = np.cumsum(samples[unfinished]) - samples[unfinished]
         place = np.arange(len(owner)) - np.repeat(begins, samples[unfinished])  # 0, 1, … within each client
         keys = streams.bits(seed, "batches", round, clients[owner], epoch, place)
-        shuffled = place[np.lexsort((keys, owner))]  # sample that comes at this place of its client's epoch
+        shuffled = place[_sort_within(owner, keys)]  # sample that comes at this place of its client's epoch
         step = epoch * steps_per_epoch[owner] + place // batch_size
         counts = step < schedule.steps[owner]
         owner, place, shuffled, step = owner[counts], place[counts], shuffled[counts], step[counts]
@@ -94,3 +96,14 @@ def batch_table(
         epoch += 1
         unfinished = unfinished[epoch * steps_per_epoch[unfinished] < schedule.steps[unfinished]]
     return rows, mask
+
+
+def _sort_within(owner: IntArray, keys: npt.NDArray[np.uint64]) -> IntArray:
+    """The order of the keys of each owner; owners are in ascending order. Several times faster than `np.lexsort`."""
+    owner_bits = int(owner[-1]).bit_length() + 1  # a shift by all 64 is not defined
+    joined = (owner.astype(np.uint64) << np.uint64(64 - owner_bits)) | (keys >> np.uint64(owner_bits))
+    order = np.argsort(joined)
+    ordered = joined[order]
+    if (ordered[1:] == ordered[:-1]).any():  # what was cut off from the keys would decide
+        return np.lexsort((keys, owner))
+    return order
