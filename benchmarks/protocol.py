@@ -10,6 +10,7 @@ import argparse
 import functools
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -31,6 +32,11 @@ def read_arguments(description: str | None, **options: str) -> argparse.Namespac
     for option, default in options.items():
         parser.add_argument(f"--{option}", default=default)
     return parser.parse_args()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workload_of(arguments: argparse.Namespace) -> Workload:

@@ -56,7 +56,7 @@ def run_tool(python: str, tool: str, workload: str, seconds: float) -> Results:
         capture_output=True,
         text=True,
         timeout=LONGEST_SECONDS,
-        env=variables | VARIABLES,
+        env=variables | VARIABLES | entry.variables,
         cwd=BENCH,
     )
     if finished.returncode != 0:

@@ -32,13 +32,13 @@ averaging weighted by samples. *Ragged* clients have log-normal sizes (sigma 2, 
 {largest_share:.0%} of all samples. Everybody starts from the same parameters. The first three rounds, which compile and
 start workers, are not measured; the loss on all training samples after them shows that everybody did the same work.
 
-Each peer is used through its public interface, at the fastest setting that worked:
+Each peer is used through its public interface, at the fastest setting found:
 
-- **pfl-research**: `SimulatedBackend`, one process with one thread per core, clients shared out by size, no
-  evaluation. It does not shuffle a client's samples.
-- **FedJAX**: `federated_averaging` with the backend `jax.jit`, which compiles a step and uses all cores for one client.
-  It fills the last batch of a client up with further samples; they do not count. Its backend `pmap` does not work with
-  the versions of jax that the rest of it works with.
+- **pfl-research**: `SimulatedBackend`, one process with one thread per core, no evaluation; clients are not shared out
+  by size, because that was slower. It does not shuffle a client's samples.
+- **FedJAX**: `federated_averaging` with the backend `jit`, which compiles a step and uses all cores for one client, and
+  with the backend `pmap`, where every core trains clients of its own; that one needs an older jax. The last batch of a
+  client is filled up with further samples, which do not count.
 - **Flower**: `run_simulation` with `FedAvg`, on Ray with one worker and one thread per core.
 - **FedArena**: the simulation loop on a federation, with the default engine; *one client at a time* is its reference
   engine.
@@ -82,7 +82,12 @@ def ratio(results: Results, workload: str, others: Iterable[str]) -> float | Non
 def speed_table(results: Results) -> list[list[str]]:
     """Clients per second, and how many times as fast FedArena is; the first row is the heading."""
     tools = tools_of(results)
-    heading = ["clients per second", *(TOOLS[tool].label for tool in tools), "to the best peer", "to Flower"]
+    heading = [
+        "clients per second",
+        *(TOOLS[tool].label for tool in tools),
+        "FedArena / best peer",
+        "FedArena / Flower",
+    ]
     rows = [
         [
             workload,
@@ -207,6 +212,8 @@ def show(results: Results) -> None:
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # a file has room for the headings
     tables = [speed_table(results), loss_table(results)]
     if ragged_share(results) is not None:
         tables.insert(1, ragged_table(results))

@@ -13,9 +13,9 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch_models import build_module, module_loss
 
-from protocol import answer, measure, read_arguments, workload_of
+from protocol import answer, available_cores, measure, read_arguments, workload_of
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CORES = available_cores()
 
 
 def main() -> None:

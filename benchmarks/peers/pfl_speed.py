@@ -25,10 +25,10 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch_models import build_module, cross_entropy, module_loss
 
-from protocol import answer, measure, read_arguments, workload_of
+from protocol import answer, available_cores, measure, read_arguments, workload_of
 from workloads import Workload
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CORES = available_cores()
 
 
 class Learner(nn.Module):
@@ -61,12 +61,8 @@ class Run:
             number: Dataset((torch.from_numpy(x), torch.from_numpy(y)), user_id=str(number))
             for number, (x, y) in enumerate(workload.clients)
         }
-        ragged = len(set(workload.sizes.tolist())) > 1
-        data = FederatedDataset(
-            users.__getitem__,
-            get_user_sampler("minimize_reuse", list(users)),
-            user_id_to_weight={number: len(user) for number, user in users.items()} if ragged else None,
-        )
+        # Telling pfl the sizes would balance the processes, but the sampler that it starts for that costs more.
+        data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
         self.backend = SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()])
         self.local = NNTrainHyperParams(
             local_num_epochs=1, local_learning_rate=workload.lr, local_batch_size=workload.batch_size
