@@ -4,9 +4,9 @@
 
 Needs torch and NumPy alone (``PYTHONPATH=src`` instead of an installation will do); pfl-research is measured where it
 can be imported. *One at a time* is plain torch on the same GPU, client after client. The *limit* trains the same model
-on the same number of samples centrally, in large batches, with plain torch: no simulator of clients with models of their
-own can be expected to be faster than that on large models, though on small ones it can, since the limit waits for
-Python, too. Both use cuDNN's LSTM, which only plain torch can.
+on the same number of samples centrally, in large batches, with plain torch: no simulator of clients with models of
+their own can be expected to be faster than that on large models, though on small ones it can, since the limit waits
+for Python, too. Both use cuDNN's LSTM, which only plain torch can.
 """
 
 from __future__ import annotations

@@ -14,25 +14,26 @@ from torch.nn import functional as F
 
 from fedarena.train.graphs import clean, in_place, separate_updates
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Changing, Given, StepPrograms
+from fedarena.train.program import Batch, Changing, Given, StepPrograms
 
 
-def lanes(count: int) -> tuple[Changing, Given]:
+def lanes(count: int) -> tuple[Changing, Given, Batch]:
     generator = torch.Generator().manual_seed(count)
     weight, momentum, x = (torch.randn(count, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3))
     bias = torch.randn(count, 5, generator=generator, dtype=torch.float64)
     numbers = torch.ones(count, dtype=torch.float64)
     changing = Changing({"weight": weight, "bias": bias}, {"momentum": {"weight": momentum}}, numbers, numbers * 0)
-    return changing, Given({"x": x}, torch.ones(count, 5), numbers.long(), {}, {"params": {"scale": numbers[0] * 2}})
+    batch = Batch({"x": x}, torch.ones(count, 5), numbers.long())
+    return changing, Given({}, {"params": {"scale": numbers[0] * 2}}), batch
 
 
-def step(changing: Changing, given: Given) -> Changing:
+def step(changing: Changing, given: Given, batch: Batch) -> Changing:
     """Something with all kinds of updates: a product, a sum, a new value, and one that stays."""
 
     def loss(params: dict[str, Tensor], x: Tensor) -> Tensor:
         return (torch.tanh(x @ params["weight"].t() + params["bias"]) ** 2).sum() * given.broadcast["params"]["scale"]
 
-    found = vmap(grad(loss))(changing.params, given.columns["x"])
+    found = vmap(grad(loss))(changing.params, batch.columns["x"])
     momentum = 0.9 * changing.optimizer["momentum"]["weight"] + 0.1 * found["weight"]
     params = {name: p - 0.1 * found[name] for name, p in changing.params.items()}
     return Changing(params, {"momentum": {"weight": momentum}}, changing.numbers + 1, changing.loss_sums)
@@ -41,20 +42,21 @@ def step(changing: Changing, given: Given) -> Changing:
 def test_a_program_changes_the_lanes_as_the_step_says() -> None:
     programs = StepPrograms(step)
     for count in (3, 3, 6):
-        changing, given = lanes(count)
-        run = programs.bind(changing, given)
+        changing, given, batch = lanes(count)
+        run = programs.bind(changing, given, batch)
         for _ in range(3):
-            expected = step(changing, given)
-            run()
+            expected = step(changing, given, batch)
+            run(batch)
             for got, want in zip(changing.tensors(), expected.tensors(), strict=True):
                 torch.testing.assert_close(got, want, rtol=0, atol=1e-14)
 
 
 def test_the_first_lanes_only() -> None:
-    changing, given = lanes(6)
+    changing, given, batch = lanes(6)
     before = [t.clone() for t in changing.tensors()]
-    expected = step(changing.first(2), given.first(2))
-    StepPrograms(step).bind(changing.first(2), given.first(2))()
+    two = Batch({"x": batch.columns["x"][:2]}, batch.mask[:2], batch.keys[:2])
+    expected = step(changing.first(2), given.first(2), two)
+    StepPrograms(step).bind(changing.first(2), given.first(2), two)(two)
     for now, was, want in zip(changing.tensors(), before, expected.tensors(), strict=True):
         torch.testing.assert_close(now[:2], want, rtol=0, atol=1e-14)
         assert torch.equal(now[2:], was[2:])
@@ -65,10 +67,10 @@ def test_programs_are_shared_by_threads() -> None:
     found = {}
 
     def work(name: int) -> None:
-        changing, given = lanes(4)
-        run = programs.bind(changing, given)
+        changing, given, batch = lanes(4)
+        run = programs.bind(changing, given, batch)
         for _ in range(50):
-            run()
+            run(batch)
         found[name] = changing.params["weight"]
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]

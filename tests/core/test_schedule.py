@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedarena.train import LocalTraining
 from fedarena.train.batches import batch_indices, count_steps
-from fedarena.train.schedule import batch_table, make_schedule
+from fedarena.train.schedule import _sort_within, draw_batches, make_schedule, place_steps
 
 STEPS = st.lists(st.integers(0, 12), max_size=30).map(lambda values: np.array(values, dtype=np.int64))
 
@@ -39,21 +39,36 @@ def test_it_is_about_as_short_as_possible(steps: np.ndarray, lanes: int) -> None
     samples=st.lists(st.integers(0, 20), min_size=1, max_size=12),
     work=st.one_of(st.tuples(st.integers(1, 3), st.none()), st.tuples(st.none(), st.integers(1, 9))),
     batch_size=st.integers(1, 7),
-    lanes=st.integers(1, 5),
     round=st.integers(1, 3),
 )
-def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, lanes, round) -> None:
+def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, round) -> None:
     local = LocalTraining(epochs=work[0], steps=work[1], batch_size=batch_size)
     sizes = np.array(samples)
     clients = np.arange(len(samples)) * 7 + 3
     steps = count_steps(sizes, local)
+    batches = draw_batches(clients, sizes, steps, local.batch_size, seed=5, round=round)
+    expected = [batch_indices(n, local, 5, round, int(c)) for n, c in zip(samples, clients, strict=True)]
+    assert len(batches.rows) == sum(map(len, expected))
+    assert batches.processed(steps).tolist() == [sum(map(len, each)) for each in expected]
+    for first, of_client in zip(batches.first, expected, strict=True):
+        for step, rows in enumerate(of_client, start=first):
+            assert batches.rows[step][batches.mask[step]].tolist() == rows.tolist()
+
+
+@given(STEPS, st.integers(1, 8), st.integers(0, 3))
+def test_every_step_has_its_place(steps: np.ndarray, lanes: int, padding: int) -> None:
     schedule = make_schedule(steps, lanes)
-    first_row = np.cumsum(sizes) - sizes
-    rows, mask = batch_table(schedule, lanes, clients, sizes, first_row, local.batch_size, seed=5, round=round)
-    assert mask.sum() == sum(
-        len(b) for n, c in zip(samples, clients, strict=True) for b in batch_indices(n, local, 5, round, c)
-    )
-    for position, (count, client) in enumerate(zip(samples, clients, strict=True)):
-        for step, expected in enumerate(batch_indices(count, local, 5, round, int(client))):
-            where = schedule.start[position] + step, schedule.lane[position]
-            assert rows[where][mask[where]].tolist() == (first_row[position] + expected).tolist()
+    client, number = place_steps(schedule, schedule.lanes + padding)
+    taken = sorted((int(c), int(n)) for c, n in zip(client.ravel(), number.ravel(), strict=True) if c >= 0)
+    assert taken == [(c, n) for c, count in enumerate(steps.tolist()) for n in range(count)]
+    assert ((client < 0) == (number < 0)).all()
+    for c in np.flatnonzero(steps):
+        where = np.argwhere(client == c)
+        assert where[:, 0].tolist() == list(range(schedule.start[c], schedule.start[c] + steps[c]))
+        assert set(where[:, 1]) == {schedule.lane[c]}
+
+
+def test_equal_beginnings_of_keys_are_told_apart() -> None:
+    keys = np.array([7, 5, 5 + 2**3, 2**60, 1, 2**61, 2**60 + 1], dtype=np.uint64)
+    owner = np.array([0, 0, 0, 0, 5, 5, 5])
+    assert _sort_within(owner, keys).tolist() == np.lexsort((keys, owner)).tolist() == [1, 0, 2, 3, 4, 6, 5]

@@ -28,9 +28,10 @@ from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Changing, Given, StepPrograms
+from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
+from fedarena.train.schedule import draw_batches
 from fedarena.train.tensors import Groups, map_groups
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
@@ -129,7 +130,9 @@ class CohortEngine:
             self.task.module.train()
 
         samples = self.data.counts(clients, "train")
-        work = PlannedWork(clients, samples, steps_of(jobs, samples, self.algorithm, self.local), start_losses)
+        steps = steps_of(jobs, samples, self.algorithm, self.local)
+        batches = draw_batches(clients, samples, steps, self.local.batch_size, self.seed, jobs[0].round)
+        work = PlannedWork(clients, samples, steps, batches, start_losses)
 
         def train_shard(shard: IntArray) -> Iterator[JobResults]:
             return LaneTraining(self, jobs[0].round, work.of(shard), broadcast, memories).run(self._pool)
@@ -138,7 +141,7 @@ class CohortEngine:
             self.hardware.set_up()
             return list(without_gradients(train_shard(shard)))
 
-        shards = self._shards(work.steps)
+        shards = self._shards(steps)
         if self.workers == 1:
             for shard in shards:
                 yield from without_gradients(train_shard(shard))
@@ -191,24 +194,24 @@ class CohortEngine:
                 two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.device)
-                self._step(changing, Given(columns, mask, two.long(), memory, broadcast))
+                self._step(changing, Given(memory, broadcast), Batch(columns, mask, two.long()))
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
         return None
 
-    def _step(self, changing: Changing, given: Given) -> Changing:
+    def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
         broadcast = given.broadcast
 
         def client_step(
             params: Tensors, state: Groups, number: Tensor, columns: Tensors, mask: Tensor, key: Tensor, memory: Groups
         ) -> tuple[Tensors, Groups, Tensor]:
-            batch = {**self.task.batch(columns), "mask": mask, "key": key}
+            samples = {**self.task.batch(columns), "mask": mask, "key": key}
 
             def loss_of(params: Tensors) -> Tensor:
                 with self.hardware.rounding():
-                    return self.algorithm.local_loss(self.task, params, batch, broadcast, memory)
+                    return self.algorithm.local_loss(self.task, params, samples, broadcast, memory)
 
             grad, loss = grad_and_value(loss_of)(params)
             grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
@@ -220,23 +223,24 @@ class CohortEngine:
                 changing.params,
                 changing.optimizer,
                 changing.numbers,
-                given.columns,
-                given.mask,
-                given.keys,
+                batch.columns,
+                batch.mask,
+                batch.keys,
                 given.memory,
             )
-        loss_sums = changing.loss_sums + losses * given.mask.sum(-1)
+        loss_sums = changing.loss_sums + losses * batch.mask.sum(-1)
         return Changing(params, state, changing.numbers + 1, loss_sums)
 
     def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from, in tensors of their own."""
+        """What so many clients with these memories start from; to be read only."""
 
         def local_start(memory: Groups) -> Tensors:
             return self.algorithm.local_start(broadcast, memory)
 
         if memory:
-            return {name: p.clone() for name, p in vmap(local_start)(memory).items()}
-        return {name: p.expand(clients, *p.shape).clone() for name, p in local_start(memory).items()}
+            rows: Tensors = vmap(local_start)(memory)
+            return rows
+        return {name: p.expand(clients, *p.shape) for name, p in local_start(memory).items()}
 
     def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and their new memories."""

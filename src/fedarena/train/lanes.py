@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,14 +19,16 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.optimizers import LocalTraining, optimizer_init
-from fedarena.train.program import Changing, Given, StepPrograms
+from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
-from fedarena.train.schedule import Schedule, batch_table, make_schedule
+from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.tensors import Groups, map_groups, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 4
 _WIDTHS_PER_OCTAVE = 8
+# Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
+_BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 
 class LaneEngine(Protocol):
@@ -45,7 +48,7 @@ class LaneEngine(Protocol):
         """The same groups where this engine computes."""
 
     def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from, in tensors of their own."""
+        """What so many clients with these memories start from; to be read only."""
 
     def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and their new memories."""
@@ -54,34 +57,24 @@ class LaneEngine(Protocol):
 class Lanes:
     """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
 
-    def __init__(self, engine: LaneEngine, count: int, columns: Tensors, memory: Groups, broadcast: Groups):
+    def __init__(self, engine: LaneEngine, count: int, memory: Groups, broadcast: Groups):
         self.count = count
         self._programs, self._compile = engine.programs, engine.compile
-        device, batch = engine.device, engine.local.batch_size
-
-        def room(like: Tensor, *rows: int) -> Tensor:
-            return torch.zeros(*rows, *like.shape[1:], dtype=like.dtype, device=device)
-
-        params = engine.start_params(broadcast, map_groups(lambda t: room(t, count), memory), count)
+        memory = map_groups(lambda t: torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1)), memory)
+        params = {name: p.clone() for name, p in engine.start_params(broadcast, memory, count).items()}
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
             params, optimizer_init(engine.local, params), torch.ones_like(one_each), torch.zeros_like(one_each)
         )
-        self.given = Given(
-            {name: room(t, count, batch) for name, t in columns.items()},
-            torch.zeros(count, batch, dtype=torch.bool, device=device),
-            torch.zeros(count, dtype=torch.int64, device=device),
-            map_groups(lambda t: room(t, count), memory),
-            map_groups(torch.clone, broadcast),
-        )
-        self._steps: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.given = Given(memory, map_groups(torch.clone, broadcast))
+        self._steps: dict[tuple[int, bool], Program] = {}
 
-    def step(self, width: int, widest: bool) -> None:
+    def step(self, width: int, batch: Batch, widest: bool) -> None:
         """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
         if (width, widest) not in self._steps:
             changing, given = self.changing.first(width), self.given.first(width)
-            self._steps[width, widest] = self._programs.bind(changing, given, compile=widest and self._compile)
-        self._steps[width, widest]()
+            self._steps[width, widest] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
+        self._steps[width, widest](batch)
 
 
 class LanePool:
@@ -110,12 +103,14 @@ class PlannedWork:
     clients: IntArray
     samples: IntArray
     steps: IntArray
+    batches: Batches  # of all clients of the round
     start_losses: npt.NDArray[np.float64] | None
 
     def of(self, positions: IntArray) -> PlannedWork:
         """The work of those at these positions."""
+        batches = replace(self.batches, first=self.batches.first[positions])
         losses = None if self.start_losses is None else self.start_losses[positions]
-        return PlannedWork(self.clients[positions], self.samples[positions], self.steps[positions], losses)
+        return PlannedWork(self.clients[positions], self.samples[positions], self.steps[positions], batches, losses)
 
 
 class LaneTraining:
@@ -131,27 +126,19 @@ class LaneTraining:
     ):
         self.engine, self.broadcast = engine, broadcast
         self.clients, self.samples, self.start_losses = work.clients, work.samples, work.start_losses
+        self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, engine.lanes)
         self.widths = _widths(self.schedule)
         self.columns, first_row = engine.training_samples.rows(self.clients)
-        rows, mask = batch_table(
-            self.schedule,
-            int(self.widths[0]) if len(self.widths) else 0,
-            self.clients,
-            self.samples,
-            first_row,
-            engine.local.batch_size,
-            engine.seed,
-            round,
-        )
-        self.processed = _processed_samples(self.schedule, mask.sum(-1))
-        self.rows, self.mask = (torch.from_numpy(table).to(engine.device) for table in (rows, mask))
-        self.keys: Tensor | None = None
-        if engine.draws:
-            keys = _key_table(self.schedule, rows.shape[1], self.clients, engine.seed, round)
-            self.keys = torch.from_numpy(keys).to(engine.device)
         self.memory = _stack_memories(engine, broadcast, memories, self.clients)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
+        if self.schedule.length:
+            client, number = place_steps(self.schedule, int(self.widths[0]))
+            step = work.batches.first[client] + number
+            mask = work.batches.mask[step] & (client >= 0)[..., None]
+            rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
+            keys = dropout_keys(engine.seed, round, self.clients[client], number + 1) if engine.draws else number
+            self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
@@ -173,12 +160,14 @@ class LaneTraining:
                 t.copy_(self.broadcast[group][name])
         starting = _clients_at(schedule.start, schedule)
         ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
+        batches: deque[Batch] = deque()
         waiting = 0
         for step, width in enumerate(self.widths.tolist()):
             if len(starting[step]):
                 self._start(lanes, starting[step])
-            self._fill_batch(lanes, step, width)
-            lanes.step(width, widest=width == self.widths[0])
+            if not batches:
+                batches.extend(self._gather(step))
+            lanes.step(width, batches.popleft(), widest=width == self.widths[0])
             if len(ending[step]):
                 waiting += len(ending[step])
                 flush = waiting >= schedule.lanes
@@ -188,7 +177,7 @@ class LaneTraining:
                     waiting = 0
 
     def _make_lanes(self, count: int) -> Lanes:
-        return Lanes(self.engine, count, self.columns, self.memory, self.broadcast)
+        return Lanes(self.engine, count, self.memory, self.broadcast)
 
     def _memories(self, clients: IntArray) -> Groups:
         rows = torch.from_numpy(clients).to(self.engine.device)
@@ -219,14 +208,20 @@ class LaneTraining:
             return slice(int(lanes[0]), int(lanes[-1]) + 1)
         return torch.from_numpy(lanes).to(self.engine.device)
 
-    def _fill_batch(self, lanes: Lanes, step: int, width: int) -> None:
-        rows = self.rows[step, :width].flatten()
-        for name, values in self.columns.items():
-            batch = lanes.given.columns[name][:width].flatten(0, 1)
-            torch.index_select(values, 0, rows, out=batch)
-        lanes.given.mask[:width] = self.mask[step, :width]
-        if self.keys is not None:
-            lanes.given.keys[:width] = self.keys[step, :width]
+    def _gather(self, first: int) -> list[Batch]:
+        """The batches of some steps of the same width, as many as are gathered at once."""
+        width = int(self.widths[first])
+        row_bytes = sum(values[:1].nbytes for values in self.columns.values())
+        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[2]))
+        last = min(first + most, int(np.searchsorted(-self.widths, -width, side="right")))
+        rows = self.rows[first:last, :width]
+        columns = {
+            name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:]).unbind(0)
+            for name, values in self.columns.items()
+        }
+        masks, keys = self.mask[first:last, :width].unbind(0), self.keys[first:last, :width].unbind(0)
+        steps = range(last - first)
+        return [Batch({name: c[i] for name, c in columns.items()}, masks[i], keys[i]) for i in steps]
 
     def _finish(self, lanes: Lanes, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""
@@ -286,26 +281,6 @@ def _clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
     ordered = working[np.argsort(steps[working], kind="stable")]
     bounds = np.searchsorted(steps[ordered], np.arange(1, schedule.length))
     return np.split(ordered, bounds) if schedule.length else []
-
-
-def _key_table(schedule: Schedule, width: int, clients: IntArray, seed: int, round: int) -> IntArray:
-    """The keys of what the model draws in every step and lane."""
-    keys = np.zeros((schedule.length, width), dtype=np.int64)
-    client = np.repeat(np.arange(len(clients)), schedule.steps)
-    step = np.arange(len(client)) - np.repeat(np.cumsum(schedule.steps) - schedule.steps, schedule.steps)
-    keys[schedule.start[client] + step, schedule.lane[client]] = dropout_keys(seed, round, clients[client], step + 1)
-    return keys
-
-
-def _processed_samples(schedule: Schedule, batch_sizes: IntArray) -> IntArray:
-    """How many samples each client processes over all its steps."""
-    until = np.zeros((schedule.length + 1, batch_sizes.shape[1]), dtype=np.int64)
-    np.cumsum(batch_sizes, axis=0, out=until[1:])
-    processed = np.zeros(len(schedule.steps), dtype=np.int64)
-    working = np.flatnonzero(schedule.steps)
-    lane, start = schedule.lane[working], schedule.start[working]
-    processed[working] = until[start + schedule.steps[working], lane] - until[start, lane]
-    return processed
 
 
 def _stack_memories(engine: LaneEngine, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray) -> Groups:

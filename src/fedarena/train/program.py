@@ -48,27 +48,36 @@ class Changing:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a step reads; everything but the broadcast has a row per lane."""
+class Batch:
+    """The samples of one step; everything has a row per lane."""
 
     columns: Tensors
-    mask: Tensor  # samples of the batch that count
+    mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return [*self.columns.values(), self.mask, self.keys]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What steps read besides the batch; a memory has a row per lane."""
+
     memory: Groups
     broadcast: Groups
 
     def first(self, lanes: int) -> Given:
         """The first lanes, in the same memory."""
-        columns = {name: t[:lanes] for name, t in self.columns.items()}
-        memory = map_groups(lambda t: t[:lanes], self.memory)
-        return Given(columns, self.mask[:lanes], self.keys[:lanes], memory, self.broadcast)
+        return Given(map_groups(lambda t: t[:lanes], self.memory), self.broadcast)
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        return _leaves((self.columns, self.mask, self.keys, self.memory, self.broadcast))
+        return _leaves((self.memory, self.broadcast))
 
 
-Step = Callable[[Changing, Given], Changing]
+Step = Callable[[Changing, Given, Batch], Changing]
+Program = Callable[[Batch], None]
 
 
 class StepPrograms:
@@ -79,52 +88,60 @@ class StepPrograms:
         self._scripts: dict[Any, Callable[..., None]] = {}
         self._pool: Any = None  # memory that all captured graphs share: they never run at the same time
 
-    def bind(self, changing: Changing, given: Given, *, compile: bool = False) -> Callable[[], None]:
-        """A call that takes the step on exactly these tensors, in place; on a GPU it may be compiled."""
-        tensors = [*changing.tensors(), *given.tensors()]
+    def bind(self, changing: Changing, given: Given, example: Batch, *, compile: bool = False) -> Program:
+        """A program for these lanes, which it changes in place, and batches like the example.
+
+        On a GPU it may be compiled.
+        """
+        lanes = [*changing.tensors(), *given.tensors()]
         with _TRACING:
             if changing.numbers.device.type == "cuda":
-                return self._capture(changing, given, tensors, compile)
-            form = tuple((t.shape, t.dtype) for t in tensors)
+                return self._capture(changing, given, example, compile)
+            form = tuple((t.shape, t.dtype) for t in [*lanes, *example.tensors()])
             if form not in self._scripts:
-                self._scripts[form] = self._script(changing, given, tensors)
+                self._scripts[form] = self._script(changing, given, example)
         script = self._scripts[form]
-        return lambda: script(*tensors)
+        return lambda batch: script(*lanes, *batch.tensors())
 
-    def _trace(self, changing: Changing, given: Given, tensors: list[Tensor]) -> tuple[GraphModule, list[Update]]:
+    def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
         from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only this engine should pay
 
-        structure = pytree.tree_structure(_parts(changing, given))
+        parts = (
+            *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
+            *(given.memory, given.broadcast, batch.columns, batch.mask, batch.keys),
+        )
+        structure = pytree.tree_structure(parts)
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
             parts = pytree.tree_unflatten(tensors, structure)
-            return self._step(Changing(*parts[:4]), Given(*parts[4:])).tensors()
+            return self._step(Changing(*parts[:4]), Given(*parts[4:6]), Batch(*parts[6:])).tensors()
 
-        traced = make_fx(flat_step)(tensors)
+        traced = make_fx(flat_step)(_leaves(parts))
         clean(traced.graph)
         return separate_updates(traced, len(changing.tensors()))
 
-    def _script(self, changing: Changing, given: Given, tensors: list[Tensor]) -> Callable[..., None]:
-        pure, updates = self._trace(changing, given, tensors)
-        step = in_place(pure, updates)
+    def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+        step = in_place(*self._trace(changing, given, example))
 
         def traceable(*tensors: Tensor) -> Tensor:
             step(*tensors)
             return tensors[0]  # a script must give something
 
+        copies = [t.clone() for t in (*changing.tensors(), *given.tensors(), *example.tensors())]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
-                copies = [t.clone() for t in tensors]
                 script: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
             except (RuntimeError, AttributeError):
                 return step
         return script
 
-    def _capture(self, changing: Changing, given: Given, tensors: list[Tensor], compile: bool) -> Callable[[], None]:
-        pure, updates = self._trace(changing, given, tensors)
+    def _capture(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Program:
+        place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
+        tensors = [*changing.tensors(), *given.tensors(), *place]
+        pure, updates = self._trace(changing, given, example)
         step = in_place(self._compiled(pure, tensors) if compile else pure, updates)
-        copies = [t.clone() for t in tensors]  # the lanes may be in use already
+        copies = [t.clone() for t in tensors]  # the lanes are in use already
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -133,18 +150,25 @@ class StepPrograms:
         torch.cuda.current_stream().wait_stream(stream)
         del copies
         graph = torch.cuda.CUDAGraph()
+        replay: Callable[[], None] = graph.replay
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 step(*tensors)
+            self._pool = self._pool or graph.pool()
         except RuntimeError as error:
             torch.cuda.synchronize()
             warnings.warn(
                 f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2
             )
-            return lambda: step(*tensors)
-        self._pool = self._pool or graph.pool()
-        replay: Callable[[], None] = graph.replay
-        return replay
+
+            def replay() -> None:
+                step(*tensors)
+
+        def run(batch: Batch) -> None:
+            torch._foreach_copy_(place, batch.tensors())
+            replay()
+
+        return run
 
     def _compiled(self, pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
         try:
@@ -154,13 +178,6 @@ class StepPrograms:
             warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
             return pure
         return compiled
-
-
-def _parts(changing: Changing, given: Given) -> tuple[Any, ...]:
-    return (
-        *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
-        *(given.columns, given.mask, given.keys, given.memory, given.broadcast),
-    )
 
 
 def _leaves(parts: Any) -> list[Tensor]:

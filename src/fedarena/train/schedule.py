@@ -61,26 +61,31 @@ def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     return Schedule(lanes, steps, lane, start, lengths[by_length])
 
 
-def batch_table(
-    schedule: Schedule,
-    width: int,
-    clients: IntArray,
-    samples: IntArray,
-    first_row: IntArray,
-    batch_size: int,
-    seed: int,
-    round: int,
-) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """The rows of every step and lane, and which of them count: two arrays ``[steps, width, batch]``.
+@dataclass(frozen=True)
+class Batches:
+    """The batches of every step of some clients, one client after the other."""
 
-    What is beyond the lanes of the schedule does not count. `first_row` is where a client's samples begin. The order of
-    samples is that of `batches.batch_indices`.
-    """
-    shape = (schedule.length, width, batch_size)
+    rows: IntArray  # [steps, batch] samples, counted within their client
+    mask: npt.NDArray[np.bool_]  # [steps, batch] which of them count
+    first: IntArray  # [clients] number of a client's first step
+
+    def processed(self, steps: IntArray) -> IntArray:
+        """How many samples each client processes over all its steps."""
+        until = np.concatenate([[0], np.cumsum(self.mask.sum(1))])
+        processed: IntArray = until[self.first + steps] - until[self.first]
+        return processed
+
+
+def draw_batches(
+    clients: IntArray, samples: IntArray, steps: IntArray, batch_size: int, seed: int, round: int
+) -> Batches:
+    """The batches of `batches.batch_indices`, for many clients at once."""
+    first = np.cumsum(steps) - steps
+    shape = (int(steps.sum()), batch_size)
     rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
     steps_per_epoch = -(-samples // batch_size)
     epoch = 0
-    unfinished = np.flatnonzero(schedule.steps)
+    unfinished = np.flatnonzero(steps)
     while len(unfinished):
         owner = np.repeat(unfinished, samples[unfinished])
         begins = np.cumsum(samples[unfinished]) - samples[unfinished]
@@ -88,14 +93,25 @@ def batch_table(
         keys = streams.bits(seed, "batches", round, clients[owner], epoch, place)
         shuffled = place[_sort_within(owner, keys)]  # sample that comes at this place of its client's epoch
         step = epoch * steps_per_epoch[owner] + place // batch_size
-        counts = step < schedule.steps[owner]
-        owner, place, shuffled, step = owner[counts], place[counts], shuffled[counts], step[counts]
-        where = (schedule.start[owner] + step, schedule.lane[owner], place % batch_size)
-        rows[where] = first_row[owner] + shuffled
-        mask[where] = True
+        counts = step < steps[owner]
+        where = (first[owner] + step)[counts], place[counts] % batch_size
+        rows[where], mask[where] = shuffled[counts], True
         epoch += 1
-        unfinished = unfinished[epoch * steps_per_epoch[unfinished] < schedule.steps[unfinished]]
-    return rows, mask
+        unfinished = unfinished[epoch * steps_per_epoch[unfinished] < steps[unfinished]]
+    return Batches(rows, mask, first)
+
+
+def place_steps(schedule: Schedule, width: int) -> tuple[IntArray, IntArray]:
+    """Which client is in each of `width` lanes in every step, and which of its steps it takes; -1 for nobody.
+
+    Two arrays ``[steps, width]``.
+    """
+    client, number = (np.full((schedule.length, width), -1, dtype=np.int64) for _ in range(2))
+    owner = np.repeat(np.arange(len(schedule.steps)), schedule.steps)
+    step = np.arange(len(owner)) - np.repeat(np.cumsum(schedule.steps) - schedule.steps, schedule.steps)
+    where = schedule.start[owner] + step, schedule.lane[owner]
+    client[where], number[where] = owner, step
+    return client, number
 
 
 def _sort_within(owner: IntArray, keys: npt.NDArray[np.uint64]) -> IntArray:
