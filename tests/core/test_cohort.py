@@ -241,8 +241,8 @@ def test_lanes_suit_the_size_of_model_and_batch() -> None:
     # weights and biases, and for every sample the flattened features and the scores, 8 bytes each
     engine = make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=4000))
     per_lane = 8 * ((3 * 6 + 3) + 4000 * (6 + 3))
-    assert engine.lanes <= 2**22 / per_lane < 2 * engine.lanes
-    assert engine.lanes == 8
+    assert engine.lanes <= 2**23 / per_lane < 2 * engine.lanes
+    assert engine.lanes == 16
     assert engine.plan == {"device": "cpu", "lanes": engine.lanes}
     assert make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=10**6)).lanes == 1
     assert make_engine(CohortEngine, "mlp", FedAvg(), LocalTraining(batch_size=1)).lanes == 256

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedarena.train import LocalTraining
 from fedarena.train.batches import batch_indices, count_steps
-from fedarena.train.schedule import _sort_within, draw_batches, make_schedule, place_steps
+from fedarena.train.schedule import _sort_within, deal_out, draw_batches, make_schedule, place_steps
 
 STEPS = st.lists(st.integers(0, 12), max_size=30).map(lambda values: np.array(values, dtype=np.int64))
 
@@ -30,9 +30,8 @@ def test_every_client_has_its_lane_for_itself(steps: np.ndarray, lanes: int) -> 
 
 @given(STEPS.filter(lambda steps: steps.sum() > 0), st.integers(1, 8))
 def test_it_is_about_as_short_as_possible(steps: np.ndarray, lanes: int) -> None:
-    # longest-first list scheduling is within 4/3 of the optimum (Graham, 1969)
-    least = max(steps.max(), -(-steps.sum() // lanes))
-    assert make_schedule(steps, lanes).length <= 4 / 3 * least + 1
+    # no lane is idle before the client that ends last begins (Graham, 1966)
+    assert make_schedule(steps, lanes).length <= steps.sum() / lanes + (1 - 1 / lanes) * steps.max()
 
 
 @given(
@@ -72,3 +71,16 @@ def test_equal_beginnings_of_keys_are_told_apart() -> None:
     keys = np.array([7, 5, 5 + 2**3, 2**60, 1, 2**61, 2**60 + 1], dtype=np.uint64)
     owner = np.array([0, 0, 0, 0, 5, 5, 5])
     assert _sort_within(owner, keys).tolist() == np.lexsort((keys, owner)).tolist() == [1, 0, 2, 3, 4, 6, 5]
+
+
+@given(STEPS, st.integers(1, 8))
+def test_clients_are_dealt_out(steps: np.ndarray, shards: int) -> None:
+    dealt = deal_out(steps, shards)
+    everybody = np.concatenate([*dealt, []]).astype(int)
+    assert sorted(everybody.tolist()) == list(range(len(steps)))
+    assert (np.diff(steps[everybody]) <= 0).all()
+    assert all(len(shard) == 1 or steps[shard].sum() <= steps.sum() / 4 for shard in dealt)
+
+
+def test_equal_clients_are_dealt_out_evenly() -> None:
+    assert [len(shard) for shard in deal_out(np.full(50, 5), 8)] == [7, 7, 6, 6, 6, 6, 6, 6]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedarena.algorithms import FedAvg, FedProx, FedYogi
 from fedarena.models import DataSpec, build_model, make_task
-from fedarena.simulate.aggregation import WeightedMean
+from fedarena.simulate.aggregation import WeightedMean, weighted_sum
 from fedarena.simulate.selectors import select_uniform
 from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices
@@ -80,8 +80,9 @@ def test_weighted_mean_golden() -> None:
     updates = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0]), torch.tensor([0.0, 8.0])]
     rows = torch.stack(updates)
     before = rows.clone()
-    mean.add({"params": {"w": rows[:2]}, "extra": {"c": rows[:2, :1]}}, np.array([1.0, 2.0]))
-    mean.add({"params": {"w": rows[2:]}, "extra": {"c": rows[2:, :1]}}, np.array([5.0]))
+    for first, last, weights in ((0, 2, np.array([1.0, 2.0])), (2, 3, np.array([5.0]))):
+        some = {"params": {"w": rows[first:last]}, "extra": {"c": rows[first:last, :1]}}
+        mean.add(weighted_sum(some, weights), float(weights.sum()), len(weights))
     assert torch.equal(rows, before)
     assert mean.mean()["params"]["w"].tolist() == [7 / 8, 38 / 8]
     assert mean.mean()["extra"]["c"].tolist() == [7 / 8]

@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.errors import DivergedError
 from fedarena.metrics import PERSONAL, summarize_clients
 from fedarena.models import Task
-from fedarena.simulate.aggregation import WeightedMean
+from fedarena.simulate.aggregation import WeightedMean, weighted_sum
 from fedarena.simulate.memories import Memories, MemoryChanges
 from fedarena.simulate.selectors import Selector, select_uniform
 from fedarena.train import (
@@ -24,7 +24,7 @@ from fedarena.train import (
     JobResults,
     count_bytes,
     finite_rows,
-    map_groups,
+    is_finite,
 )
 from fedarena.train.engine import IntArray, Part
 
@@ -103,16 +103,19 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
     steps = samples = bytes_up = 0
     loss_sum = 0.0
     jobs = [Job(int(client), round) for client in cohort]
-    for results in simulation.engine.train(jobs, broadcast, before.memories):
-        _check_finite(simulation, results, round)
-        mean.add(results.update, np.asarray(algorithm.client_weight(results.work), dtype=np.float64))
-        changes.add(results.clients, results.memory)
-        steps += int(results.work.steps.sum())
-        samples += int(results.work.processed_samples.sum())
-        loss_sum += float((results.losses * results.work.processed_samples).sum())
-        bytes_up += count_bytes(results.update)
+
+    def contribute(results: JobResults) -> _Contribution:
+        return _contribution(simulation, results, round)
+
+    for part in simulation.engine.train_and(contribute, jobs, broadcast, before.memories):
+        mean.add(part.update_sum, part.weight, len(part.clients))
+        changes.add(part.clients, part.memory)
+        steps += part.steps
+        samples += part.samples
+        loss_sum += part.loss_sum
+        bytes_up += part.bytes_up
     state = algorithm.server_step(before.state, mean.mean(), round)
-    if not all(finite_rows(map_groups(lambda t: t.unsqueeze(0), state), 1)):
+    if not is_finite(state):
         raise DivergedError("The server's state became infinite or undefined", round, None)
     row = {
         "clients": len(cohort),
@@ -124,6 +127,40 @@ def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, di
         "flops": simulation.flops_per_sample * samples,
     }
     return Snapshot(round, state, changes.memories()), row
+
+
+@dataclass(frozen=True)
+class _Contribution:
+    """What is left of some clients' results when their updates are added up."""
+
+    clients: IntArray
+    update_sum: Groups  # weighted
+    weight: float
+    memory: Groups
+    steps: int
+    samples: int
+    loss_sum: float
+    bytes_up: int
+
+
+def _contribution(simulation: Simulation, results: JobResults, round: int) -> _Contribution:
+    """Adds up the updates; done by whichever worker computed them."""
+    weights = np.asarray(simulation.algorithm.client_weight(results.work), dtype=np.float64)
+    update_sum = weighted_sum(results.update, weights)
+    # A sum shows whether all terms are finite, and there is less of it to look at.
+    if not (np.isfinite(results.losses).all() and is_finite(update_sum)):
+        _check_finite(simulation, results, round)
+    processed = results.work.processed_samples
+    return _Contribution(
+        clients=results.clients,
+        update_sum=update_sum,
+        weight=float(weights.sum()),
+        memory=results.memory,
+        steps=int(results.work.steps.sum()),
+        samples=int(processed.sum()),
+        loss_sum=float((results.losses * processed).sum()),
+        bytes_up=count_bytes(results.update),
+    )
 
 
 def _check_finite(simulation: Simulation, results: JobResults, round: int) -> None:

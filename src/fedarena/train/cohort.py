@@ -6,7 +6,7 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, T, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
@@ -31,16 +31,17 @@ from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import draw_batches
+from fedarena.train.schedule import deal_out, draw_batches
 from fedarena.train.tensors import Groups, map_groups
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
-_CACHE_BYTES = 1 << 22
+_CACHE_BYTES = 1 << 23
 _MOST_LANES = 256
-# How many clients a worker trains in its lanes before it reports: many balance the lanes, few need less memory, and
-# there should be shards for several workers.
+# Clients are dealt out to workers in shards. Large ones cost less per client; a multiple of four of them keeps two or
+# four workers equally busy.
 _CLIENTS_PER_LANE = 4
 _SHARDS_FOR_WORKERS = 16
+_SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 31
 _MOST_GPU_LANES = 4096
@@ -118,8 +119,18 @@ class CohortEngine:
 
     def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
         """Trains every job's client from the broadcast; results come as clients finish."""
+        return self.train_and(lambda results: results, jobs, broadcast, memories)
+
+    def train_and(
+        self,
+        digest: Callable[[JobResults], T],
+        jobs: Sequence[Job],
+        broadcast: Groups,
+        memories: Mapping[int, Groups],
+    ) -> Iterator[T]:
+        """Like `train`, but the workers make something else of the results."""
         if self._fallback is not None:
-            yield from self._fallback.train(jobs, broadcast, memories)
+            yield from self._fallback.train_and(digest, jobs, broadcast, memories)
             return
         self.hardware.set_up()
         self.task.module.train()
@@ -134,10 +145,10 @@ class CohortEngine:
         batches = draw_batches(clients, samples, steps, self.local.batch_size, self.seed, jobs[0].round)
         work = PlannedWork(clients, samples, steps, batches, start_losses)
 
-        def train_shard(shard: IntArray) -> Iterator[JobResults]:
-            return LaneTraining(self, jobs[0].round, work.of(shard), broadcast, memories).run(self._pool)
+        def train_shard(shard: IntArray) -> Iterator[T]:
+            return map(digest, LaneTraining(self, jobs[0].round, work.of(shard), broadcast, memories).run(self._pool))
 
-        def train_whole_shard(shard: IntArray) -> list[JobResults]:
+        def train_whole_shard(shard: IntArray) -> list[T]:
             self.hardware.set_up()
             return list(without_gradients(train_shard(shard)))
 
@@ -151,11 +162,13 @@ class CohortEngine:
 
     def _shards(self, steps: IntArray) -> list[IntArray]:
         """Clients that train together, those with most to do first. Part of the plan: it does not depend on workers."""
-        longest_first = np.argsort(-steps, kind="stable")
         if self.hardware.is_gpu:
-            return [longest_first]  # lanes that are free at once take the next client
+            return [np.arange(len(steps))]  # lanes that are free at once take the next client
         size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
-        return [longest_first[start : start + size] for start in range(0, len(steps), size)]
+        shards = -(-len(steps) // size)
+        if shards == 1:
+            return [np.arange(len(steps))]
+        return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE)
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""

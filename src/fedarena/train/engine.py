@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
+T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
 Part = Literal["train", "validation", "test", "all"]
 
@@ -96,6 +97,15 @@ class Engine(Protocol):
 
     def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
         """Trains every job's client from the broadcast; yields results in an order that only the plan decides."""
+
+    def train_and(
+        self,
+        digest: Callable[[JobResults], T],
+        jobs: Sequence[Job],
+        broadcast: Groups,
+        memories: Mapping[int, Groups],
+    ) -> Iterator[T]:
+        """Like `train`, but yields what `digest` makes of the results, right where they were computed."""
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients, each of which has at least one sample."""

@@ -32,14 +32,14 @@ def without_gradients(items: Iterator[T]) -> Iterator[T]:
 
 
 def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
-    """Results of `function` in the order of the tasks, computed by several threads that stay just ahead."""
+    """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead."""
     if workers == 1 or len(tasks) == 1:
         yield from map(function, tasks)
         return
     pool = ThreadPoolExecutor(workers)
     try:
         remaining = iter(tasks)
-        ahead = deque(pool.submit(function, task) for task in itertools.islice(remaining, workers + 1))
+        ahead = deque(pool.submit(function, task) for task in itertools.islice(remaining, 2 * workers + 2))
         while ahead:
             result = ahead.popleft().result()
             ahead.extend(pool.submit(function, task) for task in itertools.islice(remaining, 1))

@@ -25,7 +25,7 @@ from fedarena.train.schedule import Batches, Schedule, make_schedule, place_step
 from fedarena.train.tensors import Groups, map_groups, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
-_NARROWING = 4
+_NARROWING = 2
 _WIDTHS_PER_OCTAVE = 8
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedarena import streams
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, steps_of
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, T, steps_of
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
@@ -80,6 +80,19 @@ class ReferenceEngine:
                 work=Work(np.array([samples]), np.array([len(batches)]), np.array([processed])),
                 losses=np.array([loss]),
             )
+
+    def train_and(
+        self,
+        digest: Callable[[JobResults], T],
+        jobs: Sequence[Job],
+        broadcast: Groups,
+        memories: Mapping[int, Groups],
+    ) -> Iterator[T]:
+        """Like `train`, but yields what `digest` makes of the results."""
+        for results in self.train(jobs, broadcast, memories):
+            with torch.no_grad():
+                digested = digest(results)
+            yield digested
 
     def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
         if not self.algorithm.needs_start_loss:

@@ -61,6 +61,25 @@ def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     return Schedule(lanes, steps, lane, start, lengths[by_length])
 
 
+def deal_out(steps: IntArray, shards: int) -> list[IntArray]:
+    """Divides clients into about so many shards for several workers, longest clients first.
+
+    Clients in a shard have about as many steps, so that they keep its lanes busy together; but no shard of several
+    clients has more than a quarter of all steps, because then the others would have to wait for it.
+    """
+    longest_first = np.argsort(-steps, kind="stable")
+    most_steps = steps.sum() / 4
+    dealt: list[IntArray] = []
+    start = 0
+    while start < len(steps):
+        room = -(-(len(steps) - start) // max(1, shards - len(dealt)))
+        until = np.cumsum(steps[longest_first[start : start + room]])
+        size = max(1, int(np.searchsorted(until, most_steps, side="right")))
+        dealt.append(longest_first[start : start + size])
+        start += size
+    return dealt
+
+
 @dataclass(frozen=True)
 class Batches:
     """The batches of every step of some clients, one client after the other."""

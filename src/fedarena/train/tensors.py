@@ -46,11 +46,18 @@ def finite_rows(groups: Groups, rows: int) -> npt.NDArray[np.bool_]:
     tensors = [t.reshape(rows, -1) for tensors in groups.values() for t in tensors.values()]
     if not tensors:
         return np.ones(rows, dtype=np.bool_)
-    # A sum is finite only if all terms are, and takes one pass over memory; it may overflow though they are.
-    if torch.isfinite(torch.stack([t.sum(1).double() for t in tensors]).sum()):
-        return np.ones(rows, dtype=np.bool_)
     finite = torch.stack([torch.isfinite(t).all(1) for t in tensors]).all(0)
     return finite.cpu().numpy()
+
+
+def is_finite(groups: Groups) -> bool:
+    """Whether no number is NaN or infinite."""
+    tensors = [t for tensors in groups.values() for t in tensors.values()]
+    if not tensors:
+        return True
+    # A sum is finite only if all terms are, and is one pass over memory; it may overflow though they are.
+    sums = torch.stack([t.sum().double() for t in tensors])
+    return bool(torch.isfinite(sums).all()) or all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
 def flatten_groups(groups: Groups) -> Tensors:
