@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedarena.train.graphs import clean, in_place, separate_updates
+from fedarena.train.graphs import clean, in_place, reuse_memory, separate_updates
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 
@@ -178,3 +178,34 @@ def test_small_embeddings_as_products() -> None:
         torch.testing.assert_close(gradients(weight, tokens), expected)
         large = torch.randn(1, 2000, 4)
         assert [name for name in operations(trace(gradients, large, tokens[:1])) if "embedding" in name]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: [(a + b).relu().neg() * 2],
+        lambda a, b: [(c := a + b).relu() + c],  # needed again
+        lambda a, b: [(c := a + b).view(-1).relu().view(3, 3) + c.t()],  # in another form
+        lambda a, b: [(c := a + b).unbind(0)[1] + c.relu().sum(0)],
+        lambda a, b: [(c := a * 2).split(1, 0)[2].tanh() + c[0] * c.split(1, 0)[2]],
+        lambda a, b: [a.relu() + b.neg(), a * 2],  # never over what was given
+        lambda a, b: [(c := a + b) * c, c.relu()],
+        lambda a, b: [(a + b[:, :1]).sigmoid() + (b[:1].expand(3, 3).relu() + a)],
+        lambda a, b: [(c := a + b) + c.t()],
+    ],
+)
+def test_memory_is_used_again_only_when_nobody_needs_it(function) -> None:
+    a, b = torch.randn(3, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    before, expected = [a.clone(), b.clone()], function(a, b)
+    traced = trace(function, a, b)
+    reuse_memory(traced)
+    torch.testing.assert_close(traced(a, b), expected, rtol=0, atol=0)
+    assert torch.equal(a, before[0])
+    assert torch.equal(b, before[1])
+
+
+def test_memory_is_used_again() -> None:
+    a, b = torch.randn(3, 3), torch.randn(3, 3)
+    traced = trace(lambda a, b: [(a + b).relu().neg() * 2], a, b)
+    reuse_memory(traced)
+    assert operations(traced) == ["aten.add.Tensor", "aten.relu_.default", "aten.neg_.default", "aten.mul_.Tensor"]

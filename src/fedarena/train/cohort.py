@@ -236,12 +236,15 @@ class CohortEngine:
                 changing.params,
                 changing.optimizer,
                 changing.numbers,
-                batch.columns,
+                {
+                    name: values if self.hardware.is_gpu else _channels_last(values)
+                    for name, values in batch.columns.items()
+                },
                 batch.mask,
                 batch.keys,
                 given.memory,
             )
-        loss_sums = changing.loss_sums + losses * batch.mask.sum(-1)
+        loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
         return Changing(params, state, changing.numbers + 1, loss_sums)
 
     def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
@@ -265,6 +268,16 @@ class CohortEngine:
         amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in given]
         result: tuple[Groups, Groups] = vmap(client_update)(params, memory, *amounts)
         return result
+
+
+def _channels_last(values: Tensor) -> Tensor:
+    """Images ``[lanes, batch, channels, height, width]`` with the channels innermost in memory.
+
+    Nothing else changes; but pooling is ten times faster on a CPU that way.
+    """
+    if values.dim() != 5:
+        return values
+    return values.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
 
 
 def _bytes_per_lane(task: Task, batch_size: int) -> int:

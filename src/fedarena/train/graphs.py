@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any, Literal
 
 import torch
@@ -13,21 +14,19 @@ from torch.fx import Graph, GraphModule, Node
 aten = torch.ops.aten
 _RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
 _SCALING = {aten.mul.Tensor, aten.mul.Scalar}
-_VIEWS = {
-    aten.expand.default,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.transpose.int,
-    aten.permute.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dims,
-    aten.squeeze.dim,
-    aten.select.int,
-    aten.slice.Tensor,
-    aten.t.default,
-    aten.alias.default,
-    aten.detach.default,
+_OVER_FIRST_OPERAND = {
+    aten.relu.default: aten.relu_.default,
+    aten.tanh.default: aten.tanh_.default,
+    aten.sigmoid.default: aten.sigmoid_.default,
+    aten.neg.default: aten.neg_.default,
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.threshold_backward.default: aten.threshold_backward.grad_input,
+    aten.tanh_backward.default: aten.tanh_backward.grad_input,
+    aten.sigmoid_backward.default: aten.sigmoid_backward.grad_input,
 }
+_INTO_GRAD_INPUT = {target for target in _OVER_FIRST_OPERAND.values() if target._overloadname == "grad_input"}
 
 
 def clean(graph: Graph) -> None:
@@ -156,9 +155,17 @@ def _views_of(tensors: set[Node], graph: Graph) -> set[Node]:
     """The tensors and everything that shares their memory."""
     aliases = set(tensors)
     for node in graph.nodes:
-        if node.target in _VIEWS and node.args[0] in aliases:
+        if _is_view(node) and node.args[0] in aliases:
             aliases.add(node)
     return aliases
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node's memory is, or may be, that of its first operand."""
+    if node.target in {getitem, aten._unsafe_view.default}:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(returned.alias_info is not None for returned in schema.returns)
 
 
 def _subtrahend(new: Node, old: Node) -> tuple[Node, float] | None:
@@ -184,6 +191,39 @@ def _product(value: Node, user: Node) -> Node | None:
     if product.meta["val"].dtype != user.meta["val"].dtype:
         return None
     return product
+
+
+def reuse_memory(traced: GraphModule) -> None:
+    """Lets elementwise operations write over their first operand where nobody needs it any more.
+
+    Memory that was just used is in a cache; new memory has to be fetched, and given by the system first.
+    """
+    order = {node: number for number, node in enumerate(traced.graph.nodes)}
+    owner: dict[Node, Node] = {}  # of a node's memory
+    last_use: dict[Node, int] = {}
+    for node in traced.graph.nodes:
+        owner[node] = owner[node.args[0]] if _is_view(node) else node
+        for operand in node.all_input_nodes:
+            last_use[owner[operand]] = order[node]
+    for node in traced.graph.nodes:
+        replacement = _OVER_FIRST_OPERAND.get(node.target)
+        if replacement is None or not isinstance(node.args[0], Node):
+            continue
+        operand = node.args[0]
+        base = owner[operand]  # a list of tensors counts as one, so that all parts of it are safe
+        others = {owner[other] for other in node.all_input_nodes if other is not operand}
+        if base.op != "call_function" or base in others or last_use[base] != order[node]:
+            continue
+        if _form(operand) != _form(node):
+            continue
+        node.target = replacement
+        if node.target in _INTO_GRAD_INPUT:
+            node.kwargs = {**node.kwargs, "grad_input": operand}
+        last_use[base] = last_use.get(node, order[node])  # whoever uses the result uses that memory
+        for other, its_owner in owner.items():
+            if its_owner is node:
+                owner[other] = base
+    traced.recompile()
 
 
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:

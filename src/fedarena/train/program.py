@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
-from fedarena.train.graphs import Update, clean, in_place, separate_updates
+from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
 from fedarena.train.tensors import Groups, map_groups
 
 _TRACING = threading.Lock()  # torch cannot trace in two threads at once
@@ -121,7 +121,9 @@ class StepPrograms:
         return separate_updates(traced, len(changing.tensors()))
 
     def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
-        step = in_place(*self._trace(changing, given, example))
+        pure, updates = self._trace(changing, given, example)
+        reuse_memory(pure)
+        step = in_place(pure, updates)
 
         def traceable(*tensors: Tensor) -> Tensor:
             step(*tensors)
