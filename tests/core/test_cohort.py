@@ -238,9 +238,9 @@ def test_a_layer_that_cannot_be_vectorized_is_named(layer: nn.Module, monkeypatc
 
 
 def test_lanes_suit_the_size_of_model_and_batch() -> None:
-    # weights and biases, and for every sample the flattened features and the scores, 8 bytes each
-    engine = make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=4000))
-    per_lane = 8 * ((3 * 6 + 3) + 4000 * (6 + 3))
+    # weights and biases, and four times, for every sample, the flattened features and the scores, 8 bytes each
+    engine = make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=1000))
+    per_lane = 8 * ((3 * 6 + 3) + 4 * 1000 * (6 + 3))
     assert engine.lanes <= 2**23 / per_lane < 2 * engine.lanes
     assert engine.lanes == 16
     assert engine.plan == {"device": "cpu", "lanes": engine.lanes}

@@ -180,6 +180,11 @@ def test_small_embeddings_as_products() -> None:
         assert [name for name in operations(trace(gradients, large, tokens[:1])) if "embedding" in name]
 
 
+def pad(rows: Tensor, start: int) -> Tensor:
+    """The gradient of a slice of two rows out of three."""
+    return torch.ops.aten.slice_backward(rows, [3, 3], 0, start, start + 2, 1)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -192,6 +197,10 @@ def test_small_embeddings_as_products() -> None:
         lambda a, b: [(c := a + b) * c, c.relu()],
         lambda a, b: [(a + b[:, :1]).sigmoid() + (b[:1].expand(3, 3).relu() + a)],
         lambda a, b: [(c := a + b) + c.t()],
+        lambda a, b: [a + (b + 1), 2 * (a[0] + b)],
+        lambda a, b: [(a * 2).scatter_add(0, torch.zeros(1, 3, dtype=torch.long), b), a],
+        lambda a, b: [torch.ops.aten.slice_backward(a[:2], [3, 3], 0, 0, 2, 1) + pad(b[1:], 1) + pad(a[:2], 0)],
+        lambda a, b: [(c := pad(a[:2], 1)) + (b + 1), c],
     ],
 )
 def test_memory_is_used_again_only_when_nobody_needs_it(function) -> None:
@@ -209,3 +218,10 @@ def test_memory_is_used_again() -> None:
     traced = trace(lambda a, b: [(a + b).relu().neg() * 2], a, b)
     reuse_memory(traced)
     assert operations(traced) == ["aten.add.Tensor", "aten.relu_.default", "aten.neg_.default", "aten.mul_.Tensor"]
+
+
+def test_gradients_of_slices_are_added_where_they_belong() -> None:
+    a, b = torch.randn(3, 3), torch.randn(3, 3)
+    traced = trace(lambda a, b: [pad(a[:2], 0) + pad(b[:2], 1) + pad(a[1:], 1)], a, b)
+    reuse_memory(traced)
+    assert operations(traced).count("aten.slice_backward.default") == 1

@@ -37,15 +37,16 @@ from fedarena.train.tensors import Groups, map_groups
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
 _CACHE_BYTES = 1 << 23
 _MOST_LANES = 256
+_TENSORS_PER_OUTPUT = 4
 # Clients are dealt out to workers in shards. Large ones cost less per client; a multiple of four of them keeps two or
 # four workers equally busy.
 _CLIENTS_PER_LANE = 4
 _SHARDS_FOR_WORKERS = 16
 _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
-_GPU_BYTES = 1 << 31
+_GPU_BYTES = 1 << 32
 _MOST_GPU_LANES = 4096
-_GPU_COPIES = 8  # tensors of the size of a lane's parameters and outputs that exist at once
+_GPU_COPIES = 4  # of a lane's parameters that exist at once
 _GPU_SHARE_FOR_SAMPLES = 0.4  # of the memory that is free at the beginning
 
 
@@ -281,6 +282,6 @@ def _channels_last(values: Tensor) -> Tensor:
 
 
 def _bytes_per_lane(task: Task, batch_size: int) -> int:
-    """A lane's parameters and what the model's layers put out for a batch."""
+    """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
     parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    return parameters + count_output_bytes(task.module, task.batch(task.example(batch_size))["x"])
+    return parameters + _TENSORS_PER_OUTPUT * count_output_bytes(task.module, task.batch(task.example(batch_size))["x"])

@@ -22,10 +22,12 @@ _OVER_FIRST_OPERAND = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.sub.Tensor: aten.sub_.Tensor,
     aten.mul.Tensor: aten.mul_.Tensor,
+    aten.scatter_add.default: aten.scatter_add_.default,
     aten.threshold_backward.default: aten.threshold_backward.grad_input,
     aten.tanh_backward.default: aten.tanh_backward.grad_input,
     aten.sigmoid_backward.default: aten.sigmoid_backward.grad_input,
 }
+_COMMUTATIVE = {aten.add.Tensor, aten.mul.Tensor}
 _INTO_GRAD_INPUT = {target for target in _OVER_FIRST_OPERAND.values() if target._overloadname == "grad_input"}
 
 
@@ -37,7 +39,7 @@ def clean(graph: Graph) -> None:
 
 
 def _drop_no_ops(graph: Graph) -> None:
-    """Expanding, viewing or permuting to the same form, factors of 1, two transposes in a row."""
+    """Expanding, viewing or permuting to the same form, factors of 1, two transposes in a row, copies for nothing."""
     for node in graph.nodes:
         source: Any
         source, *rest = node.args or (None,)
@@ -47,6 +49,10 @@ def _drop_no_ops(graph: Graph) -> None:
         elif node.target == aten.permute.default:
             if [dim % len(rest[0]) for dim in rest[0]] == list(range(len(rest[0]))):
                 node.replace_all_uses_with(source)
+        elif node.target == aten.max_pool2d_with_indices_backward.default:
+            indices = node.args[7]
+            if indices.target == aten.clone.default:  # it takes them in any order of memory
+                node.replace_input_with(indices, indices.args[0])
         elif node.target == aten.transpose.int and source.target == node.target:
             inner_source, *inner_rest = source.args
             if set(rest) == set(inner_rest):
@@ -194,36 +200,74 @@ def _product(value: Node, user: Node) -> Node | None:
 
 
 def reuse_memory(traced: GraphModule) -> None:
-    """Lets elementwise operations write over their first operand where nobody needs it any more.
+    """Lets elementwise operations write over an operand where nobody needs it any more.
 
     Memory that was just used is in a cache; new memory has to be fetched, and given by the system first.
     """
-    order = {node: number for number, node in enumerate(traced.graph.nodes)}
-    owner: dict[Node, Node] = {}  # of a node's memory
-    last_use: dict[Node, int] = {}
-    for node in traced.graph.nodes:
-        owner[node] = owner[node.args[0]] if _is_view(node) else node
-        for operand in node.all_input_nodes:
-            last_use[owner[operand]] = order[node]
-    for node in traced.graph.nodes:
+    graph = traced.graph
+    owners = _MemoryOwners(graph)
+    for node in graph.nodes:
         replacement = _OVER_FIRST_OPERAND.get(node.target)
-        if replacement is None or not isinstance(node.args[0], Node):
+        if replacement is None:
             continue
-        operand = node.args[0]
-        base = owner[operand]  # a list of tensors counts as one, so that all parts of it are safe
-        others = {owner[other] for other in node.all_input_nodes if other is not operand}
-        if base.op != "call_function" or base in others or last_use[base] != order[node]:
-            continue
-        if _form(operand) != _form(node):
+        if node.target in _COMMUTATIVE and not node.kwargs and not owners.gives_up(node, node.args[0]):
+            node.args = node.args[1], node.args[0]
+        if not owners.gives_up(node, node.args[0]):
             continue
         node.target = replacement
         if node.target in _INTO_GRAD_INPUT:
-            node.kwargs = {**node.kwargs, "grad_input": operand}
-        last_use[base] = last_use.get(node, order[node])  # whoever uses the result uses that memory
-        for other, its_owner in owner.items():
-            if its_owner is node:
-                owner[other] = base
+            node.kwargs = {**node.kwargs, "grad_input": node.args[0]}
+        owners.hand_over(node.args[0], node)
+    _add_slices_directly(graph)
+    graph.eliminate_dead_code()
     traced.recompile()
+
+
+class _MemoryOwners:
+    """Which node's memory a node's value is in, and when that is needed for the last time."""
+
+    def __init__(self, graph: Graph):
+        self._order = {node: number for number, node in enumerate(graph.nodes)}
+        self._owner: dict[Node, Node] = {}
+        self._last_use: dict[Node, int] = {}
+        for node in graph.nodes:
+            # A list of tensors counts as one, so that all parts of it are safe.
+            self._owner[node] = self._owner[node.args[0]] if _is_view(node) else node
+            for operand in node.all_input_nodes:
+                self._last_use[self._owner[operand]] = self._order[node]
+
+    def gives_up(self, user: Node, operand: Any) -> bool:
+        """Whether `user` may write over its operand: same form, and neither given nor needed by anybody else."""
+        if not isinstance(operand, Node):
+            return False
+        owner = self._owner[operand]
+        others = {self._owner[other] for other in user.all_input_nodes if other is not operand}
+        needed = self._last_use[owner] > self._order[user] or owner in others
+        return owner.op == "call_function" and not needed and _form(operand) == _form(user)
+
+    def hand_over(self, operand: Node, user: Node) -> None:
+        """From now on the user's value is where its operand was."""
+        owner = self._owner[operand]
+        self._last_use[owner] = self._last_use.get(user, self._order[user])
+        for node, its_owner in self._owner.items():
+            if its_owner is user:
+                self._owner[node] = owner
+
+
+def _add_slices_directly(graph: Graph) -> None:
+    """Adds the gradient of a slice to that part of a sum, not a tensor that is zero everywhere else."""
+    for node in graph.nodes:
+        if node.target != aten.add_.Tensor or not isinstance(node.args[1], Node) or node.kwargs:
+            continue
+        total, padded = node.args
+        if padded.target != aten.slice_backward.default or len(padded.users) != 1 or padded.args[5] != 1:
+            continue
+        gradient, _, dim, start, end, _ = padded.args
+        with graph.inserting_before(node):
+            part = graph.call_function(aten.slice.Tensor, (total, dim, start, end))
+            graph.call_function(aten.add_.Tensor, (part, gradient))
+        node.replace_all_uses_with(total)
+        graph.erase_node(node)
 
 
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:
