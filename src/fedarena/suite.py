@@ -153,8 +153,10 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
     if config.model["name"] == AUTOMATIC_MODEL:
         before = {key: value for key, value in before.items() if not key.startswith("model.")}
         now.pop("model.name")
-    if config.engine.get("lanes", 0) is None:
-        del before["engine.lanes"], now["engine.lanes"]
+    for option, value in config.engine.items():
+        if value in (None, "auto"):  # the run says what it came to
+            for settings in (before, now):
+                settings.pop(f"engine.{option}", None)
     for key in before | now:
         if before.get(key) != now.get(key):
             raise BadInputError(

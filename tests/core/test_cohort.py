@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
@@ -15,6 +17,7 @@ from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
 from fedarena.train import cohort as cohort_module
+from fedarena.train.resident import ResidentSamples
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
@@ -266,3 +269,45 @@ def test_who_does_a_share_of_the_work_takes_fewer_steps() -> None:
     for client, (steps, bias) in found[0].items():
         assert found[1][client][0] == steps
         torch.testing.assert_close(found[1][client][1], bias, rtol=0, atol=1e-10)
+
+
+def test_hardware_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(BadInputError, match=r"engine\.device is cuda, but torch finds no CUDA GPU here"):
+        make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], device="cuda")
+    assert make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"]).plan["device"] == "cpu"
+
+
+def test_bf16_rounds_products_only() -> None:
+    with pytest.raises(BadInputError, match=r"engine\.precision bf16 needs engine\.dtype float32, not float64"):
+        make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], precision="bf16")
+    spec, options = FAMILIES["cnn"]
+    found = []
+    for kind, precision in ((ReferenceEngine, "full"), (ReferenceEngine, "bf16"), (CohortEngine, "bf16")):
+        task = make_task(build_model("cnn", spec, options, seed=0), spec)
+        engine = kind(task, FedAvg(), LOCALS["epochs"], ClientsInMemory(spec), seed=3, precision=precision)
+        found.append(train(engine, [3, 5], {"params": engine.initial_params()}, {})[5][0]["params"]["7.weight"])
+        assert found[-1].dtype == torch.float32
+    size = found[0].norm()
+    assert 1e-4 < (found[1] - found[0]).norm() / size < 0.1
+    assert (found[2] - found[0]).norm() / size < 0.1
+
+
+@settings(deadline=None)
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 9), min_size=1, unique=True), min_size=1, max_size=8),
+    limit_rows=st.integers(1, 150),
+)
+def test_resident_samples_are_those_of_the_clients(rounds: list[list[int]], limit_rows: int) -> None:
+    data = ClientsInMemory(FEATURES)
+    row_bytes = 6 * 8 + 8
+    most_needed = 0
+    resident = ResidentSamples(data, torch.device("cpu"), limit_rows * row_bytes)
+    for clients in rounds:
+        columns, begins = resident.rows(np.array(clients))
+        for client, begin in zip(clients, begins, strict=True):
+            for name, expected in data.columns[client].items():
+                assert np.array_equal(columns[name][begin : begin + SIZES[client]].numpy(), expected)
+        most_needed = max(most_needed, sum(SIZES[client] for client in clients))
+        assert len(columns["x"]) <= max(limit_rows, most_needed)

@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from test_algorithms import CLASSES, COHORT, FEATURES, SEED, SIZES, flat, losses_and_gradient, make_clients
+from logistic_clients import CLASSES, COHORT, FEATURES, SEED, SIZES, flat, losses_and_gradient, make_clients
 
 from fedarena.algorithms import MinibatchSGD
 from fedarena.data import Federation

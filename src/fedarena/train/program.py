@@ -23,6 +23,7 @@ from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separat
 from fedarena.train.tensors import Groups, map_groups
 
 _TRACING = threading.Lock()  # torch cannot trace in two threads at once
+_MOST_COMPILED = 5000  # operations; a recurrent network has more, and compiling them takes many minutes
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
@@ -173,6 +174,8 @@ class StepPrograms:
         return run
 
     def _compiled(self, pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+        if len(pure.graph.nodes) > _MOST_COMPILED:
+            return pure
         try:
             compiled: Callable[..., Any] = torch.compile(pure, dynamic=False)
             compiled(*tensors)

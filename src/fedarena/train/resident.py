@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -52,7 +53,7 @@ class ResidentSamples:
     def _add(self, missing: IntArray, needed: IntArray) -> None:
         new, begins = self._fresh.rows(missing)
         rows = len(next(iter(new.values())))
-        row_bytes = sum(t[:1].nbytes for t in new.values())
+        row_bytes = sum(t.element_size() * prod(t.shape[1:]) for t in new.values())
         if self._used and (self._used + rows) * row_bytes > self._limit_bytes:
             self._columns, self._used, self._begins = {}, 0, {}  # start over with those who are needed now
             if len(missing) < len(needed):
@@ -66,7 +67,7 @@ class ResidentSamples:
 
     def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
         """Makes room for so many rows, and for twice as many when it has to grow."""
-        capacity = len(next(iter(self._columns.values()))) if self._columns else 0
+        capacity = len(next(iter(self._columns.values()))) if self._columns else -1
         if rows <= capacity:
             return
         capacity = max(rows, min(2 * rows, most_rows))
