@@ -301,7 +301,7 @@ def _line(name: str, cohort: int, row: dict[str, float]) -> str:
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
-    words = [f"--precision {arguments.precision}", f"--repetitions {arguments.repetitions}"]
+    words = [f"--{name} {getattr(arguments, name)}" for name in ("precision", "repetitions", "seconds")]
     return [*words, *(["--no-compile"] if arguments.no_compile else [])]
 
 
