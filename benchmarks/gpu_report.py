@@ -17,7 +17,7 @@ from fedarena.report.style import SERIES_LIGHT, empty_figure
 
 DOCS = Path(__file__).parent.parent / "docs"
 MEASURED = DOCS / "benchmarks" / "gpu_speed.json"
-LABELS = {"one_at_a_time": "one client at a time", "pfl": "pfl-research", "limit": "central limit", "ours": "FedArena"}
+LABELS = {"ours": "FedArena", "one_at_a_time": "one client at a time", "pfl": "pfl-research", "limit": "central limit"}
 
 
 def render_page(results: dict[str, Any]) -> str:
@@ -57,9 +57,7 @@ def draw(results: dict[str, Any]) -> go.Figure:
     figure = empty_figure("Clients trained per second on one GPU", "", "clients per second (logarithmic)")
     for (key, label), colour in zip(LABELS.items(), SERIES_LIGHT, strict=False):
         rows = [row for row in results["rows"] if key in row]
-        figure.add_bar(
-            x=[row["case"] for row in rows], y=[row[key] for row in rows], name=label, marker_color=colour
-        )
+        figure.add_bar(x=[row["case"] for row in rows], y=[row[key] for row in rows], name=label, marker_color=colour)
     figure.update_yaxes(type="log", dtick=1)
     figure.update_layout(barmode="group", bargroupgap=0.05)
     return figure

@@ -25,7 +25,7 @@ def test_the_page_is_what_was_measured() -> None:
 
 def test_ratios_of_a_row() -> None:
     row = {"case": "some", "cohort": 2000, "ours": 1000.0, "limit": 2000.0, "one_at_a_time": 10.0}
-    assert gpu_report._table([row]).splitlines()[-1] == "| some | 2,000 | 10 | – | 2,000 | 1,000 | 50% | 100x | – |"
+    assert gpu_report._table([row]).splitlines()[-1] == "| some | 2,000 | 1,000 | 10 | – | 2,000 | 50% | 100x | – |"
 
 
 @pytest.mark.parametrize("name", gpu_speed.CASES)
