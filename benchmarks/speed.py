@@ -60,8 +60,9 @@ def run_tool(python: str, tool: str, workload: str, seconds: float) -> Results:
         cwd=BENCH,
     )
     if finished.returncode != 0:
-        lines = finished.stderr.strip().splitlines()
-        raise RuntimeError(lines[-1] if lines else f"exit code {finished.returncode}")
+        lines = [line for line in finished.stderr.splitlines() if any(letter.isalpha() for letter in line)]
+        errors = [line for line in lines if "Error" in line] or lines  # launchers print much more after them
+        raise RuntimeError(errors[-1].strip() if errors else f"exit code {finished.returncode}")
     return read_answer(finished.stdout)
 
 

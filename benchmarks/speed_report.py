@@ -168,6 +168,8 @@ Measured on {environment["started"][:10]} with `{results["command"]}`
 on {hardware["cores"]} cores of {hardware["processor"]}{in_memory}; medians of {results["repetitions"]} repetitions,
 which differ by at most {spread(results):.0%}. All numbers: [speed.json](benchmarks/speed.json).
 """
+    for failure in results["failures"]:
+        page += f"\n{TOOLS[failure['peer']].label} failed in one repetition of *{failure['workload']}*.\n"
     if picture:
         page += "\n![Clients per second of every tool on every workload](images/speed.svg)\n"
     page += f"\n{_markdown(speed_table(results))}\n"

@@ -276,6 +276,8 @@ def test_hardware_that_is_not_there_is_refused() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(BadInputError, match=r"engine\.device is cuda, but torch finds no CUDA GPU here"):
         make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], device="cuda")
+    with pytest.raises(BadInputError, match=r"engine\.precision tf32 needs a GPU"):
+        make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], precision="tf32")
     assert make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"]).plan["device"] == "cpu"
 
 

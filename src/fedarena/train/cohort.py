@@ -82,9 +82,7 @@ class CohortEngine:
         self.hardware = Hardware(device, threads, dtype, precision)
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
-        task.module.to(self.hardware.dtype)
-        bytes_per_lane = _bytes_per_lane(task, local.batch_size)  # while the model is where examples are
-        task.module.to(self.device)
+        task.module.to(self.device, self.hardware.dtype)
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = 64
@@ -93,7 +91,7 @@ class CohortEngine:
             self._evaluation_batch_size = 4096
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
-        self.lanes = lanes if lanes is not None else self._suitable_lanes(bytes_per_lane)
+        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
         self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.programs = StepPrograms(self._step)
@@ -283,5 +281,7 @@ def _channels_last(values: Tensor) -> Tensor:
 
 def _bytes_per_lane(task: Task, batch_size: int) -> int:
     """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
-    parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    return parameters + _TENSORS_PER_OUTPUT * count_output_bytes(task.module, task.batch(task.example(batch_size))["x"])
+    parameters = list(task.module.parameters())
+    example = {name: t.to(parameters[0].device) for name, t in task.example(batch_size).items()}
+    outputs = count_output_bytes(task.module, task.batch(example)["x"])
+    return sum(p.numel() * p.element_size() for p in parameters) + _TENSORS_PER_OUTPUT * outputs

@@ -25,6 +25,8 @@ class Hardware:
             raise BadInputError("engine.device is cuda, but torch finds no CUDA GPU here; choose engine.device=cpu")
         if precision == "bf16" and dtype != "float32":
             raise BadInputError(f"engine.precision bf16 needs engine.dtype float32, not {dtype}")
+        if precision == "tf32" and (device == "cpu" or not torch.cuda.is_available()):
+            raise BadInputError("engine.precision tf32 needs a GPU; choose full or bf16")
         name = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(name)
         self.threads = threads  # part of the configuration, because sums over several threads round differently

@@ -1,0 +1,65 @@
+"""The cohort engine on a GPU, where there is one: the same numbers as on the CPU, and the same bits twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
+
+from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.simulate import Simulation, simulate
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
+
+
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("model", FAMILIES)
+def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
+    reference = make_engine(ReferenceEngine, model, FedAvg(), LOCALS["momentum, decay"], device="cpu")
+    broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    runs = []
+    for _ in range(2):
+        options = {"device": "cuda", "lanes": 4, "compile": compile}
+        engine = make_engine(CohortEngine, model, FedAvg(), LOCALS["momentum, decay"], **options)
+        runs.append(train(engine, clients, engine.place(broadcast), {}))
+    for client, (update, *_) in expected.items():
+        for name, value in update["params"].items():
+            first, second = (run[client][0]["params"][name] for run in runs)
+            torch.testing.assert_close(first.cpu(), value, rtol=0, atol=1e-10)
+            assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_algorithms_run_as_on_the_cpu(name: str) -> None:
+    """Three rounds with memories, start losses and personal models."""
+    local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
+    clients = np.arange(1, len(SIZES))
+    outcomes = []
+    for device in ("cpu", "cuda"):
+        algorithm = ALGORITHMS.get(name)()
+        algorithm.prepare(len(SIZES), local)
+        engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
+        assert engine.notes == []
+        simulation = Simulation(
+            seed=0,
+            rounds=3,
+            cohort=5,
+            task=engine.task,
+            algorithm=algorithm,
+            engine=engine,
+            training_clients=clients,
+            evaluation_clients=clients,
+            evaluation_part="train",
+            evaluate_every=1,
+            flops_per_sample=0,
+            client_ids=lambda chosen: [str(client) for client in chosen],
+        )
+        *_, last = simulate(simulation)
+        outcomes.append(last)
+    cpu, gpu = outcomes
+    assert gpu.row == pytest.approx(cpu.row, abs=1e-10)
+    for key, value in cpu.snapshot.state["params"].items():
+        torch.testing.assert_close(gpu.snapshot.state["params"][key].cpu(), value, rtol=0, atol=1e-10)
