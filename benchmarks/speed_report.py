@@ -35,7 +35,7 @@ start workers, are not measured; the loss on all training samples after them sho
 Each peer is used through its public interface, at the fastest setting found:
 
 - **pfl-research**: `SimulatedBackend`, one process with one thread per core, no evaluation; clients are not shared out
-  by size, because that was slower. It does not shuffle a client's samples.
+  by size. It does not shuffle a client's samples.
 - **FedJAX**: `federated_averaging` with the backend `jit`, which compiles a step and uses all cores for one client, and
   with the backend `pmap`, where every core trains clients of its own; that one needs an older jax. The last batch of a
   client is filled up with further samples, which do not count.

@@ -126,9 +126,36 @@ def test_a_gradient_that_is_a_product_never_exists() -> None:
     torch.testing.assert_close(weights, expected)
 
 
+def test_a_gradient_that_is_used_twice_is_computed_once() -> None:
+    def function(weights: Tensor, momentum: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        grad = torch.bmm(x, y)
+        return [weights - 0.5 * grad, 0.9 * momentum + grad]
+
+    weights, momentum, x, y = (torch.randn(2, 3, 3) for _ in range(4))
+    pure, updates = separate_updates(trace(function, weights, momentum, x, y), replaced=2)
+    assert [update.kind for update in updates] == ["subtract", "copy"]
+    assert operations(pure).count("aten.bmm.default") == 1
+
+
+def test_what_lies_between_two_changes_is_not_merged() -> None:
+    def function(a: Tensor) -> Tensor:
+        b = a + 1
+        before = b.exp()
+        b.relu_()
+        return before + b.exp()
+
+    a = torch.randn(4, 4)
+    assert torch.equal(trace(function, a)(a), function(a))
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        lambda a, b: [a - 2.0 * (c := torch.bmm(b.view(1, 3, 3), b.view(1, 3, 3))).view(3, 3), b - 1.0 * c.view(3, 3)],
+        lambda a, b: [
+            a - 2.0 * torch.bmm((b + 1).view(1, 3, 3), b.view(1, 3, 3)).view(3, 3),
+            b - 1.0 * torch.bmm((a + 1).view(1, 3, 3), a.view(1, 3, 3)).view(3, 3),
+        ],
         lambda a, b: [b, a],  # each becomes what the other was
         lambda a, b: [a - 2.0 * b, b - 3.0 * a],
         lambda a, b: [a - b.t(), a.t() - b],

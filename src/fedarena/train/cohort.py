@@ -46,8 +46,13 @@ _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 32
 _MOST_GPU_LANES = 4096
-_GPU_COPIES = 4  # of a lane's parameters that exist at once
-_GPU_SHARE_FOR_SAMPLES = 0.4  # of the memory that is free at the beginning
+# Of the GPU's memory that is free at the beginning.
+_GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
+_GPU_SHARE_FOR_SAMPLES = 0.4
+# Samples evaluated at once. Constants, because their number is part of the last bits of scores.
+_EVALUATED_AT_ONCE = 64
+_GPU_EVALUATED_AT_ONCE = 4096
+_GPU_EVALUATION_BYTES = 1 << 32  # of all outputs; most of them do not exist at the same time
 
 
 @ENGINES.register("cohort")
@@ -85,10 +90,11 @@ class CohortEngine:
         task.module.to(self.device, self.hardware.dtype)
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
-        self._evaluation_batch_size = 64
+        self._evaluation_batch_size = _EVALUATED_AT_ONCE
         if self.hardware.is_gpu:
             self.workers = 1
-            self._evaluation_batch_size = 4096
+            fitting = _GPU_EVALUATION_BYTES // _output_bytes(task, 1)
+            self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
@@ -172,7 +178,7 @@ class CohortEngine:
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
         if self.hardware.is_gpu:
-            most_bytes = min(_GPU_BYTES, self.hardware.free_bytes() // (2 * _GPU_COPIES))
+            most_bytes = min(_GPU_BYTES, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
             fitting = min(_MOST_GPU_LANES, most_bytes // bytes_per_lane)
         else:
             fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
@@ -272,7 +278,7 @@ class CohortEngine:
 def _channels_last(values: Tensor) -> Tensor:
     """Images ``[lanes, batch, channels, height, width]`` with the channels innermost in memory.
 
-    Nothing else changes; but pooling is ten times faster on a CPU that way.
+    Nothing else changes; but pooling is much faster on a CPU that way.
     """
     if values.dim() != 5:
         return values
@@ -281,7 +287,12 @@ def _channels_last(values: Tensor) -> Tensor:
 
 def _bytes_per_lane(task: Task, batch_size: int) -> int:
     """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
-    parameters = list(task.module.parameters())
-    example = {name: t.to(parameters[0].device) for name, t in task.example(batch_size).items()}
-    outputs = count_output_bytes(task.module, task.batch(example)["x"])
-    return sum(p.numel() * p.element_size() for p in parameters) + _TENSORS_PER_OUTPUT * outputs
+    parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
+    return parameters + _TENSORS_PER_OUTPUT * _output_bytes(task, batch_size)
+
+
+def _output_bytes(task: Task, samples: int) -> int:
+    """What the model's layers put out for so many samples."""
+    device = next(task.module.parameters()).device
+    example = {name: t.to(device) for name, t in task.example(samples).items()}
+    return count_output_bytes(task.module, task.batch(example)["x"])

@@ -69,7 +69,7 @@ def _merge_equals(graph: Graph) -> None:
     seen: dict[Any, Node] = {}
     changed = _changed_in_place(graph)
     for node in graph.nodes:
-        if node.op != "call_function" or node in changed:
+        if node.op != "call_function" or changed.intersection([node, *node.all_input_nodes]):
             continue
         key = (node.target, repr(node.args), repr(node.kwargs))
         if key in seen:
@@ -217,7 +217,6 @@ def reuse_memory(traced: GraphModule) -> None:
         node.target = replacement
         if node.target in _INTO_GRAD_INPUT:
             node.kwargs = {**node.kwargs, "grad_input": node.args[0]}
-        owners.hand_over(node.args[0], node)
     _add_slices_directly(graph)
     graph.eliminate_dead_code()
     traced.recompile()
@@ -244,14 +243,6 @@ class _MemoryOwners:
         others = {self._owner[other] for other in user.all_input_nodes if other is not operand}
         needed = self._last_use[owner] > self._order[user] or owner in others
         return owner.op == "call_function" and not needed and _form(operand) == _form(user)
-
-    def hand_over(self, operand: Node, user: Node) -> None:
-        """From now on the user's value is where its operand was."""
-        owner = self._owner[operand]
-        self._last_use[owner] = self._last_use.get(user, self._order[user])
-        for node, its_owner in self._owner.items():
-            if its_owner is user:
-                self._owner[node] = owner
 
 
 def _add_slices_directly(graph: Graph) -> None:

@@ -23,7 +23,7 @@ from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separat
 from fedarena.train.tensors import Groups, map_groups
 
 _TRACING = threading.Lock()  # torch cannot trace in two threads at once
-_MOST_COMPILED = 5000  # operations; a recurrent network has more, and compiling them takes many minutes
+_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them; a recurrent network has more
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
-from fedarena.train.engine import ClientData, IntArray, Part
+from fedarena.train.engine import ClientData, IntArray
 
 
 class SampleSource(Protocol):
-    """Gives the samples of clients as tensors."""
+    """Gives the training samples of clients as tensors."""
 
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns in which these clients' samples are, and the row at which each client's begin."""
@@ -23,12 +23,12 @@ class SampleSource(Protocol):
 class FreshSamples:
     """Reads the samples every time, which costs little where they are in main memory anyway."""
 
-    def __init__(self, data: ClientData, part: Part = "train"):
-        self._data, self._part = data, part
+    def __init__(self, data: ClientData):
+        self._data = data
 
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns with the samples of just these clients."""
-        block = self._data.samples(clients, self._part)
+        block = self._data.samples(clients, "train")
         columns = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in block.columns.items()}
         return columns, block.offsets[:-1]
 
@@ -36,9 +36,9 @@ class FreshSamples:
 class ResidentSamples:
     """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`."""
 
-    def __init__(self, data: ClientData, device: torch.device, limit_bytes: int, part: Part = "train"):
-        self._fresh = FreshSamples(data, part)
-        self._data, self._part, self._device, self._limit_bytes = data, part, device, limit_bytes
+    def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
+        self._fresh = FreshSamples(data)
+        self._device, self._limit_bytes = device, limit_bytes
         self._columns: Tensors = {}
         self._used = 0
         self._begins: dict[int, int] = {}

@@ -134,7 +134,7 @@ def place_steps(schedule: Schedule, width: int) -> tuple[IntArray, IntArray]:
 
 
 def _sort_within(owner: IntArray, keys: npt.NDArray[np.uint64]) -> IntArray:
-    """The order of the keys of each owner; owners are in ascending order. Several times faster than `np.lexsort`."""
+    """The order of the keys of each owner; owners are in ascending order."""
     owner_bits = int(owner[-1]).bit_length() + 1  # a shift by all 64 is not defined
     joined = (owner.astype(np.uint64) << np.uint64(64 - owner_bits)) | (keys >> np.uint64(owner_bits))
     order = np.argsort(joined)
