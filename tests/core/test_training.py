@@ -13,8 +13,9 @@ from fedarena.algorithms import FedAvg, FedProx, FedYogi
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate.aggregation import WeightedMean, weighted_sum
 from fedarena.simulate.selectors import select_uniform
-from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops
+from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops, is_finite
 from fedarena.train.batches import batch_indices
+from fedarena.train.execution import without_gradients
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 
 
@@ -240,3 +241,28 @@ def test_flops_of_a_linear_layer() -> None:
     task = make_task(build_model("logistic_regression", spec, {}, 0), spec)
     # forward and the gradient of the weights; the inputs need no gradient
     assert count_training_flops(task) == 2 * (2 * 60 * 5)
+
+
+def test_sums_that_overflow_are_not_mistaken_for_divergence() -> None:
+    huge = torch.full((4,), 3e38)
+    assert torch.isinf(huge.sum())
+    assert is_finite({"params": {"w": huge}, "none": {}})
+    assert not is_finite({"params": {"w": torch.tensor([1.0, torch.nan])}})
+    assert not is_finite({"params": {"w": torch.tensor([torch.inf, -torch.inf])}})
+    assert is_finite({})
+
+
+def test_items_are_computed_without_gradients_and_used_with_them() -> None:
+    def modes():
+        for _ in range(3):
+            yield torch.is_grad_enabled()
+
+    for computed_with in without_gradients(modes()):
+        assert not computed_with
+        assert torch.is_grad_enabled()
+
+
+def test_everybody_is_invited_in_the_usual_order() -> None:
+    eligible = np.array([3, 5, 8, 13])
+    assert select_uniform(eligible, 4, seed=0, round=1).tolist() == [3, 5, 8, 13]
+    assert select_uniform(eligible, 3, seed=0, round=1).tolist() == sorted(select_uniform(eligible, 3, 0, 1).tolist())
