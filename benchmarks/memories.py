@@ -22,26 +22,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from targets import Measurement, show_targets
 
 FLOATS = 25_000  # of one client's memory
 COHORT = 10
 MEASURED_ROUNDS = 5
 RAM_BYTES = 32_000_000
-
-
-@dataclass(frozen=True)
-class Measurement:
-    what: str
-    measured: float
-    target: float
-    unit: str
-
-    @property
-    def ok(self) -> bool:
-        return self.measured < self.target
 
 
 def probe(folder: Path, participants: int) -> dict[str, float]:
@@ -137,20 +127,11 @@ def environment() -> dict[str, Any]:
 
 
 def show(targets: list[Measurement], facts: dict[str, float]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Memories of {facts['many']:,.0f} clients, {FLOATS * 4 / 1e6:g} MB each")
-    for heading in ("what", "target", "measured", "ok"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for row in targets:
-        verdict = "[green]yes[/]" if row.ok else "[red]no[/]"
-        table.add_row(row.what, f"< {row.target:g} {row.unit}", f"{row.measured:.4g} {row.unit}", verdict)
-    console = Console()
-    console.print(table)
-    console.print(
+    show_targets(
+        f"Memories of {facts['many']:,.0f} clients, {FLOATS * 4 / 1e6:g} MB each",
+        targets,
         f"A commit of {COHORT} clients: {facts['commit_megabytes_at_many']:.3g} MB in "
-        f"{facts['commit_seconds_at_many']:.3g} s; on disk: {facts['stored_megabytes_at_many']:,.0f} MB."
+        f"{facts['commit_seconds_at_many']:.3g} s; on disk: {facts['stored_megabytes_at_many']:,.0f} MB.",
     )
 
 

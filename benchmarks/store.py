@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import numpy as np
 
 from fedarena import streams
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from targets import Measurement, show_targets
 
 LEAF_REDDIT_CLIENTS = 1_660_820
 SAMPLES = 20_000_000
@@ -38,18 +39,6 @@ CLIENTS_PER_CHUNK = 20_000
 
 SEQUENCE_LENGTH = 10
 VOCABULARY = 10_000
-
-
-@dataclass(frozen=True)
-class Measurement:
-    what: str
-    measured: float
-    target: float
-    unit: str
-
-    @property
-    def ok(self) -> bool:
-        return self.measured < self.target
 
 
 def sizes_of_clients(clients: int, samples: int) -> np.ndarray:
@@ -161,20 +150,11 @@ def environment() -> dict[str, Any]:
 
 
 def show(targets: list[Measurement], facts: dict[str, float]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Federation store: {facts['clients']:,} clients, {facts['samples']:,} samples")
-    for heading in ("what", "target", "measured", "ok"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for row in targets:
-        verdict = "[green]yes[/]" if row.ok else "[red]no[/]"
-        table.add_row(row.what, f"< {row.target:g} {row.unit}", f"{row.measured:.4g} {row.unit}", verdict)
-    console = Console()
-    console.print(table)
-    console.print(
+    show_targets(
+        f"Federation store: {facts['clients']:,} clients, {facts['samples']:,} samples",
+        targets,
         f"Written in {facts['build_seconds']:.1f} s ({facts['build_samples_per_second']:,.0f} samples a "
-        f"second, {facts['stored_megabytes']:,.0f} MB); {facts['gathered_samples']:,.0f} samples gathered."
+        f"second, {facts['stored_megabytes']:,.0f} MB); {facts['gathered_samples']:,.0f} samples gathered.",
     )
 
 

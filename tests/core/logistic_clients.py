@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedarena.data import Federation
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate import RoundOutcome, Simulation, simulate
 from fedarena.simulate.selectors import select_uniform
@@ -87,23 +88,34 @@ def run_simulation(
 ) -> tuple[RoundOutcome, RoundOutcome]:
     """The first and the last round of a run of the same problem."""
     federation = make_federation(make_clients(sizes), CLASSES, name=f"run {next(_RUN_NUMBERS)}")
+    first, *_, last = simulate(logistic_simulation(federation, algorithm, local, engine_kind))
+    return first, last
+
+
+def logistic_simulation(
+    federation: Federation,
+    algorithm: Algorithm,
+    local: LocalTraining,
+    engine_kind: Any,
+    rounds: int = ROUNDS,
+    cohort: int = COHORT,
+) -> Simulation:
+    """Logistic regression on all clients of a federation, in float64."""
     everybody = federation.clients("all")
-    spec = DataSpec("classification", CLASSES, (FEATURES,))
+    spec = DataSpec("classification", federation.task.classes, federation.columns["x"].shape)
     task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
-    algorithm.prepare(len(SIZES), local, ROUNDS)
-    simulation = Simulation(
+    algorithm.prepare(len(everybody), local, rounds)
+    return Simulation(
         seed=SEED,
-        rounds=ROUNDS,
-        cohort=COHORT,
+        rounds=rounds,
+        cohort=cohort,
         task=task,
         algorithm=algorithm,
         engine=engine_kind(task, algorithm, local, federation, SEED, dtype="float64"),
         training_clients=everybody,
         evaluation_clients=everybody,
         evaluation_part="test",
-        evaluate_every=ROUNDS,
+        evaluate_every=rounds,
         flops_per_sample=0,
         client_ids=federation.client_ids,
     )
-    first, *_, last = simulate(simulation)
-    return first, last

@@ -6,13 +6,21 @@ from math import ceil
 
 import numpy as np
 import pytest
-from logistic_clients import CLASSES, COHORT, FEATURES, SEED, SIZES, flat, losses_and_gradient, make_clients
+from logistic_clients import (
+    CLASSES,
+    COHORT,
+    SEED,
+    SIZES,
+    flat,
+    logistic_simulation,
+    losses_and_gradient,
+    make_clients,
+)
 
 from fedarena.algorithms import MinibatchSGD
 from fedarena.data import Federation
 from fedarena.errors import BadInputError
-from fedarena.models import DataSpec, build_model, make_task
-from fedarena.simulate import Simulation, simulate
+from fedarena.simulate import simulate
 from fedarena.simulate.selectors import select_uniform
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.batches import sample_order
@@ -24,25 +32,7 @@ def federation(make_federation) -> Federation:
 
 
 def run(federation: Federation, engine_kind, algorithm: MinibatchSGD, local: LocalTraining, rounds: int):
-    everybody = federation.clients("all")
-    spec = DataSpec("classification", CLASSES, (FEATURES,))
-    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
-    algorithm.prepare(len(SIZES), local)
-    simulation = Simulation(
-        seed=SEED,
-        rounds=rounds,
-        cohort=COHORT,
-        task=task,
-        algorithm=algorithm,
-        engine=engine_kind(task, algorithm, local, federation, SEED, dtype="float64"),
-        training_clients=everybody,
-        evaluation_clients=everybody,
-        evaluation_part="test",
-        evaluate_every=rounds,
-        flops_per_sample=0,
-        client_ids=federation.client_ids,
-    )
-    return list(simulate(simulation))
+    return list(simulate(logistic_simulation(federation, algorithm, local, engine_kind, rounds)))
 
 
 def pooled(round: int, used: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,16 +11,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from logistic_clients import SEED, logistic_simulation
 
 from fedarena.algorithms import FedAvg, FedProx
 from fedarena.data import Federation
-from fedarena.models import DataSpec, build_model, make_task
-from fedarena.simulate import Simulation, simulate
+from fedarena.simulate import simulate
 from fedarena.simulate.selectors import select_uniform
 from fedarena.train import LocalTraining, ReferenceEngine
 from fedarena.train.batches import batch_indices
 
-FEATURES, CLASSES, ROUNDS, COHORT, SEED = 6, 2, 25, 4, 3
+FEATURES, CLASSES, ROUNDS, COHORT = 6, 2, 25, 4
 
 
 def softmax_error(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -64,25 +64,7 @@ def one_hot_clients() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def run_reference(federation: Federation, algorithm: FedAvg, local: LocalTraining):
-    spec = DataSpec("classification", CLASSES, (FEATURES,))
-    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
-    engine = ReferenceEngine(task, algorithm, local, federation, SEED, dtype="float64")
-    everybody = federation.clients("all")
-    simulation = Simulation(
-        seed=SEED,
-        rounds=ROUNDS,
-        cohort=COHORT,
-        task=task,
-        algorithm=algorithm,
-        engine=engine,
-        training_clients=everybody,
-        evaluation_clients=everybody,
-        evaluation_part="test",
-        evaluate_every=ROUNDS,
-        flops_per_sample=0,
-        client_ids=federation.client_ids,
-    )
-    first, *_, last = simulate(simulation)
+    first, *_, last = simulate(logistic_simulation(federation, algorithm, local, ReferenceEngine, ROUNDS, COHORT))
     return first.snapshot.state["params"], last.snapshot.state["params"]
 
 
