@@ -22,7 +22,8 @@ from fedarena.metrics import PERSONAL, summary_names
 from fedarena.simulate import LogEnd, Memories, MemoryLog, Snapshot
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
-TABLES = ("rounds", "clients", "timings")
+TABLES = ("rounds", "clients", "timings", "jobs")
+_NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
 
 def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
@@ -37,6 +38,14 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("bytes_down", pa.int64()),
         ("bytes_up", pa.int64()),
         ("flops", pa.float64()),
+        ("invited", pa.int64()),
+        ("failed", pa.int64()),
+        ("end_seconds", pa.float64()),
+        ("wasted_seconds", pa.float64()),
+        ("wasted_bytes", pa.int64()),
+        ("joules", pa.float64()),
+        ("staleness", pa.float64()),
+        ("succeeded", pa.bool_()),
         ("eval_clients", pa.int64()),
         ("eval_samples", pa.int64()),
         *((name, pa.float64()) for metric in metrics for name in summary_names(metric)),
@@ -50,7 +59,28 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
     if personal:  # on how many clients and samples, which may be fewer than for the global model
         rounds += [(f"{PERSONAL}clients", pa.int64()), (f"{PERSONAL}samples", pa.int64())]
         clients += [(f"{PERSONAL}samples", pa.int64())]
-    # Times are kept apart: everything else is the same in every repetition of a run.
+    # Virtual time is part of the result.
+    jobs = [
+        ("round", pa.int32()),
+        ("job", pa.int64()),
+        ("client", pa.string()),
+        ("index", pa.int64()),
+        ("start_round", pa.int32()),
+        ("staleness", pa.int32()),
+        ("begin_seconds", pa.float64()),
+        ("downloaded_seconds", pa.float64()),
+        ("trained_seconds", pa.float64()),
+        ("uploaded_seconds", pa.float64()),
+        ("end_seconds", pa.float64()),
+        ("outcome", pa.string()),
+        ("samples", pa.int64()),
+        ("loss", pa.float64()),
+        ("weight", pa.float64()),
+        ("bytes_down", pa.int64()),
+        ("bytes_up", pa.int64()),
+        ("joules", pa.float64()),
+    ]
+    # Real times are kept apart: everything else is the same in every repetition of a run.
     timings = [
         ("round", pa.int32()),
         ("train_seconds", pa.float64()),
@@ -61,6 +91,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         "rounds": pa.schema(rounds),
         "clients": pa.schema(clients),
         "timings": pa.schema(timings),
+        "jobs": pa.schema(jobs),
     }
 
 
@@ -112,7 +143,7 @@ class CommitState(BaseModel):
     @field_validator("tables")
     @classmethod
     def _all_tables(cls, tables: dict[str, TableState]) -> dict[str, TableState]:
-        if set(tables) != set(TABLES):
+        if set(tables) | _NEWER_TABLES != set(TABLES):
             raise ValueError(f"must be of {', '.join(TABLES)}")
         return tables
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from fedarena.checkpoint import TABLES, read_state, read_table
+from fedarena.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.recorder import CONFIG_FILE, is_being_written
+
+FLEET_FILE = "fleet.json"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class RunData:
     rounds: pa.Table
     clients: pa.Table
     timings: pa.Table
+    jobs: pa.Table  # a row per job of a client that ended, in virtual time
+    fleet: dict[str, Any] | None = None  # statistics of the clients' phones, if the run has a fleet
 
 
 def load_run(folder: Path) -> RunData:
@@ -45,16 +49,39 @@ def load_run(folder: Path) -> RunData:
     else:
         summary = {"status": "running" if is_being_written(folder) else "interrupted"}
     if summary["status"] == "finished":
-        tables = {table: _read_parquet(folder / f"{table}.parquet") for table in TABLES}
+        paths = {table: folder / f"{table}.parquet" for table in TABLES}
+        found = {table: _read_parquet(path) for table, path in paths.items() if table != "jobs" or path.exists()}
     else:
         state = read_state(folder)
         if state is None:
             raise NothingRecordedError(f"The run {folder} has no finished round yet")
-        tables = {table: read_table(folder, table, state) for table in TABLES}
+        found = {table: read_table(folder, table, state) for table in state.tables}
         summary.setdefault("rounds_done", state.round)
         summary.setdefault("rounds", config["rounds"])
-    label = _method(config)
-    return RunData(folder, config["name"], label, config, environment, summary, summary["status"], **tables)
+    fleet_path = folder / FLEET_FILE
+    return RunData(
+        path=folder,
+        name=config["name"],
+        label=_method(config),
+        config=config,
+        environment=environment,
+        summary=summary,
+        status=summary["status"],
+        fleet=_parse(fleet_path, json.loads, "name") if fleet_path.exists() else None,
+        **_with_all_columns(found),
+    )
+
+
+def _with_all_columns(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Tables and columns that a run of an earlier version does not have are there and empty."""
+    complete = {}
+    for name, schema in table_schemas(()).items():
+        table = tables.get(name, schema.empty_table())
+        for field in schema:
+            if field.name not in table.column_names:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+        complete[name] = table
+    return complete
 
 
 class NothingRecordedError(BadInputError):

@@ -148,6 +148,7 @@ def build_run(
         rounds=pa.Table.from_pylist(round_rows, schema=schemas["rounds"]),
         clients=pa.concat_tables(client_tables),
         timings=pa.Table.from_pylist(timing_rows, schema=schemas["timings"]),
+        jobs=schemas["jobs"].empty_table(),
     )
 
 
