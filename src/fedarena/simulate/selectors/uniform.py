@@ -1,0 +1,21 @@
+"""Uniform selection, as in FedAvg. McMahan et al., AISTATS 2017."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedarena.simulate.selectors.base import SELECTORS, Candidates, IntArray, Selector
+
+
+@SELECTORS.register("uniform")
+class Uniform(Selector):
+    """Everybody who is available is equally likely, and so is every set of them."""
+
+    def select(self, number: int, candidates: Candidates, round: int) -> IntArray:
+        """A uniform draw."""
+        return candidates.draw(number, "cohort")
+
+
+def select_uniform(eligible: IntArray, cohort: int, seed: int, round: int) -> IntArray:
+    """Whom `uniform` invites when everybody is available."""
+    return Uniform().select(cohort, Candidates(eligible, 0.0, seed, round, np.ones_like), round)
