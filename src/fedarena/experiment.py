@@ -245,7 +245,8 @@ def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | No
 
 def _close(experiment: Experiment, recorder: Recorder, status: str, message: str | None) -> None:
     recorder.log(status if message is None else f"{status}: {message}")
-    summary = summarize(experiment.config, experiment.baseline, recorder.read_tables(), status, message)
+    invitable = len(experiment.simulation.training_clients)
+    summary = summarize(experiment.config, experiment.baseline, invitable, recorder.read_tables(), status, message)
     recorder.close(summary)
 
 

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.config import RunConfig
-from fedarena.metrics import PERSONAL, summary_names
+from fedarena.jobs import Jobs
+from fedarena.metrics import (
+    PERSONAL,
+    USED,
+    cost_to_level,
+    count_outcomes,
+    elapsed_hours,
+    round_levels,
+    summarize_participation,
+    summary_names,
+    wasted_share,
+)
 
 PRIMARY_METRIC = "accuracy"
 METRICS = ("loss", PRIMARY_METRIC)
 
 
 def summarize(
-    config: RunConfig, baseline: dict[str, Any], tables: dict[str, pa.Table], status: str, message: str | None
+    config: RunConfig,
+    baseline: dict[str, Any],
+    training_clients: int,
+    tables: dict[str, pa.Table],
+    status: str,
+    message: str | None,
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds."""
+    """What ``summary.json`` holds; `training_clients` is how many could be invited."""
     rounds, timings = tables["rounds"], tables["timings"]
     evaluated = rounds.filter(pc.is_valid(rounds[PRIMARY_METRIC])).to_pylist()
     best = max(evaluated, key=lambda row: row[PRIMARY_METRIC], default=None)
@@ -30,6 +48,8 @@ def summarize(
     ]
     train_seconds = _total(timings, "train_seconds")
     clients = _total(rounds, "clients")
+    jobs = Jobs.from_table(tables["jobs"])
+    at_clients = len(jobs) > 0 and config.training != "centralized"
     return {
         "name": config.name,
         "status": status,
@@ -46,7 +66,39 @@ def summarize(
             "wall_seconds": train_seconds + _total(timings, "evaluate_seconds"),
             "clients_per_second": clients / train_seconds if train_seconds else None,
         },
+        **({"participation": summarize_participation(jobs.client, jobs.used, training_clients)} if at_clients else {}),
+        **_summarize_time(rounds, jobs, baseline),
     }
+
+
+def _summarize_time(rounds: pa.Table, jobs: Jobs, baseline: dict[str, Any]) -> dict[str, Any]:
+    """What virtual time brought; nothing in a world where none passes."""
+    hours = elapsed_hours(_floats(rounds, "end_seconds"))
+    if not (len(hours) and hours[-1] > 0):
+        return {}
+    accuracy = _floats(rounds, PRIMARY_METRIC)
+    measured = accuracy[np.isfinite(accuracy)]
+    trivial = baseline.get("accuracy") or 0.0
+    levels = round_levels(max(float(measured[0]), trivial), float(measured.max())) if measured.size else []
+    outcomes = count_outcomes(jobs.outcome_names, jobs.outcome)
+    staleness = jobs.staleness[jobs.used]
+    return {
+        "virtual_hours": float(hours[-1]),
+        "hours_to_accuracy": {f"{level:g}": cost_to_level(accuracy, hours, level) for level in levels},
+        "success_share": outcomes.get(USED, 0) / len(jobs) if len(jobs) else None,
+        "failures": {reason: count for reason, count in outcomes.items() if reason != USED},
+        "wasted": {
+            "seconds": float(np.nansum(jobs.seconds[~jobs.used])),
+            "share": wasted_share(jobs.seconds, jobs.used),
+            "bytes": int(jobs.bytes[~jobs.used].sum()),
+        },
+        "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,
+        "joules": pc.sum(rounds["joules"]).as_py(),
+    }
+
+
+def _floats(table: pa.Table, column: str) -> npt.NDArray[np.float64]:
+    return np.asarray(pc.fill_null(table[column], float("nan")).to_numpy(), dtype=np.float64)
 
 
 def _total(table: pa.Table, column: str) -> Any:

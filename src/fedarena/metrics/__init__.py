@@ -1,5 +1,35 @@
 """Statistical and systems metrics."""
 
 from fedarena.metrics.clients import PERSONAL, summarize_clients, summary_names
+from fedarena.metrics.participation import gini, lorenz_curve, summarize_participation
+from fedarena.metrics.systems import (
+    OUTCOMES,
+    USED,
+    cost_to_level,
+    count_outcomes,
+    device_seconds,
+    elapsed_hours,
+    round_levels,
+    round_seconds,
+    staleness_counts,
+    wasted_share,
+)
 
-__all__ = ["PERSONAL", "summarize_clients", "summary_names"]
+__all__ = [
+    "OUTCOMES",
+    "PERSONAL",
+    "USED",
+    "cost_to_level",
+    "count_outcomes",
+    "device_seconds",
+    "elapsed_hours",
+    "gini",
+    "lorenz_curve",
+    "round_levels",
+    "round_seconds",
+    "staleness_counts",
+    "summarize_clients",
+    "summarize_participation",
+    "summary_names",
+    "wasted_share",
+]

@@ -1,0 +1,49 @@
+"""Who takes part: how evenly jobs are spread over all clients that could have had one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def gini(counts: IntArray, clients: int) -> float:
+    """The Gini coefficient of how often each of `clients` took part: 0 if all equally often, near 1 if one alone.
+
+    `counts` are of those who did; whoever is missing counts as zero. NaN where nobody took part.
+    """
+    taken = np.sort(counts).astype(np.float64)
+    if not taken.sum():
+        return float("nan")
+    ranks = np.arange(clients - len(taken) + 1, clients + 1)
+    return float(2 * (ranks * taken).sum() / (clients * taken.sum()) - (clients + 1) / clients)
+
+
+def lorenz_curve(counts: IntArray, clients: int, shares: FloatArray) -> FloatArray:
+    """Which share of all jobs fell to the given `shares` of the clients, beginning with those who had the fewest."""
+    taken = np.sort(counts)
+    have = np.concatenate([[0.0, 0.0], np.cumsum(taken) / taken.sum()])
+    absent = clients - len(taken)
+    places = np.concatenate([[0.0], np.arange(absent, clients + 1) / clients])
+    return np.interp(shares, places, have)
+
+
+def summarize_participation(jobs_of: IntArray, used: npt.NDArray[np.bool_], clients: int) -> dict[str, Any]:
+    """How many of `clients` were ever invited, and how evenly.
+
+    `jobs_of` is the client of every job, and `used` says whose update went into a model.
+    """
+    invited, counts = np.unique(jobs_of, return_counts=True)
+    contributing = len(np.unique(jobs_of[used]))
+    return {
+        "clients": clients,
+        "invited_clients": len(invited),
+        "gini": gini(counts, clients) if len(invited) else None,
+        "never_invited_share": 1 - len(invited) / clients,
+        "used_clients": contributing,
+        "never_used_share": 1 - contributing / clients,
+    }
