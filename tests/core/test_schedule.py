@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.train import LocalTraining
-from fedarena.train.batches import batch_indices, count_steps
+from fedarena.train.batches import batch_indices, count_processed, count_steps
 from fedarena.train.schedule import _sort_within, deal_out, draw_batches, make_schedule, place_steps
 
 STEPS = st.lists(st.integers(0, 12), max_size=30).map(lambda values: np.array(values, dtype=np.int64))
@@ -45,10 +45,12 @@ def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, ro
     sizes = np.array(samples)
     clients = np.arange(len(samples)) * 7 + 3
     steps = count_steps(sizes, local)
-    batches = draw_batches(clients, sizes, steps, local.batch_size, seed=5, round=round)
-    expected = [batch_indices(n, local, 5, round, int(c)) for n, c in zip(samples, clients, strict=True)]
+    rounds = round + np.arange(len(clients)) % 2
+    batches = draw_batches(clients, sizes, steps, local.batch_size, 5, rounds)
+    expected = [batch_indices(n, local, 5, int(r), int(c)) for n, c, r in zip(samples, clients, rounds, strict=True)]
     assert len(batches.rows) == sum(map(len, expected))
     assert batches.processed(steps).tolist() == [sum(map(len, each)) for each in expected]
+    assert count_processed(sizes, steps, local.batch_size).tolist() == batches.processed(steps).tolist()
     for first, of_client in zip(batches.first, expected, strict=True):
         for step, rows in enumerate(of_client, start=first):
             assert batches.rows[step][batches.mask[step]].tolist() == rows.tolist()

@@ -19,6 +19,14 @@ def count_steps(samples: IntArray, local: LocalTraining) -> IntArray:
     return local.epochs * -(-samples // local.batch_size)
 
 
+def count_processed(samples: IntArray, steps: IntArray, batch_size: int) -> IntArray:
+    """How many samples clients compute gradients on in so many steps, epoch after epoch with a short last batch."""
+    steps_per_epoch = np.maximum(-(-samples // batch_size), 1)
+    epochs, further_steps = np.divmod(steps, steps_per_epoch)
+    processed: IntArray = epochs * samples + np.minimum(further_steps * batch_size, samples)
+    return processed
+
+
 def sample_order(samples: int, seed: int, round: int, client: int, epoch: int) -> IntArray:
     """A shuffle of ``0..samples-1`` that depends on nothing but the keys."""
     keys = streams.bits(seed, "batches", round, client, epoch, np.arange(samples))
@@ -40,6 +48,6 @@ def batch_indices(
     return batches[:steps]
 
 
-def dropout_keys(seed: int, round: int, clients: int | IntArray, steps: int | IntArray) -> IntArray:
+def dropout_keys(seed: int, round: int | IntArray, clients: int | IntArray, steps: int | IntArray) -> IntArray:
     """The keys of what a model draws in these steps (counted from 1) of these clients."""
     return np.asarray(streams.bits(seed, "dropout", round, clients, steps)).view(np.int64)

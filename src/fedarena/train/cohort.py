@@ -147,11 +147,12 @@ class CohortEngine:
 
         samples = self.data.counts(clients, "train")
         steps = steps_of(jobs, samples, self.algorithm, self.local)
-        batches = draw_batches(clients, samples, steps, self.local.batch_size, self.seed, jobs[0].round)
-        work = PlannedWork(clients, samples, steps, batches, start_losses)
+        rounds = np.array([job.round for job in jobs])
+        batches = draw_batches(clients, samples, steps, self.local.batch_size, self.seed, rounds)
+        work = PlannedWork(clients, rounds, samples, steps, batches, start_losses)
 
         def train_shard(shard: IntArray) -> Iterator[T]:
-            return map(digest, LaneTraining(self, jobs[0].round, work.of(shard), broadcast, memories).run(self._pool))
+            return map(digest, LaneTraining(self, work.of(shard), broadcast, memories).run(self._pool))
 
         def train_whole_shard(shard: IntArray) -> list[T]:
             self.hardware.set_up()

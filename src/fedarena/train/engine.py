@@ -44,10 +44,10 @@ class ClientData(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """One client's local training in one round."""
+    """One client's local training."""
 
     client: int
-    round: int
+    round: int  # keys the order of its samples, so it is another one in each of a client's jobs
     share: float = 1.0  # of the local steps, for who has not the time for all of them
 
 

@@ -101,6 +101,7 @@ class PlannedWork:
     """What some clients are to do; every array has an entry per client."""
 
     clients: IntArray
+    rounds: IntArray
     samples: IntArray
     steps: IntArray
     batches: Batches  # of all clients of the round
@@ -110,7 +111,8 @@ class PlannedWork:
         """The work of those at these positions."""
         batches = replace(self.batches, first=self.batches.first[positions])
         losses = None if self.start_losses is None else self.start_losses[positions]
-        return PlannedWork(self.clients[positions], self.samples[positions], self.steps[positions], batches, losses)
+        clients, rounds = self.clients[positions], self.rounds[positions]
+        return PlannedWork(clients, rounds, self.samples[positions], self.steps[positions], batches, losses)
 
 
 class LaneTraining:
@@ -119,7 +121,6 @@ class LaneTraining:
     def __init__(
         self,
         engine: LaneEngine,
-        round: int,
         work: PlannedWork,
         broadcast: Groups,
         memories: Mapping[int, Groups],
@@ -137,7 +138,9 @@ class LaneTraining:
             step = work.batches.first[client] + number
             mask = work.batches.mask[step] & (client >= 0)[..., None]
             rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
-            keys = dropout_keys(engine.seed, round, self.clients[client], number + 1) if engine.draws else number
+            keys = number
+            if engine.draws:
+                keys = dropout_keys(engine.seed, work.rounds[client], self.clients[client], number + 1)
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:

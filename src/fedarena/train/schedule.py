@@ -96,7 +96,7 @@ class Batches:
 
 
 def draw_batches(
-    clients: IntArray, samples: IntArray, steps: IntArray, batch_size: int, seed: int, round: int
+    clients: IntArray, samples: IntArray, steps: IntArray, batch_size: int, seed: int, rounds: IntArray
 ) -> Batches:
     """The batches of `batches.batch_indices`, for many clients at once."""
     first = np.cumsum(steps) - steps
@@ -109,7 +109,7 @@ def draw_batches(
         owner = np.repeat(unfinished, samples[unfinished])
         begins = np.cumsum(samples[unfinished]) - samples[unfinished]
         place = np.arange(len(owner)) - np.repeat(begins, samples[unfinished])  # 0, 1, … within each client
-        keys = streams.bits(seed, "batches", round, clients[owner], epoch, place)
+        keys = streams.bits(seed, "batches", rounds[owner], clients[owner], epoch, place)
         shuffled = place[_sort_within(owner, keys)]  # sample that comes at this place of its client's epoch
         step = epoch * steps_per_epoch[owner] + place // batch_size
         counts = step < steps[owner]
