@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena import report
-from fedarena.report import figures
+from fedarena.report import drawing, figures
 from fedarena.report.style import DARK_COLOURS
 
 ALL = [
@@ -188,14 +188,14 @@ def test_labels_are_text_and_not_markup(make_run):
     ],
 )
 def test_sizes_have_round_ticks(low, high, ticks):
-    assert figures._logarithmic_ticks(low, high) == ticks
+    assert drawing.logarithmic_ticks(low, high) == ticks
 
 
 def test_points_are_capped_and_keep_their_ends(make_run):
     long = [make_run("fedavg", seed, rounds=2_100, every=1, clients=2) for seed in (0, 1)]
     for trace in report.accuracy_figure(long).data:
         if trace.name == "fedavg" and not trace.fill:
-            assert len(trace.x) == figures.MAX_LINE_POINTS
+            assert len(trace.x) == drawing.MAX_LINE_POINTS
             assert (trace.x[0], trace.x[-1]) == (0, 2_100)
     wide = [make_run(label, rounds=1, every=1, clients=4_000) for label in ("a", "b", "c")]
     dots = [trace for trace in report.client_size_figure(wide).data if trace.mode == "markers"]

@@ -6,16 +6,24 @@ Text that users wrote goes through `figure_text`, since plotly reads markup in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from fedarena.report.drawing import (
+    add_baselines,
+    add_line,
+    add_points,
+    evenly,
+    logarithmic_ticks,
+    points_per_line,
+    shortened,
+)
 from fedarena.report.methods import (
     FloatArray,
     Method,
-    baselines,
     client_results,
     column,
     distinct_runs,
@@ -27,22 +35,19 @@ from fedarena.report.style import QUIET_INK, Style, band_colour, empty_figure, f
 from fedarena.report.units import BYTES, FLOPS, Scale, fitting_unit
 from fedarena.rundata import RunData
 
-MAX_LINE_POINTS: Final = 2_000
-MAX_FIGURE_POINTS: Final = 20_000
 MAX_SCATTER_POINTS: Final = 5_000
 MAX_STRIP_POINTS: Final = 400
 # More bands than this cover each other.
 MAX_BANDS: Final = 4
 _MAX_SIZE_BINS: Final = 10
 _MIN_CLIENTS_PER_BIN: Final = 10
-_MAX_TICKS: Final = 8
 
 
 def accuracy_figure(runs: Sequence[RunData]) -> go.Figure:
     """Accuracy over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed."""
     figure = _over_rounds(runs, "accuracy", "Accuracy over rounds")
     rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
-    _add_baselines(figure, runs, 0.0, max(rounds, default=1.0))
+    add_baselines(figure, runs, 0.0, max(rounds, default=1.0))
     return figure
 
 
@@ -95,14 +100,14 @@ def client_accuracy_figure(runs: Sequence[RunData]) -> go.Figure:
     for row, method in enumerate(reversed(methods)):  # the first method is on top
         name, colour = figure_text(method.label), look[method.label].colour
         _, accuracy = _pooled_clients(method)
-        accuracy = np.sort(accuracy)[_evenly(accuracy.size, MAX_STRIP_POINTS)]
+        accuracy = np.sort(accuracy)[evenly(accuracy.size, MAX_STRIP_POINTS)]
         # Multiples of the golden ratio spread the dots evenly without drawing random numbers.
         jitter = np.arange(accuracy.size, dtype=np.float64) * 0.618034 % 1
         dots = {"color": colour, "size": 4, "opacity": 0.4}
-        _add_points(figure, accuracy, row - 0.22 - 0.16 * jitter, name, dots, hoverinfo="x")
+        add_points(figure, accuracy, row - 0.22 - 0.16 * jitter, name, dots, hoverinfo="x")
         _add_box(figure, method, row, colour)
         # Above its box and not beside it, a name of any length leaves the plot its width on a phone.
-        text, font = f"<b>{figure_text(_shortened(method.label))}</b>", {"color": colour}
+        text, font = f"<b>{figure_text(shortened(method.label))}</b>", {"color": colour}
         figure.add_annotation(text=text, font=font, x=0, xref="paper", xanchor="left", y=row + 0.32, showarrow=False)
     figure.update_yaxes(visible=False, range=[-0.5, len(methods) - 0.45])
     figure.update_xaxes(showgrid=True)
@@ -120,11 +125,11 @@ def client_size_figure(runs: Sequence[RunData]) -> go.Figure:
             continue
         order = np.lexsort((accuracy, samples))
         samples, accuracy = samples[order], accuracy[order]
-        kept = _evenly(samples.size, MAX_SCATTER_POINTS // len(methods))
+        kept = evenly(samples.size, MAX_SCATTER_POINTS // len(methods))
         dots = {"color": style.colour, "size": 4, "opacity": 0.25}
-        _add_points(figure, samples[kept], accuracy[kept], name, dots, hoverinfo="skip")
+        add_points(figure, samples[kept], accuracy[kept], name, dots, hoverinfo="skip")
         bins = _bins_of_similar_size(samples)
-        _add_line(
+        add_line(
             figure,
             np.array([np.median(samples[bins == index]) for index in np.unique(bins)]),
             np.array([accuracy[bins == index].mean() for index in np.unique(bins)]),
@@ -134,7 +139,7 @@ def client_size_figure(runs: Sequence[RunData]) -> go.Figure:
             hovertemplate="about %{x:,.0f} samples: %{y:.3f}",
         )
     drawn = np.concatenate([np.empty(0), *(trace.x for trace in figure.data)])
-    ticks = _logarithmic_ticks(drawn.min(), drawn.max()) if drawn.size else []
+    ticks = logarithmic_ticks(drawn.min(), drawn.max()) if drawn.size else []
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
     return figure
 
@@ -152,9 +157,9 @@ def speed_figure(runs: Sequence[RunData]) -> go.Figure:
                     rates.setdefault(round_number, []).append(rate)
         rounds = np.array(sorted(rates))
         means = np.array([np.mean(rates[round_number]) for round_number in rounds])
-        kept = _evenly(rounds.size, _points_per_line(len(methods)))
+        kept = evenly(rounds.size, points_per_line(len(methods)))
         name = figure_text(method.label)
-        _add_line(figure, rounds[kept], means[kept], name, styles(methods)[method.label])
+        add_line(figure, rounds[kept], means[kept], name, styles(methods)[method.label])
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     return figure
@@ -165,9 +170,9 @@ def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
     look = styles(methods_of(runs))  # of all, so that a method looks the same in every figure
     runs = [run for run in runs if metric in run.rounds.column_names]
     methods = methods_of(runs)
-    points = _points_per_line(len(runs) + 3 * len(methods))
+    points = points_per_line(len(runs) + 3 * len(methods))
     for method, curve in _mean_curves(runs) if len(methods) <= MAX_BANDS else ():
-        kept = _evenly(curve["round"].size, points)
+        kept = evenly(curve["round"].size, points)
         rounds, low, high = (curve[name][kept] for name in ("round", f"{metric}_p10", f"{metric}_p90"))
         _add_band(figure, rounds, low, high, method.label, look[method.label].colour)
     for method in methods:
@@ -175,9 +180,9 @@ def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
             for run in method.runs:
                 _add_single_run(figure, run, metric, look[method.label], points)
     for method, curve in _mean_curves(runs):
-        kept = _evenly(curve["round"].size, points)
+        kept = evenly(curve["round"].size, points)
         name = figure_text(method.label)
-        _add_line(figure, curve["round"][kept], curve[metric][kept], name, look[method.label])
+        add_line(figure, curve["round"][kept], curve[metric][kept], name, look[method.label])
     _add_stops(figure, runs, metric, look)
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     return figure
@@ -190,9 +195,9 @@ def _against_cost(runs: Sequence[RunData], cost: str, scale: Scale, title: str, 
     figure = empty_figure(title, f"{axis} ({unit})", "accuracy", height=380)
     look = styles(methods_of(runs))
     for method, curve in curves:
-        kept = _evenly(curve[cost].size, _points_per_line(len(curves)))
+        kept = evenly(curve[cost].size, points_per_line(len(curves)))
         name = figure_text(method.label)
-        _add_line(
+        add_line(
             figure,
             curve[cost][kept] / factor,
             curve["accuracy"][kept],
@@ -200,7 +205,7 @@ def _against_cost(runs: Sequence[RunData], cost: str, scale: Scale, title: str, 
             look[method.label],
             hovertemplate=f"%{{y:.3f}} after %{{x:.3~g}} {unit}",
         )
-    _add_baselines(figure, runs, 0.0, largest / factor)
+    add_baselines(figure, runs, 0.0, largest / factor)
     return figure
 
 
@@ -223,46 +228,6 @@ def _bins_of_similar_size(samples: FloatArray) -> NDArray[np.int64]:
     number = int(np.clip(samples.size // _MIN_CLIENTS_PER_BIN, 1, _MAX_SIZE_BINS))
     edges = np.quantile(samples, np.arange(1, number) / number)
     return np.searchsorted(edges, samples, side="left").astype(np.int64)
-
-
-def _logarithmic_ticks(low: float, high: float) -> list[int]:
-    """Round numbers from 1, 2, 5, 10, 20 … between the limits; only powers of ten where they would be many."""
-    exponents = range(int(np.log10(high)) + 1)
-    ticks = [step * 10**exponent for exponent in exponents for step in (1, 2, 5)]
-    inside = [tick for tick in ticks if low <= tick <= high]
-    return inside if len(inside) <= _MAX_TICKS else [tick for tick in inside if str(tick).startswith("1")]
-
-
-def _shortened(label: str) -> str:
-    """A label that fits a phone's width; what tells labels apart is at their ends."""
-    return label if len(label) <= 40 else f"{label[:20]}…{label[-19:]}"
-
-
-def _points_per_line(lines: int) -> int:
-    return max(2, min(MAX_LINE_POINTS, MAX_FIGURE_POINTS // max(lines, 1)))
-
-
-def _evenly(size: int, limit: int) -> NDArray[np.int64]:
-    """Indexes of at most `limit` of `size` points, evenly spaced, with the first and the last."""
-    return np.unique(np.linspace(0, size - 1, min(size, limit)).round().astype(np.int64))
-
-
-def _add_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, style: Style, **options: Any) -> None:
-    settings: dict[str, Any] = {
-        "mode": "lines",
-        "hovertemplate": "%{y:.3~f}",
-        "line": {"color": style.colour, "dash": style.dash, "width": 2.5},
-        "marker": {"color": style.colour, "size": 7},
-    }
-    figure.add_trace(go.Scatter(x=x, y=y, name=name, legendgroup=name, **{**settings, **options}))
-
-
-def _add_points(
-    figure: go.Figure, x: FloatArray, y: FloatArray, name: str, marker: dict[str, Any], **options: Any
-) -> None:
-    figure.add_trace(
-        go.Scatter(x=x, y=y, mode="markers", marker=marker, name=name, legendgroup=name, showlegend=False, **options)
-    )
 
 
 def _add_box(figure: go.Figure, method: Method, row: int, colour: str) -> None:
@@ -309,7 +274,7 @@ def _add_band(figure: go.Figure, x: FloatArray, low: FloatArray, high: FloatArra
 
 def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, points: int) -> None:
     curve = evaluation_curve(run)
-    kept = _evenly(curve["round"].size, points)
+    kept = evenly(curve["round"].size, points)
     name = figure_text(run.label)
     figure.add_trace(
         go.Scatter(
@@ -335,19 +300,4 @@ def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str, look: Ma
         marker = {"color": look[run.label].colour, "size": 10, "symbol": "x"}
         name = figure_text(run.label)
         note = f"{run.status} (seed {seed_of(run)})"
-        _add_points(figure, curve["round"][-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")
-
-
-def _add_baselines(figure: go.Figure, runs: Sequence[RunData], start: float, end: float) -> None:
-    for accuracy in baselines(runs):
-        figure.add_trace(
-            go.Scatter(
-                x=[start, end],
-                y=[accuracy, accuracy],
-                mode="lines",
-                line={"color": QUIET_INK, "dash": "dash", "width": 1.5},
-                name="baseline",
-                legendgroup="baseline",
-                hovertemplate="%{y:.3f}",
-            )
-        )
+        add_points(figure, curve["round"][-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")
