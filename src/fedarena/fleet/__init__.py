@@ -1,0 +1,18 @@
+"""Fleets: for every client a device and an availability, where they come from, how they are stored and described."""
+
+from fedarena.fleet import sources  # noqa: F401 - importing them fills the registry
+from fedarena.fleet.arrays import Ragged
+from fedarena.fleet.availability import Availability
+from fedarena.fleet.devices import Devices
+from fedarena.fleet.fleet import ClientFleet, Fleet
+from fedarena.fleet.registry import FLEETS, load_fleet
+
+__all__ = [
+    "FLEETS",
+    "Availability",
+    "ClientFleet",
+    "Devices",
+    "Fleet",
+    "Ragged",
+    "load_fleet",
+]

@@ -1,0 +1,127 @@
+"""A fleet: devices and availabilities, and which client has which of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fedarena.errors import BadInputError
+from fedarena.fleet import matching, storage
+from fedarena.fleet.arrays import BoolArray, FloatArray, Int32Array, IntArray, known_rows
+from fedarena.fleet.availability import Availability, Leaving, Times
+from fedarena.fleet.devices import Devices
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Phones that clients can be matched to.
+
+    `paired` says that row i of the devices and of the availability is the same phone; otherwise they come from
+    different sources, and a client gets one of each.
+    """
+
+    name: str
+    devices: Devices
+    availability: Availability
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.devices) or not len(self.availability):
+            raise BadInputError(f"The fleet {self.name!r} has no phones; it needs at least one.")
+        if self.paired and len(self.devices) != len(self.availability):
+            raise BadInputError(
+                f"The fleet {self.name!r} has {len(self.devices)} devices and {len(self.availability)} availabilities; "
+                "where they belong together there must be equally many."
+            )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides what phones do."""
+        digest = hashlib.blake2b(str(self.paired).encode(), digest_size=16)
+        for part in (self.devices, self.availability):
+            for array in storage.arrays_of(part):
+                digest.update(f"{array.dtype.str} {len(array)};".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def save(self, path: Path | str) -> None:
+        """Writes the fleet to the folder `path`, which must not exist yet."""
+        manifest = {"name": self.name, "paired": self.paired, "fingerprint": self.fingerprint}
+        storage.write_fleet(Path(path), manifest, self.devices, self.availability)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Fleet:
+        """Opens the fleet in the folder `path` without reading it: its arrays are views of the files."""
+        manifest, devices, availability = storage.read_fleet(Path(path))
+        fleet = cls(manifest["name"], devices, availability, manifest["paired"])
+        fleet.__dict__["fingerprint"] = manifest["fingerprint"]  # where cached_property would put it
+        return fleet
+
+    def match(self, clients: IntArray, sizes: IntArray | None, seed: int, correlation: float = 0.0) -> ClientFleet:
+        """Gives every client a device and an availability.
+
+        Where there are enough phones nobody shares one; otherwise all are used equally often, give or take one.
+        `correlation` is between -1 and 1: how much clients with many samples (`sizes`, of the same order as
+        `clients`) tend to have phones that compute fast.
+        """
+        if not -1 <= correlation <= 1:
+            raise BadInputError(f"A correlation must be between -1 and 1, not {correlation}.")
+        # Sorted, so that the order in which clients are given does not matter.
+        indexes, order = np.unique(np.asarray(clients, dtype=np.int64), return_index=True)
+        if len(indexes) != len(clients) or (len(indexes) and indexes[0] < 0):
+            raise ValueError("clients must be different and not negative")
+        devices = matching.draw_phones(len(self.devices), len(indexes), seed, "fleet/device")
+        if correlation != 0:
+            if sizes is None or len(sizes) != len(indexes):
+                raise ValueError("a correlation needs the size of every client's data")
+            speeds = matching.compute_speeds(self.devices)
+            devices = matching.correlate(devices, speeds, np.asarray(sizes)[order], correlation, seed)
+        availabilities = (
+            devices
+            if self.paired
+            else matching.draw_phones(len(self.availability), len(indexes), seed, "fleet/availability")
+        )
+        return ClientFleet(self, _lookup(indexes, devices), _lookup(indexes, availabilities))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientFleet:
+    """A fleet as its clients see it: client i has the device and the availability in these rows; -1 if it has none."""
+
+    fleet: Fleet
+    device_of: Int32Array
+    availability_of: Int32Array
+
+    def is_available(self, clients: IntArray, times: Times) -> BoolArray:
+        """Whether clients are available at these times."""
+        return self.fleet.availability.is_available(self._availabilities(clients), times)
+
+    def next_available(self, clients: IntArray, times: Times) -> FloatArray:
+        """When clients are available the next time: now, if they are; infinity, if never."""
+        return self.fleet.availability.next_available(self._availabilities(clients), times)
+
+    def leaves_at(self, clients: IntArray, times: Times) -> FloatArray:
+        """When clients that are available leave (infinity, if never); the time itself for those that are not."""
+        return self.fleet.availability.leaves_at(self._availabilities(clients), times)
+
+    def available_seconds(self, clients: IntArray, begin: Times, end: Times) -> FloatArray:
+        """For how long clients are available from `begin` to `end`."""
+        return self.fleet.availability.available_seconds(self._availabilities(clients), begin, end)
+
+    def finish_time(self, clients: IntArray, times: Times, work_seconds: Times, leaving: Leaving) -> FloatArray:
+        """When clients that begin at `times` have worked for `work_seconds`; see `Availability.finish_time`."""
+        return self.fleet.availability.finish_time(self._availabilities(clients), times, work_seconds, leaving)
+
+    def _availabilities(self, clients: IntArray) -> Int32Array:
+        return self.availability_of[known_rows(clients, len(self.availability_of))]
+
+
+def _lookup(clients: IntArray, rows: IntArray) -> Int32Array:
+    """A table from the index of a client to its row."""
+    table = np.full(int(clients[-1]) + 1 if len(clients) else 0, -1, dtype=np.int32)
+    table[clients] = rows
+    return table

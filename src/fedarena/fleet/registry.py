@@ -1,0 +1,24 @@
+"""The catalogue of fleets.
+
+A source is a function ``source(phones, *, options...) -> Fleet``. `phones` is how many clients want one: a source that
+makes phones up makes that many, a source that reads a file gives what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedarena.fleet.fleet import Fleet
+from fedarena.options import resolve_part
+from fedarena.registry import Registry
+
+Source = Callable[..., Fleet]
+
+FLEETS: Registry[Source] = Registry("fleet")
+
+
+def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:
+    """The fleet that ``settings["name"]`` makes for that many clients; the other entries are its options."""
+    resolved = resolve_part(FLEETS, settings, "fleet")
+    return FLEETS.get(resolved.pop("name"))(phones, **resolved)

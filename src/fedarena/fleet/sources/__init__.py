@@ -1,0 +1,1 @@
+"""Where fleets come from, one file per source; importing this package registers them."""
