@@ -23,6 +23,11 @@ class Weights:
     def __init__(self, weights: IntArray):
         self._cumulative: IntArray = np.cumsum(weights, dtype=np.int64)
 
+    @classmethod
+    def by_size(cls, clients: IntArray, samples: Callable[[IntArray], IntArray]) -> Weights:
+        """As many as clients have training samples; who has none counts like one sample, so that nobody is excluded."""
+        return cls(np.maximum(samples(clients), 1))
+
     def draw(self, random: np.random.Generator, count: int) -> IntArray:
         """Positions of `count` clients, drawn independently of each other."""
         marks = random.integers(self._cumulative[-1], size=count)
