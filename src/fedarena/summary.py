@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.config import RunConfig
-from fedarena.jobs import Jobs
+from fedarena.jobtable import JobTable
 from fedarena.metrics import (
     PERSONAL,
     USED,
@@ -48,7 +48,7 @@ def summarize(
     ]
     train_seconds = _total(timings, "train_seconds")
     clients = _total(rounds, "clients")
-    jobs = Jobs.from_table(tables["jobs"])
+    jobs = JobTable.from_table(tables["jobs"])
     at_clients = len(jobs) > 0 and config.training != "centralized"
     return {
         "name": config.name,
@@ -71,7 +71,7 @@ def summarize(
     }
 
 
-def _summarize_time(rounds: pa.Table, jobs: Jobs, baseline: dict[str, Any]) -> dict[str, Any]:
+def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) -> dict[str, Any]:
     """What virtual time brought; nothing in a world where none passes."""
     hours = elapsed_hours(_floats(rounds, "end_seconds"))
     if not (len(hours) and hours[-1] > 0):
@@ -88,9 +88,9 @@ def _summarize_time(rounds: pa.Table, jobs: Jobs, baseline: dict[str, Any]) -> d
         "success_share": outcomes.get(USED, 0) / len(jobs) if len(jobs) else None,
         "failures": {reason: count for reason, count in outcomes.items() if reason != USED},
         "wasted": {
-            "seconds": float(np.nansum(jobs.seconds[~jobs.used])),
+            "seconds": _total(rounds, "wasted_seconds"),
             "share": wasted_share(jobs.seconds, jobs.used),
-            "bytes": int(jobs.bytes[~jobs.used].sum()),
+            "bytes": _total(rounds, "wasted_bytes"),
         },
         "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,
         "joules": pc.sum(rounds["joules"]).as_py(),

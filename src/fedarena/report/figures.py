@@ -6,7 +6,7 @@ Text that users wrote goes through `figure_text`, since plotly reads markup in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -28,11 +28,12 @@ from fedarena.report.methods import (
     column,
     distinct_runs,
     evaluation_curve,
+    has_clock,
     methods_of,
     seed_of,
 )
 from fedarena.report.style import QUIET_INK, Style, band_colour, empty_figure, figure_text, styles
-from fedarena.report.units import BYTES, FLOPS, Scale, fitting_unit
+from fedarena.report.units import BYTES, FLOPS, HOURS, Scale, fitting_unit
 from fedarena.rundata import RunData
 
 MAX_SCATTER_POINTS: Final = 5_000
@@ -56,6 +57,19 @@ def personal_accuracy_figure(runs: Sequence[RunData]) -> go.Figure | None:
     if not any("personal_accuracy" in run.rounds.column_names for run in runs):
         return None
     return _over_rounds(runs, "personal_accuracy", "Personal accuracy over rounds")
+
+
+def hours_figure(runs: Sequence[RunData]) -> go.Figure | None:
+    """Accuracy over virtual time, drawn like that over rounds; None where no run has a clock."""
+    look = styles(methods_of(runs))
+    runs = [run for run in runs if has_clock(run)]
+    if not runs:
+        return None
+    longest = max([float(curve["hours"][-1]) for run in runs if (curve := evaluation_curve(run))["hours"].size] + [0.0])
+    factor, unit = fitting_unit(longest, HOURS)
+    figure = _over(runs, "accuracy", f"Accuracy over {unit}", Axis("hours", f"virtual time ({unit})", factor), look)
+    add_baselines(figure, runs, 0.0, longest / factor)
+    return figure
 
 
 def loss_figure(runs: Sequence[RunData]) -> go.Figure:
@@ -165,25 +179,43 @@ def speed_figure(runs: Sequence[RunData]) -> go.Figure:
     return figure
 
 
+class Axis(NamedTuple):
+    """What evaluations are drawn over: a column of the curve, what the axis is called, and its unit."""
+
+    column: str
+    title: str
+    factor: float = 1.0
+
+    def of(self, curve: Mapping[str, FloatArray]) -> FloatArray:
+        """The places of the evaluations of `curve`."""
+        return curve[self.column] / self.factor
+
+
+_ROUNDS: Final = Axis("round", "round")
+
+
 def _over_rounds(runs: Sequence[RunData], metric: str, title: str) -> go.Figure:
-    figure = empty_figure(title, "round", metric.replace("_", " "))
     look = styles(methods_of(runs))  # of all, so that a method looks the same in every figure
-    runs = [run for run in runs if metric in run.rounds.column_names]
+    return _over([run for run in runs if metric in run.rounds.column_names], metric, title, _ROUNDS, look)
+
+
+def _over(runs: Sequence[RunData], metric: str, title: str, axis: Axis, look: Mapping[str, Style]) -> go.Figure:
+    figure = empty_figure(title, axis.title, metric.replace("_", " "))
     methods = methods_of(runs)
     points = points_per_line(len(runs) + 3 * len(methods))
     for method, curve in _mean_curves(runs) if len(methods) <= MAX_BANDS else ():
         kept = evenly(curve["round"].size, points)
-        rounds, low, high = (curve[name][kept] for name in ("round", f"{metric}_p10", f"{metric}_p90"))
-        _add_band(figure, rounds, low, high, method.label, look[method.label].colour)
+        low, high = (curve[name][kept] for name in (f"{metric}_p10", f"{metric}_p90"))
+        _add_band(figure, axis.of(curve)[kept], low, high, method.label, look[method.label].colour)
     for method in methods:
         if len(method.runs) > 1 or not method.counted:
             for run in method.runs:
-                _add_single_run(figure, run, metric, look[method.label], points)
+                _add_single_run(figure, run, metric, axis, look[method.label], points)
     for method, curve in _mean_curves(runs):
         kept = evenly(curve["round"].size, points)
         name = figure_text(method.label)
-        add_line(figure, curve["round"][kept], curve[metric][kept], name, look[method.label])
-    _add_stops(figure, runs, metric, look)
+        add_line(figure, axis.of(curve)[kept], curve[metric][kept], name, look[method.label])
+    _add_stops(figure, runs, metric, axis, look)
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     return figure
 
@@ -272,13 +304,13 @@ def _add_band(figure: go.Figure, x: FloatArray, low: FloatArray, high: FloatArra
     )
 
 
-def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, points: int) -> None:
+def _add_single_run(figure: go.Figure, run: RunData, metric: str, axis: Axis, style: Style, points: int) -> None:
     curve = evaluation_curve(run)
     kept = evenly(curve["round"].size, points)
     name = figure_text(run.label)
     figure.add_trace(
         go.Scatter(
-            x=curve["round"][kept],
+            x=axis.of(curve)[kept],
             y=curve[metric][kept],
             mode="lines",
             line={"color": style.colour, "width": 1},
@@ -291,7 +323,7 @@ def _add_single_run(figure: go.Figure, run: RunData, metric: str, style: Style, 
     )
 
 
-def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str, look: Mapping[str, Style]) -> None:
+def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str, axis: Axis, look: Mapping[str, Style]) -> None:
     """A cross where a run diverged or failed, so that a line that ends is not taken for one that finished."""
     for run in distinct_runs(runs):
         curve = evaluation_curve(run)
@@ -300,4 +332,4 @@ def _add_stops(figure: go.Figure, runs: Sequence[RunData], metric: str, look: Ma
         marker = {"color": look[run.label].colour, "size": 10, "symbol": "x"}
         name = figure_text(run.label)
         note = f"{run.status} (seed {seed_of(run)})"
-        add_points(figure, curve["round"][-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")
+        add_points(figure, axis.of(curve)[-1:], curve[metric][-1:], name, marker, hovertemplate=f"%{{y:.3f}} {note}")

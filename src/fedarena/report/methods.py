@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedarena.errors import BadInputError
+from fedarena.jobtable import JobTable
+from fedarena.metrics import elapsed_hours
 from fedarena.rundata import RunData
 
 FloatArray = NDArray[np.float64]
@@ -92,15 +94,37 @@ def column(table: pa.Table, name: str) -> FloatArray:
 
 
 def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
-    """All columns of the evaluated rounds, and the `bytes` and `flops` spent until each of them."""
+    """All columns of the evaluated rounds, and `hours`, `bytes`, `flops` and `joules` spent until each of them.
+
+    Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known.
+    """
     down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
     spent = {
         "bytes": down + up,
         "flops": np.nan_to_num(column(run.rounds, "flops")),
+        "joules": _known_joules(run.rounds),
     }
+    hours = elapsed_hours(column(run.rounds, "end_seconds")) if has_clock(run) else np.full(len(run.rounds), np.nan)
     evaluated = run.rounds.column("accuracy").is_valid().to_numpy()
     curve = {name: column(run.rounds, name)[evaluated] for name in run.rounds.column_names}
-    return {**curve, **{name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}}
+    totals = {name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}
+    return {**curve, **totals, "hours": hours[evaluated]}
+
+
+def _known_joules(rounds: pa.Table) -> FloatArray:
+    joules = column(rounds, "joules")
+    return np.nan_to_num(joules) if np.isfinite(joules).any() else joules
+
+
+def has_clock(run: RunData) -> bool:
+    """Whether virtual time passes in a run; it does not in the ideal world."""
+    ends = column(run.rounds, "end_seconds")
+    return len(ends) > 0 and bool(ends[-1] > ends[0])
+
+
+def jobs_of(method: Method) -> list[JobTable]:
+    """The jobs of the counted runs that have a clock."""
+    return [JobTable.from_table(run.jobs) for run in method.counted if has_clock(run) and run.jobs.num_rows]
 
 
 def last_evaluation(run: RunData) -> dict[str, Any] | None:

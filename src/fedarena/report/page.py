@@ -16,8 +16,9 @@ from plotly.offline import get_plotlyjs
 
 from fedarena.files import write_text
 from fedarena.report import sections
+from fedarena.report.clock_section import time_and_phones
 from fedarena.report.html import Html, embed, join, script_safe, swatch_colour, tag
-from fedarena.report.methods import distinct_runs
+from fedarena.report.methods import distinct_runs, has_clock
 from fedarena.report.style import DARK_COLOURS, PLOT_SETTINGS
 from fedarena.rundata import RunData
 
@@ -60,9 +61,12 @@ def _legend(figure: go.Figure) -> Html:
     buttons = []
     for trace in figure.data:
         if trace.showlegend is not False:
-            line = tag("span", class_=f"line {trace.line.dash}", **swatch_colour(trace.line.color))
+            if trace.type == "bar":
+                key = tag("span", class_="block", **swatch_colour(trace.marker.color))
+            else:
+                key = tag("span", class_=f"line {trace.line.dash}", **swatch_colour(trace.line.color))
             text = html.unescape(trace.name)
-            buttons.append(tag("button", line, text, type="button", aria_pressed="true", data_group=trace.name))
+            buttons.append(tag("button", key, text, type="button", aria_pressed="true", data_group=trace.name))
     return tag("div", *buttons, class_="keys")
 
 
@@ -71,6 +75,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
     parts: dict[str, Html] = {
         "Results": sections.results(runs),
         "Learning": sections.learning(runs, plots),
+        **({"Time and phones": time_and_phones(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": sections.clients(runs, plots),
         "Cost": sections.costs(runs, plots),
         "Speed": sections.speed(runs, plots),
@@ -78,7 +83,8 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         "Environment": sections.environment(runs),
         "Reproduce": sections.reproduction(runs),
     }
-    navigation = join(tag("a", name, href=f"#{name.lower()}") for name in parts)
+    anchors = {name: name.lower().replace(" ", "-") for name in parts}
+    navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
     header = tag(
         "header",
         tag("p", "FedArena report", class_="kicker"),
@@ -86,7 +92,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         tag("p", sections.headline(runs), class_="headline"),
         tag("p", sections.facts(runs), class_="facts"),
     )
-    body = join(tag("section", tag("h2", name), part, id=name.lower()) for name, part in parts.items())
+    body = join(tag("section", tag("h2", name), part, id=anchors[name]) for name, part in parts.items())
     scripts = [get_plotlyjs(), _asset("report.js")]
     settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
     document = tag(

@@ -14,7 +14,7 @@ from fedarena.report.methods import baselines, distinct_runs, methods_of, seed_o
 from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
 from fedarena.report.style import styles
 from fedarena.report.tables import FINAL_COLUMNS, Reach, columns_for, comparable, final_table, reach_table
-from fedarena.report.units import ABSENT, BYTES, FLOPS, count, listing, quantity
+from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, count, listing, quantity, significant
 from fedarena.rundata import RunData, flatten_settings
 
 Plot = Callable[[go.Figure, str], Html]
@@ -187,7 +187,7 @@ def clients(runs: Sequence[RunData], plot: Plot) -> Html:
 
 
 def costs(runs: Sequence[RunData], plot: Plot) -> Html:
-    """Accuracy against bytes and operations, and what it took to reach given accuracies."""
+    """Accuracy against bytes and operations, and what it took to reach given accuracies, in time and energy, too."""
     caption = "Means over seeds. Up and to the left is better."
     pair = tag(
         "div",
@@ -201,7 +201,8 @@ def costs(runs: Sequence[RunData], plot: Plot) -> Html:
     swatches = _swatches(runs)
     heads = ["to reach accuracy", *(f"{reach.level:g}" for reach in reached[0])]
     body = [[swatches[row[0].label], *(_reach_cell(reach) for reach in row)] for row in reached]
-    note = "First evaluated round at or above the level: traffic, compute, round. Means over seeds."
+    costs = [name for name, known in _known_costs(reached).items() if known]
+    note = f"First evaluated round at or above the level: {', '.join(costs)}. Means over seeds."
     return join([pair, table(heads, body, "reach"), tag("p", note, class_="note")])
 
 
@@ -267,12 +268,30 @@ def table(heads: Sequence[Cell], body: Sequence[Sequence[Cell]], name: str) -> H
     )
 
 
+def _known_costs(reached: Sequence[Sequence[Reach]]) -> dict[str, bool]:
+    """What the cells of the table to reach accuracies show, in order, and whether anything of it is known."""
+    cells = [reach for row in reached for reach in row]
+    return {
+        "hours of virtual time": any(reach.hours is not None for reach in cells),
+        "traffic": True,
+        "compute": True,
+        "energy": any(reach.joules is not None for reach in cells),
+        "round": True,
+    }
+
+
 def _reach_cell(reach: Reach) -> Html:
     if reach.bytes is None:
         return tag("span", reach.partly, class_="quiet")
-    compute = tag("span", f" {quantity(reach.flops, FLOPS)}", class_="below quiet")
-    when = tag("span", f" round {_round_number(reach)}", class_="below quiet")
-    return join([quantity(reach.bytes, BYTES), compute, when])
+    texts = [
+        *([] if reach.hours is None else [f"{significant(reach.hours)} h"]),
+        quantity(reach.bytes, BYTES),
+        quantity(reach.flops, FLOPS),
+        *([] if reach.joules is None else [quantity(reach.joules, JOULES)]),
+        f"round {_round_number(reach)}",
+    ]
+    first, *others = texts
+    return join([first, *(tag("span", f" {text}", class_="below quiet") for text in others)])
 
 
 def _round_number(reach: Reach) -> str:

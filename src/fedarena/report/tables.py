@@ -10,8 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedarena.report.methods import Method, baselines, evaluation_curve, last_evaluation, methods_of, seed_of
-from fedarena.report.units import ABSENT, BYTES, FLOPS, SECONDS, count, listing, quantity, significant, spread
+from fedarena.metrics import cost_to_level, round_levels, wasted_share
+from fedarena.report.methods import (
+    Method,
+    baselines,
+    column,
+    evaluation_curve,
+    has_clock,
+    jobs_of,
+    last_evaluation,
+    methods_of,
+    seed_of,
+)
+from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, count, listing, quantity, significant, spread
 from fedarena.rundata import RunData
 
 
@@ -54,6 +65,12 @@ class FinalRow:
     flops: Spread | None
     wall_seconds: Spread | None
     clients_per_second: Spread | None
+    hours: Spread | None  # of virtual time; this and what follows is None in a world without a clock
+    level: float | None  # an accuracy that methods are compared by, the same for all
+    hours_to_level: Spread | None
+    failed: Spread | None  # shares
+    wasted: Spread | None
+    joules: Spread | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,20 @@ def _cost(title: str, explanation: str, text: Callable[[FinalRow], str]) -> Colu
     return Column(title, explanation, text)
 
 
+def _clock(
+    title: str,
+    explanation: str,
+    value: Callable[[FinalRow], Spread | None],
+    text: Callable[[float | None], str],
+    better: Literal["lower"] | None = None,
+) -> Column:
+    return Column(title, explanation, lambda row: text(_mean(value(row))), value, better, shown_if_known=True)
+
+
+def _percent(share: float | None) -> str:
+    return ABSENT if share is None else f"{share:.1%}"
+
+
 def _spread_text(found: Spread | None) -> str:
     return ABSENT if found is None else spread(found.mean, found.std)
 
@@ -111,6 +142,8 @@ def _mean(found: Spread | None) -> float | None:
 def _over_baseline_text(row: FinalRow) -> str:
     return ABSENT if row.over_baseline is None else f"{row.over_baseline.mean:+.3f}"
 
+
+HOURS_TO = "hours to"  # and an accuracy, which depends on the runs
 
 FINAL_COLUMNS: tuple[Column, ...] = (
     _cost("seeds", "number of runs that count here", lambda row: str(len(row.seeds))),
@@ -125,6 +158,17 @@ FINAL_COLUMNS: tuple[Column, ...] = (
     _personal("personal by client", "the same, mean over clients", "personal_accuracy_by_client"),
     _personal("personal worst decile", "the same, worst tenth of the clients", "personal_accuracy_worst_decile"),
     _metric("loss", "over all samples", "loss", "lower"),
+    _clock(
+        HOURS_TO,
+        "virtual time until the first evaluation at or above that accuracy",
+        lambda row: row.hours_to_level,
+        significant,
+        "lower",
+    ),
+    _clock("hours", "virtual time until then", lambda row: row.hours, significant),
+    _clock("failed", "share of the clients' jobs that were not used", lambda row: row.failed, _percent),
+    _clock("wasted", "share of the phones' time that went into those", lambda row: row.wasted, _percent),
+    _clock("energy", "of the phones until then", lambda row: row.joules, lambda mean: quantity(mean, JOULES)),
     _cost(
         "traffic",
         "bytes down and up until then",
@@ -146,15 +190,30 @@ def columns_for(rows: Sequence[FinalRow]) -> list[Column]:
     def known(column: Column) -> bool:
         return column.value is not None and any(column.value(row) is not None for row in rows)
 
-    return [column for column in FINAL_COLUMNS if not column.shown_if_known or known(column)]
+    shown = [column for column in FINAL_COLUMNS if not column.shown_if_known or known(column)]
+    level = next((row.level for row in rows), None)
+    return [replace(column, title=f"{HOURS_TO} {level:g}") if column.title == HOURS_TO else column for column in shown]
 
 
 def final_table(runs: Sequence[RunData]) -> list[FinalRow]:
     """One row per label, in the order the labels first appear; `FINAL_COLUMNS` says how to show it."""
-    return [_final_row(method) for method in methods_of(runs)]
+    methods = methods_of(runs)
+    level = _comparing_level(methods)
+    return [_final_row(method, level) for method in methods]
 
 
-def _final_row(method: Method) -> FinalRow:
+def _comparing_level(methods: Sequence[Method]) -> float | None:
+    """The highest level that all methods with a clock reached; where there is none, the highest that one reached."""
+    timed = [method for method in methods if method.counted and all(map(has_clock, method.counted))]
+    finished = [method for method in timed if method.counted[0].status == "finished"] or timed
+    reached = [
+        {reach.level for reach in row if reach.hours is not None} for row in (reach_table(finished) if finished else [])
+    ]
+    candidates = (set.intersection(*reached) or set.union(*reached)) if reached else set()
+    return max(candidates, default=None)
+
+
+def _final_row(method: Method, level: float | None) -> FinalRow:
     counted = method.counted
     finals = [final for run in counted if (final := last_evaluation(run)) is not None]
 
@@ -165,6 +224,8 @@ def _final_row(method: Method) -> FinalRow:
         return Spread.of([_number((run.summary.get("timing") or {}).get(name)) for run in counted])
 
     curves = [evaluation_curve(run) for run in counted]
+    timed = bool(counted) and all(map(has_clock, counted))
+    reach = None if level is None or not timed else _reach(method, level)
     gains = [
         _number(final["accuracy"]) - next(iter(baselines([run])), math.nan)
         for run, final in zip(counted, finals, strict=True)
@@ -190,7 +251,18 @@ def _final_row(method: Method) -> FinalRow:
         flops=Spread.of([float(curve["flops"][-1]) for curve in curves]),
         wall_seconds=timing("wall_seconds"),
         clients_per_second=timing("clients_per_second"),
+        hours=Spread.of([float(curve["hours"][-1]) for curve in curves]),
+        level=level,
+        hours_to_level=None if reach is None or reach.hours is None else Spread(reach.hours, None),
+        failed=Spread.of([_failed_share(run) for run in counted]) if timed else None,
+        wasted=Spread.of([wasted_share(jobs.seconds, jobs.used) for jobs in jobs_of(method)]),
+        joules=Spread.of([float(curve["joules"][-1]) for curve in curves]),
     )
+
+
+def _failed_share(run: RunData) -> float:
+    invited, failed = (float(np.nansum(column(run.rounds, name))) for name in ("invited", "failed"))
+    return failed / invited if invited else math.nan
 
 
 def _number(value: Any) -> float:
@@ -215,6 +287,8 @@ class Reach:
     round: float | None
     bytes: float | None
     flops: float | None
+    hours: float | None = None  # of virtual time
+    joules: float | None = None
 
     @property
     def partly(self) -> str:
@@ -231,11 +305,7 @@ def accuracy_levels(methods: Sequence[Method]) -> list[float]:
     trivial = baselines([run for method in methods for run in method.runs])
     low = max([float(curve[0]) for curve in curves] + list(trivial))
     high = max(float(curve.max()) for curve in curves)
-    for step in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
-        first, last = math.floor(low / step) + 1, math.floor(high / step)
-        if last - first >= 2:
-            return [round(index * step, 3) for index in range(max(first, last - 3), last + 1)]
-    return []
+    return round_levels(low, high)
 
 
 def reach_table(methods: Sequence[Method]) -> list[list[Reach]]:
@@ -244,15 +314,15 @@ def reach_table(methods: Sequence[Method]) -> list[list[Reach]]:
     return [[_reach(method, level) for level in levels] for method in methods]
 
 
+_COSTS = ("round", "bytes", "flops", "hours", "joules")
+
+
 def _reach(method: Method, level: float) -> Reach:
-    costs = []
-    for run in method.counted:
-        curve = evaluation_curve(run)
-        hits = np.flatnonzero(curve["accuracy"] >= level)
-        if hits.size:
-            costs.append([curve[name][hits[0]] for name in ("round", "bytes", "flops")])
-    runs = len(method.counted)
-    if not costs or len(costs) < runs:
-        return Reach(method.label, level, runs, len(costs), None, None, None)
-    rounds, bytes_spent, flops = (float(mean) for mean in np.mean(costs, axis=0))
-    return Reach(method.label, level, runs, len(costs), rounds, bytes_spent, flops)
+    curves = [evaluation_curve(run) for run in method.counted]
+    costs = [[cost_to_level(curve["accuracy"], curve[name], level) for name in _COSTS] for curve in curves]
+    reached = [found for found in costs if None not in found]
+    if not reached or len(reached) < len(costs):
+        return Reach(method.label, level, len(costs), len(reached), None, None, None)
+    means = np.mean(np.array(reached, dtype=np.float64), axis=0).tolist()
+    known = {name: mean if math.isfinite(mean) else None for name, mean in zip(_COSTS, means, strict=True)}
+    return Reach(method.label, level, len(costs), len(reached), **known)

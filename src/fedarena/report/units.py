@@ -19,6 +19,8 @@ FLOPS: Final[Scale] = (
     (1e18, "EFLOP"),
 )
 SECONDS: Final[Scale] = ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
+HOURS: Final[Scale] = ((1 / 60, "minutes"), (1.0, "hours"))
+JOULES: Final[Scale] = ((1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"), (1e12, "TJ"))
 
 ABSENT: Final = "–"
 

@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Jobs:
+class JobTable:
     """The jobs of a run; what is not known or was not reached is NaN."""
 
     round: IntArray  # in which a job ended
@@ -34,7 +34,7 @@ class Jobs:
     joules: FloatArray
 
     @classmethod
-    def from_table(cls, table: pa.Table) -> Jobs:
+    def from_table(cls, table: pa.Table) -> JobTable:
         """Reads the table ``jobs`` of a run."""
         outcomes = pc.dictionary_encode(table["outcome"].combine_chunks())
         names = tuple(map(str, outcomes.dictionary.to_pylist()))
@@ -60,7 +60,7 @@ class Jobs:
 
     @property
     def seconds(self) -> FloatArray:
-        """How long each job kept a phone."""
+        """How long each job kept a phone, pauses included."""
         return device_seconds(self.begin, self.uploaded, self.end)
 
 

@@ -1,0 +1,94 @@
+"""The part of the report about virtual time: how long things take, what fails, who takes part, what the phones are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import plotly.graph_objects as go
+
+from fedarena.report import clock_figures, figures
+from fedarena.report.html import Html, join, tag
+from fedarena.report.methods import Method, has_clock, methods_of
+from fedarena.report.timeline import spans_rounds, timeline_figure
+from fedarena.rundata import RunData
+
+Plot = Callable[[go.Figure, str], Html]
+MAX_TIMELINES: Final = 3
+
+
+def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
+    """Everything about the runs that have a clock."""
+    timed = [method for method in methods_of(runs) if any(map(has_clock, method.counted))]
+    several = any(len(method.runs) > 1 for method in timed)
+    parts = [
+        _if_any(
+            plot,
+            figures.hours_figure(runs),
+            "The same accuracy, over the time that the phones and the server would have needed. "
+            + ("Thick lines are means over seeds, round by round, of accuracy and of time." if several else ""),
+        ),
+        _if_any(
+            plot,
+            clock_figures.round_time_figure(runs),
+            "From the end of one round to the end of the next. "
+            f"Of more than {clock_figures.MAX_BLOCKS} rounds, neighbours are averaged.",
+        ),
+        _pair(
+            _if_any(
+                plot,
+                clock_figures.failures_figure(runs),
+                "Jobs that clients began for nothing, by what became of them.",
+            ),
+            _if_any(
+                plot,
+                clock_figures.wasted_figure(runs),
+                "What went into jobs that were not used, as a share of what went into all.",
+            ),
+        ),
+        _pair(
+            _if_any(
+                plot,
+                clock_figures.participation_figure(runs),
+                "The closer to the dashed line, the more evenly clients were invited; the Gini coefficient is 0 on it "
+                "and near 1 if a few do everything. Clients that were never invited are the flat part.",
+            ),
+            _if_any(
+                plot,
+                clock_figures.staleness_figure(runs),
+                "How many versions the server had made while a client was at work, for the updates that were used.",
+            ),
+        ),
+        *(_timeline(run, plot) for run in _typical_runs(timed)),
+    ]
+    return join(parts)
+
+
+def _timeline(run: RunData, plot: Plot) -> Html:
+    figure = timeline_figure(run)
+    which = (
+        "Clients that were at work in the middle of a round of median length. "
+        "Dotted lines: the server makes a new version. "
+        if spans_rounds(run)
+        else "Clients of a round of median length, from the first whose job ended to the last. "
+    )
+    return _if_any(plot, figure, f"{which}A cross: the job ended there without being used.")
+
+
+def _typical_runs(methods: Sequence[Method]) -> Iterator[RunData]:
+    """A run of every protocol, and not of more than a few."""
+    by_protocol: dict[str, RunData] = {}
+    for method in methods:
+        for run in method.counted:
+            if has_clock(run):
+                by_protocol.setdefault(str((run.config.get("protocol") or {}).get("name")), run)
+    yield from list(by_protocol.values())[:MAX_TIMELINES]
+
+
+def _if_any(plot: Plot, figure: go.Figure | None, caption: str) -> Html:
+    return Html("") if figure is None else plot(figure, caption.strip())
+
+
+def _pair(one: Html, other: Html) -> Html:
+    """Side by side where there is room; alone where the other is not there."""
+    return tag("div", one, other, class_="pair") if one and other else join([one, other])
