@@ -12,13 +12,14 @@ from rich.table import Table
 
 from fedarena.data.statistics import FederationStatistics
 from fedarena.registry import Registry
-from fedarena.report import columns_for, final_table
+from fedarena.report import HOURS_TO, columns_for, final_table
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *("accuracy", "status", "personal", "by client", "worst decile", "loss", "time", "traffic", "compute"),
-    *("personal by client", "personal worst decile", "p10", "p90", "vs baseline", "seeds", "clients/s"),
+    *("accuracy", "status", "personal", HOURS_TO, "hours", "by client", "worst decile", "failed", "wasted", "loss"),
+    *("time", "traffic", "energy", "compute", "personal by client", "personal worst decile", "p10", "p90"),
+    *("vs baseline", "seeds", "clients/s"),
 )
 _SHORTEST_LABEL = 8
 
@@ -35,8 +36,8 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
     labels = [_shortened(row.label, room_for_labels) for row in rows]
     room = width - 4 - max(map(len, labels))
     shown = set()
-    for title in _BY_IMPORTANCE:
-        if title not in cells or (title == "status" and all_finished):
+    for title in sorted(cells, key=_importance):
+        if title == "status" and all_finished:
             continue
         room -= widths[title]
         if room < 0 and title not in needed:
@@ -128,6 +129,10 @@ def _options(part: Callable[..., Any]) -> str:
 
 def _value(default: Any) -> Any:
     return default["name"] if isinstance(default, dict) and "name" in default else default
+
+
+def _importance(title: str) -> int:
+    return _BY_IMPORTANCE.index(HOURS_TO if title.startswith(HOURS_TO) else title)
 
 
 def _shortened(label: str, length: int) -> str:

@@ -26,6 +26,7 @@ def with_clock(
     world = _World(random, phones, energy)
     rounds = run.rounds.num_rows - 1
     jobs, ends = (world.buffered if protocol == "buffered" else world.synchronous)(rounds, start_hour * 3600)
+    world.joules(jobs)
     schemas = table_schemas(())
     rows = run.rounds.to_pylist()
     for row, end in zip(rows, ends, strict=True):
@@ -86,7 +87,7 @@ class _World:
                 heapq.heappush(running, (job["end_seconds"], job["job"], job))
             time, _, job = heapq.heappop(running)
             job["round"] = len(ends)
-            job["staleness"] = len(ends) - 1 - job["start_round"]
+            job["staleness"] = len(ends) - 1 - job["start_version"]
             if job["outcome"] == "used" and job["staleness"] > 15:
                 job["outcome"] = "stale"
             job["weight"] = 1 / np.sqrt(1 + job["staleness"]) if job["outcome"] == "used" else None
@@ -103,7 +104,7 @@ class _World:
             "job": next(self.numbers),
             "client": f"client-{client}",
             "index": client,
-            "start_round": version,
+            "start_version": version,
             "staleness": 0,
             "begin_seconds": begin,
             "downloaded_seconds": ends[0],
@@ -114,7 +115,6 @@ class _World:
             "samples": 140,
             "bytes_down": MODEL_BYTES,
             "bytes_up": MODEL_BYTES,
-            "joules": 2.5 * (ends[2] - begin) if self.energy else None,
         }
         luck = self.random.random()
         if luck < 0.16:
@@ -122,6 +122,10 @@ class _World:
             self.cut(job, float(self.random.uniform([begin, *ends][phase], ends[phase])))
             job["outcome"] = "crashed" if luck < 0.02 else f"left while {PHASES[phase]}"
         return job
+
+    def joules(self, jobs: list[dict[str, Any]]) -> None:
+        for job in jobs:
+            job["joules"] = 2.5 * (job["end_seconds"] - job["begin_seconds"]) if self.energy else None
 
     @staticmethod
     def cut(job: dict[str, Any], time: float) -> None:

@@ -1,11 +1,19 @@
 """Figures, tables and the self-contained HTML report that compare runs."""
 
+from fedarena.report.clock_figures import (
+    failures_figure,
+    participation_figure,
+    round_time_figure,
+    staleness_figure,
+    wasted_figure,
+)
 from fedarena.report.federation import federation_figure
 from fedarena.report.figures import (
     accuracy_figure,
     client_accuracy_figure,
     client_size_figure,
     compute_figure,
+    hours_figure,
     loss_figure,
     personal_accuracy_figure,
     speed_figure,
@@ -13,22 +21,31 @@ from fedarena.report.figures import (
 )
 from fedarena.report.page import write_report
 from fedarena.report.picture import write_picture
-from fedarena.report.tables import FINAL_COLUMNS, FinalRow, columns_for, final_table
+from fedarena.report.tables import FINAL_COLUMNS, HOURS_TO, FinalRow, columns_for, final_table
+from fedarena.report.timeline import timeline_figure
 
 __all__ = [
     "FINAL_COLUMNS",
+    "HOURS_TO",
     "FinalRow",
     "accuracy_figure",
     "client_accuracy_figure",
     "client_size_figure",
     "columns_for",
     "compute_figure",
+    "failures_figure",
     "federation_figure",
     "final_table",
+    "hours_figure",
     "loss_figure",
+    "participation_figure",
     "personal_accuracy_figure",
+    "round_time_figure",
     "speed_figure",
+    "staleness_figure",
+    "timeline_figure",
     "traffic_figure",
+    "wasted_figure",
     "write_picture",
     "write_report",
 ]

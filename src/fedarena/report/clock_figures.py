@@ -16,11 +16,11 @@ from fedarena.metrics import OUTCOMES, USED, count_outcomes, gini, lorenz_curve,
 from fedarena.metrics import wasted_share as share_wasted
 from fedarena.report.drawing import add_line, add_points, shortened
 from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, methods_of
-from fedarena.report.style import AXIS, QUIET_INK, SERIES_LIGHT, Style, empty_figure, figure_text, styles
+from fedarena.report.style import AXIS, INK, QUIET_INK, SERIES_LIGHT, Style, empty_figure, figure_text, styles
 from fedarena.report.units import SECONDS, count, fitting_unit
 from fedarena.rundata import RunData
 
-MAX_BLOCKS: Final = 150
+MAX_BLOCKS: Final = 600  # of all lines together: more of them hide each other
 MAX_STALENESS_BINS: Final = 30
 _LORENZ_POINTS: Final = 201
 # A failure looks like the phase in which it happened: blue downloads, orange trains, green uploads (see timeline.py).
@@ -38,7 +38,6 @@ OUTCOME_COLOURS: Final = {
 
 def failures_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """Which share of the jobs was not used, and why: a bar per method, seeds together."""
-    look = styles(methods_of(runs))
     found = [(method, total) for method in methods_of(runs) if (total := _outcomes(method))]
     if not found:
         return None
@@ -61,9 +60,18 @@ def failures_figure(runs: Sequence[RunData]) -> go.Figure | None:
     for row, (method, total) in zip(rows, found, strict=True):
         jobs = sum(total.values())
         failed = 1 - total.get(USED, 0) / jobs
-        _name_row(figure, method, float(row), look[method.label], f"{failed:.1%} of {count(jobs, 'job')}")
+        figure.add_annotation(
+            text=f"{failed:.1%} of {count(jobs, 'job')}",
+            font={"color": QUIET_INK, "size": 12},
+            x=failed,
+            xanchor="left",
+            xshift=2,
+            y=row,
+            showarrow=False,
+        )
+        _name_row(figure, method, float(row), INK)  # colours mean reasons here
     figure.update_layout(barmode="stack")
-    _finish_rows(figure, len(found))
+    _finish_rows(figure, len(found), max(1 - total.get(USED, 0) / sum(total.values()) for _, total in found))
     return figure
 
 
@@ -94,11 +102,8 @@ def wasted_figure(runs: Sequence[RunData]) -> go.Figure | None:
             showlegend=False,
             hoverinfo="skip",
         )
-        _name_row(figure, method, row + 0.04, look[method.label])
-    largest = max(share for _, shares in found for share in shares.values())
-    _finish_rows(figure, len(found))
-    # What is written after the longest bar needs room on a phone, too.
-    figure.update_xaxes(range=[0, max(largest, 0.01) / 0.55])
+        _name_row(figure, method, row + 0.04, look[method.label].colour)
+    _finish_rows(figure, len(found), max(share for _, shares in found for share in shares.values()))
     return figure
 
 
@@ -124,8 +129,9 @@ def participation_figure(runs: Sequence[RunData]) -> go.Figure | None:
         return None
     equal, ends = Style(QUIET_INK, "dash"), np.array([0.0, 1.0])
     add_line(figure, ends, ends, "all equally often", equal, line={"color": QUIET_INK, "dash": "dash", "width": 1.5})
-    figure.update_xaxes(tickformat=".0%", range=[0, 1])
-    figure.update_yaxes(tickformat=".0%", range=[0, 1.01])
+    figure.update_xaxes(tickformat=".0%", range=[0, 1], dtick=0.25)
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.01], dtick=0.25)
+    figure.update_layout(margin_r=24)
     return figure
 
 
@@ -154,6 +160,7 @@ def staleness_figure(runs: Sequence[RunData]) -> go.Figure | None:
             f"{figure_text(method.label)} (mean {mean:.1f})",
             look[method.label],
             mode="lines+markers",
+            cliponaxis=False,
             customdata=[f"{start}" if width == 1 else f"{start} to {start + width - 1}" for start in starts],
             hovertemplate="%{customdata} versions: %{y:.1%}",
         )
@@ -164,14 +171,16 @@ def staleness_figure(runs: Sequence[RunData]) -> go.Figure | None:
 
 def round_time_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """How much virtual time a round takes, mean over seeds; of many rounds the means of blocks."""
-    look = styles(methods_of(runs))
+    methods = methods_of(runs)
+    look = styles(methods)
     curves: list[tuple[Method, FloatArray, FloatArray]] = []
-    for method in methods_of(runs):
+    for method in methods:
         timed = [round_seconds(column(run.rounds, "end_seconds")) for run in method.counted if has_clock(run)]
         if timed:
             common = min(map(len, timed))
             seconds = np.mean([found[:common] for found in timed], axis=0)
-            edges = np.unique(np.linspace(0, common, min(common, MAX_BLOCKS) + 1).round().astype(np.int64))
+            blocks = min(common, MAX_BLOCKS // len(methods))
+            edges = np.unique(np.linspace(0, common, max(blocks, 2) + 1).round().astype(np.int64))
             means = np.add.reduceat(seconds, edges[:-1]) / np.diff(edges)
             curves.append((method, (edges[:-1] + 1 + edges[1:]) / 2, means))
     if not curves:
@@ -232,12 +241,11 @@ def _height(rows: int, pixels: int) -> int:
     return 90 + pixels * rows
 
 
-def _name_row(figure: go.Figure, method: Method, row: float, style: Style, detail: str = "") -> None:
+def _name_row(figure: go.Figure, method: Method, row: float, colour: str) -> None:
     """A method's name above its bar and not beside it: of any length, it leaves the plot its width on a phone."""
-    quiet = f" <span style='color:{QUIET_INK}'>{detail}</span>" if detail else ""
     figure.add_annotation(
-        text=f"<b>{figure_text(shortened(method.label))}</b>{quiet}",
-        font={"color": style.colour},
+        text=f"<b>{figure_text(shortened(method.label))}</b>",
+        font={"color": colour},
         x=0,
         xref="paper",
         xanchor="left",
@@ -246,6 +254,8 @@ def _name_row(figure: go.Figure, method: Method, row: float, style: Style, detai
     )
 
 
-def _finish_rows(figure: go.Figure, rows: int) -> None:
+def _finish_rows(figure: go.Figure, rows: int, longest: float) -> None:
     figure.update_yaxes(visible=False, range=[-0.5, rows - 0.35])
-    figure.update_xaxes(tickformat=".0%", showgrid=True, rangemode="tozero")
+    # What is written after the longest bar needs room on a phone, too.
+    figure.update_xaxes(tickformat=".0%", showgrid=True, range=[0, max(longest, 0.01) / 0.55], nticks=6)
+    figure.update_layout(margin={"l": 20, "r": 20})  # for the labels of the first and the last tick

@@ -31,19 +31,18 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
         _if_any(
             plot,
             clock_figures.round_time_figure(runs),
-            "From the end of one round to the end of the next. "
-            f"Of more than {clock_figures.MAX_BLOCKS} rounds, neighbours are averaged.",
+            "From the end of one round to the end of the next. Where they are many, neighbours are averaged.",
         ),
         _pair(
             _if_any(
                 plot,
                 clock_figures.failures_figure(runs),
-                "Jobs that clients began for nothing, by what became of them.",
+                "Jobs that were not used, by what became of them; those of all seeds together.",
             ),
             _if_any(
                 plot,
                 clock_figures.wasted_figure(runs),
-                "What went into jobs that were not used, as a share of what went into all.",
+                "What went into jobs that were not used, as a share of what went into all jobs.",
             ),
         ),
         _pair(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedarena.jobtable import JobTable
 from fedarena.metrics import round_seconds
-from fedarena.report.drawing import evenly
+from fedarena.report.drawing import evenly, shortened
 from fedarena.report.methods import column
 from fedarena.report.style import AXIS, GRID, INK, QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.report.units import SECONDS, fitting_unit
@@ -46,8 +46,12 @@ def timeline_figure(run: RunData) -> go.Figure | None:
         rows = np.flatnonzero(jobs.round == number)
     rows = rows[np.lexsort((jobs.begin[rows], jobs.end[rows]))]
     rows = rows[evenly(len(rows), MAX_ROWS)][::-1]  # the first to end is on top
-    start = float(jobs.begin[rows].min())
-    end = float(jobs.end[rows].max()) if over_rounds else max(ended, float(jobs.end[rows].max()))
+    if over_rounds:  # a window that holds most jobs: a few very slow ones would make all others small
+        reach = 1.5 * float(np.median(jobs.end[rows] - jobs.begin[rows]))
+        start = max(middle - reach, float(jobs.begin[rows].min()))
+        end = min(middle + reach, float(jobs.end[rows].max()))
+    else:
+        start, end = begun, max(ended, float(jobs.end[rows].max()))
     factor, unit = fitting_unit(end - start, SECONDS)
     title = f"Phones at work: {figure_text(run.label)}, " + ("around " if over_rounds else "") + f"round {number}"
     figure = empty_figure(title, f"virtual time ({unit})", "", height=100 + _ROW_PIXELS * len(rows))
@@ -126,8 +130,8 @@ def _add_outcomes(
     for place, (row, name) in enumerate(zip(rows, names, strict=True)):
         outcome = jobs.outcome_names[jobs.outcome[row]]
         figure.add_annotation(
-            text=f"{figure_text(name[:24])} <span style='color:{QUIET_INK}'>{figure_text(outcome)}</span>",
-            font={"color": INK, "size": 12},
+            text=f"<b>{figure_text(shortened(name))}</b> {figure_text(outcome)}",
+            font={"color": QUIET_INK, "size": 12},
             x=0,
             xref="paper",
             xanchor="left",
