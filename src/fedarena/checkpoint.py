@@ -12,16 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import pyarrow as pa
 import safetensors.torch
+import torch
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedarena.errors import DamagedFileError
 from fedarena.metrics import PERSONAL, summary_names
-from fedarena.simulate import LogEnd, Memories, MemoryLog, Snapshot
+from fedarena.simulate import Clock, Jobs, LogEnd, Memories, MemoryLog, Snapshot
+from fedarena.simulate.jobs import no_jobs
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
+# Groups beside those of the server's state.
+_RUNNING = "clock:running"
+_BROADCAST = "clock:broadcast:"
 TABLES = ("rounds", "clients", "timings", "jobs")
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -65,7 +71,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("job", pa.int64()),
         ("client", pa.string()),
         ("index", pa.int64()),
-        ("start_round", pa.int32()),
+        ("start_version", pa.int32()),
         ("staleness", pa.int32()),
         ("begin_seconds", pa.float64()),
         ("downloaded_seconds", pa.float64()),
@@ -131,11 +137,20 @@ class MemoryState(TableState):
     file: str
 
 
+class ClockState(BaseModel):
+    """Where a run stands in virtual time; the jobs that are running are among the tensors."""
+
+    time: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    version: Annotated[int, Field(ge=0, strict=True)] = 0
+    next_job: Annotated[int, Field(ge=0, strict=True)] = 0
+
+
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[2]
+    format: Literal[2, 3]  # runs of the former one have no clock and can be read, but not resumed
     round: Annotated[int, Field(ge=0, strict=True)]
+    clock: ClockState = ClockState()
     tensors: TensorState
     memories: MemoryState
     tables: dict[str, TableState]
@@ -166,7 +181,25 @@ def read_snapshot(folder: Path, state: CommitState, memories: Memories) -> Snaps
     path = folder / "checkpoint" / state.tensors.file
     found = safetensors.torch.load(_read_checked(path, state.tensors))
     ordered = {key: found[key] for key in state.tensors.keys}
-    return Snapshot(state.round, unflatten_groups(ordered, state.tensors.groups), memories)
+    groups = unflatten_groups(ordered, state.tensors.groups)
+    running = Jobs(**{name: t.numpy() for name, t in groups.pop(_RUNNING).items()}) if _RUNNING in groups else no_jobs()
+    broadcasts: dict[int, Groups] = {}
+    for key in [key for key in groups if key.startswith(_BROADCAST)]:
+        version, _, group = key.removeprefix(_BROADCAST).partition(":")
+        broadcasts.setdefault(int(version), {})[group] = groups.pop(key)
+    clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, running)
+    return Snapshot(state.round, groups, memories, clock, broadcasts)
+
+
+def snapshot_groups(snapshot: Snapshot) -> Groups:
+    """All tensors of a snapshot: the server's state, the jobs that are running, and what these began with."""
+    groups = dict(snapshot.state)
+    running = snapshot.clock.running
+    if len(running):
+        groups[_RUNNING] = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in vars(running).items()}
+    for version, broadcast in snapshot.broadcasts.items():
+        groups |= {f"{_BROADCAST}{version}:{group}": tensors for group, tensors in broadcast.items()}
+    return groups
 
 
 def open_memories(folder: Path, state: CommitState) -> MemoryLog:
@@ -198,11 +231,11 @@ def _read_checked(path: Path, expected: TableState) -> bytes:
     return data
 
 
-def state_tensors(state: Groups) -> dict[str, Tensor]:
-    """The tensors of a server's state under names that say what they are."""
+def named_tensors(groups: Groups) -> dict[str, Tensor]:
+    """The tensors of groups under names that say what they are."""
     seen: set[int] = set()
     tensors: dict[str, Tensor] = {}
-    for key, t in flatten_groups(state).items():
+    for key, t in flatten_groups(groups).items():
         storage = t.untyped_storage().data_ptr()
         tensors[key] = t.clone().contiguous() if storage in seen else t.contiguous()  # files share no memory
         seen.add(storage)

@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedarena.algorithms import ALGORITHMS
 from fedarena.data import FEDERATIONS
 from fedarena.errors import BadInputError
+from fedarena.fleet import FLEETS
 from fedarena.models import MODELS
 from fedarena.options import explain, resolve_part, with_name
 from fedarena.registry import Registry, nearest
+from fedarena.simulate import PROTOCOLS, SELECTORS
 from fedarena.simulate.memories import DEFAULT_RAM_BYTES
 from fedarena.train import ENGINES
 
@@ -27,9 +29,17 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "federation": FEDERATIONS,
     "model": MODELS,
     "algorithm": ALGORITHMS,
+    "fleet": FLEETS,
+    "protocol": PROTOCOLS,
+    "selector": SELECTORS,
     "engine": ENGINES,
 }
 AUTOMATIC_MODEL = "auto"
+# Options of federations and fleets that name a file or folder.
+_PATHS = frozenset(
+    ["path", "file", "devices", "availability"]
+    + [f"{kind}_file" for kind in ("device", "devices", "availability", "timers", "states", "latencies")]
+)
 
 
 class _Section(BaseModel):
@@ -73,6 +83,17 @@ class EvaluationConfig(_Section):
     max_clients: Positive | None = None  # score a fixed random subset of the clients
 
 
+class ClockConfig(_Section):
+    """What holds for virtual time whatever the protocol."""
+
+    leaving: Literal["abort", "pause"] = "abort"  # what a phone that leaves does with its job
+    overhead_seconds: NonNegativeFloat = 0.0  # what the server takes before every round
+    crash_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the jobs that fail at a random moment
+    start_hour: NonNegativeFloat = 0.0  # of virtual time, counted from a midnight
+    hours: PositiveFloat | None = None  # of virtual time, after which no further round begins
+    correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0  # of clients' numbers of samples with phones' speeds
+
+
 class RunConfig(_Section):
     """The complete configuration of one run. Named parts are ``{"name": ..., **options}``."""
 
@@ -86,6 +107,10 @@ class RunConfig(_Section):
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: LocalConfig = LocalConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    fleet: dict[str, Any] = {"name": "ideal"}
+    protocol: dict[str, Any] = {"name": "ideal"}
+    selector: dict[str, Any] = {"name": "uniform"}
+    clock: ClockConfig = ClockConfig()
     engine: dict[str, Any] = {"name": "cohort"}
     memories_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
 
@@ -139,7 +164,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     for key in settings:
         if key not in RunConfig.model_fields:
             raise BadInputError(f"There is no setting {key!r}; {nearest(str(key), RunConfig.model_fields)}")
-    for section in ("local", "evaluation"):
+    for section in ("local", "evaluation", "clock"):
         fields = RunConfig.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
         given = settings.get(section)
         for key in given if isinstance(given, Mapping) else ():
@@ -154,8 +179,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
         else:
             settings[key] = resolve_part(registry, value, key)
-    if settings["federation"]["name"] == "store":  # the run may be resumed from another folder
-        settings["federation"]["path"] = str(Path(settings["federation"]["path"]).absolute())
+    for part in (settings["federation"], settings["fleet"]):  # the run may be resumed from another folder
+        for key in [key for key, value in part.items() if isinstance(value, str) and key in _PATHS]:
+            part[key] = str(Path(part[key]).absolute())
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:

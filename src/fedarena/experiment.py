@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,15 +17,30 @@ from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.environment import describe_environment
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError
+from fedarena.feasibility import check_feasible
+from fedarena.fleet import ClientFleet, load_fleet
+from fedarena.fleet.statistics import describe_fleet
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.options import resolve_part
 from fedarena.recorder import CONFIG_FILE, Recorder, check_new
+from fedarena.registry import Registry
 from fedarena.rundata import RunData, load_run
-from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
-from fedarena.simulate.selectors import select_in_turn, select_uniform
+from fedarena.simulate import (
+    PROTOCOLS,
+    SELECTORS,
+    ClockOptions,
+    Protocol,
+    RoundOutcome,
+    Selector,
+    Simulation,
+    Snapshot,
+    simulate,
+)
 from fedarena.summary import summarize
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
+
+P = TypeVar("P")
 
 
 class Observer:
@@ -77,11 +92,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     evaluation_clients = _evaluation_clients(federation, config)
     options = dict(config.model)
     task = make_task(build_model(options.pop("name"), spec, options, config.seed), spec)
-    options = dict(config.algorithm)
-    algorithm_class = ALGORITHMS.get(options.pop("name"))
-    if not (isinstance(algorithm_class, type) and issubclass(algorithm_class, Algorithm)):
-        raise BadInputError(f"{config.algorithm['name']} is not an algorithm: a subclass of fedarena.train.Algorithm")
-    algorithm = algorithm_class(**options)
+    algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     algorithm.prepare(1 if centralized else len(training_clients), local, config.rounds)
     options = dict(config.engine)
@@ -98,6 +109,10 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     if config.training == "iid" and algorithm.personalizes and memory:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
+    fleet = _match_fleet(config, data, training_clients)
+    selector: Selector = (
+        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
+    )
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,
@@ -111,11 +126,50 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         evaluate_every=config.evaluation.every,
         flops_per_sample=count_training_flops(task, algorithm),
         client_ids=data.client_ids,
-        select=select_in_turn if centralized else select_uniform,
+        selector=selector,
+        protocol=_make(PROTOCOLS, config.protocol, Protocol, "a protocol"),
+        fleet=fleet,
+        clock=_clock_options(config),
         sends=not centralized,
     )
+    warnings += check_feasible(simulation)
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings)
+
+
+def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
+    """A named part, which may be of somebody's own."""
+    options = dict(settings)
+    part = registry.get(options.pop("name"))
+    if not (isinstance(part, type) and issubclass(part, base)):
+        raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
+    return part(**options)
+
+
+def _match_fleet(config: RunConfig, data: Federation | PooledFederation, clients: IntArray) -> ClientFleet | None:
+    """A phone for every client, or None if phones are ideal."""
+    if config.training == "centralized":
+        for part in ("fleet", "protocol"):
+            if getattr(config, part)["name"] != "ideal":
+                raise BadInputError(
+                    f"training=centralized trains at the server, where there are no phones; leave {part} out"
+                )
+    if config.fleet["name"] == "ideal":
+        return None
+    fleet = load_fleet(config.fleet, len(clients))
+    sizes = data.counts(clients, "train") if config.clock.correlation else None
+    return fleet.match(clients, sizes, config.seed, config.clock.correlation)
+
+
+def _clock_options(config: RunConfig) -> ClockOptions:
+    clock = config.clock
+    return ClockOptions(
+        leaving=clock.leaving,
+        overhead_seconds=clock.overhead_seconds,
+        crash_rate=clock.crash_rate,
+        start_seconds=3600 * clock.start_hour,
+        limit_seconds=np.inf if clock.hours is None else 3600 * clock.hours,
+    )
 
 
 def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:
@@ -196,6 +250,7 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
         environment,
         experiment.simulation.metrics,
         experiment.config.memories_ram_bytes,
+        _describe_fleet(experiment),
     )
     return _execute(experiment, recorder, None, observer)
 
@@ -223,7 +278,7 @@ def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | No
             observer.warned(warning)
         observer.started(experiment, recorder.folder, rounds_done)
         ids = np.array(experiment.federation.client_ids(simulation.evaluation_clients))
-        for outcome in simulate(simulation, snapshot):
+        for outcome in simulate(simulation, snapshot, recorder.feedback() if snapshot else ()):
             scored = simulation.evaluation_clients[:0] if outcome.scores is None else outcome.scores.clients
             recorder.record(outcome, ids[np.searchsorted(simulation.evaluation_clients, scored)].tolist())
             observer.finished_round(outcome)
@@ -273,10 +328,20 @@ def is_finished(folder: Path) -> bool:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
 
 
+def _describe_fleet(experiment: Experiment) -> dict[str, Any] | None:
+    """What the report shows of the clients' phones."""
+    simulation = experiment.simulation
+    if simulation.fleet is None:
+        return None
+    return describe_fleet(simulation.fleet, simulation.training_clients, simulation.seed)
+
+
 def _identity(experiment: Experiment) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
     settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
+    fleet = experiment.simulation.fleet
     return {
+        "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
         "seed": experiment.config.seed,
         "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
         "federation_fingerprint": experiment.federation.fingerprint,
@@ -285,12 +350,12 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
 
 def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
     path = folder / "environment.json"
+    now = _identity(experiment)
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        before = {key: recorded[key] for key in ("settings_fingerprint", "federation_fingerprint")}
+        before = {key: recorded[key] for key in now}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
-    now = _identity(experiment)
     if before["settings_fingerprint"] != now["settings_fingerprint"]:
         raise BadInputError(
             f"{folder / CONFIG_FILE} was changed after the run began, so the run cannot go on; "
@@ -300,5 +365,10 @@ def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
         raise BadInputError(
             f"The federation {experiment.federation.name!r} is not the one that the run {folder} began with "
             f"(fingerprint {now['federation_fingerprint']} instead of {before['federation_fingerprint']}), "
+            "so the run cannot go on"
+        )
+    if before["fleet_fingerprint"] != now["fleet_fingerprint"]:
+        raise BadInputError(
+            f"The fleet {experiment.config.fleet['name']!r} is not the one that the run {folder} began with, "
             "so the run cannot go on"
         )

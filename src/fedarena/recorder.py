@@ -6,6 +6,7 @@ when it ends, they become Parquet files.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import zlib
@@ -23,18 +24,20 @@ import safetensors.torch
 
 from fedarena.checkpoint import (
     TABLES,
+    ClockState,
     CommitState,
     MemoryState,
     TableState,
     TensorState,
     memory_log_path,
+    named_tensors,
     open_memories,
     parse_table,
     read_snapshot,
     read_state,
     read_table,
+    snapshot_groups,
     state_path,
-    state_tensors,
     table_log_path,
     table_schemas,
 )
@@ -42,10 +45,11 @@ from fedarena.errors import BadInputError, RunFailedError
 from fedarena.files import replacing, write_json, write_text
 from fedarena.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
-from fedarena.simulate import Memories, MemoryLog, RoundOutcome, Snapshot
+from fedarena.simulate import Feedback, Memories, MemoryLog, Outcome, RoundOutcome, Snapshot
 from fedarena.train import ClientScores, flatten_groups
 
 CONFIG_FILE = "config.yaml"
+FLEET_FILE = "fleet.json"
 LOCK_FILE = "lock"
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.05
@@ -76,14 +80,17 @@ class Recorder:
         environment: dict[str, Any],
         metrics: Sequence[str],
         memories_ram_bytes: int,
+        fleet: dict[str, Any] | None = None,
     ) -> Recorder:
-        """Makes the folder of a new run; it must not exist."""
+        """Makes the folder of a new run; it must not exist. `fleet` describes the clients' phones."""
         check_new(folder)
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         try:
             (temporary / "checkpoint").mkdir(parents=True)
             write_text(temporary / CONFIG_FILE, config_yaml)
             write_json(temporary / "environment.json", environment)
+            if fleet is not None:
+                write_json(temporary / FLEET_FILE, fleet)
             temporary.rename(folder)  # complete or absent, never a folder without its configuration
         except OSError as error:
             raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
@@ -119,6 +126,9 @@ class Recorder:
                     **_personal_columns(scores, outcome.personal_scores),
                 }
                 self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
+            if outcome.jobs:
+                jobs = {name: _reached(values) for name, values in outcome.jobs.items()}
+                self._append_batch("jobs", pa.record_batch(jobs, schema=self._schemas["jobs"]))
             clients = outcome.row.get("clients", 0)
             timing = {
                 "round": round,
@@ -147,6 +157,22 @@ class Recorder:
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
         return {table: self._read_table(table) for table in TABLES}
+
+    def feedback(self) -> Iterator[tuple[int, Feedback]]:
+        """What the selector was told after every committed round."""
+        if self._latest is None:
+            return
+        jobs = self._read_table("jobs")
+        columns = {
+            name: jobs[name].to_numpy() for name in ("round", "index", "samples", "begin_seconds", "end_seconds")
+        }
+        used = jobs["outcome"].to_numpy(zero_copy_only=False) == Outcome.USED.label
+        losses = jobs["loss"].to_numpy(zero_copy_only=False)
+        bounds = np.searchsorted(columns["round"], np.arange(1, self._latest.round + 2))
+        for round, (begin, end) in enumerate(itertools.pairwise(bounds.tolist()), start=1):
+            rows = slice(begin, end)
+            seconds = columns["end_seconds"][rows] - columns["begin_seconds"][rows]
+            yield round, Feedback(columns["index"][rows], used[rows], losses[rows], seconds, columns["samples"][rows])
 
     def log(self, message: str) -> None:
         """Adds a line to ``log.txt``."""
@@ -215,20 +241,22 @@ class Recorder:
             path = memory_log_path(self.folder, self._latest.round)
             self._memory_log = self._latest.memories.compact_log(path)
         self._memory_log.sync()
-        tensors = safetensors.torch.save(state_tensors(self._latest.state))
+        groups, clock = snapshot_groups(self._latest), self._latest.clock
+        tensors = safetensors.torch.save(named_tensors(groups))
         file_name = f"round-{self._latest.round}.safetensors"
         with replacing(self._checkpoint / file_name) as temporary:
             temporary.write_bytes(tensors)
         memories_file, memories_end = self._memory_log.path.name, self._memory_log.settled
         state = CommitState(
-            format=2,
+            format=3,
             round=self._latest.round,
+            clock=ClockState(time=clock.time, version=clock.version, next_job=clock.next_job),
             tensors=TensorState(
                 file=file_name,
                 bytes=len(tensors),
                 crc32=zlib.crc32(tensors),
-                groups=list(self._latest.state),
-                keys=list(flatten_groups(self._latest.state)),
+                groups=list(groups),
+                keys=list(flatten_groups(groups)),
             ),
             memories=MemoryState(file=memories_file, bytes=memories_end.bytes, crc32=memories_end.crc32),
             tables=self._tables,
@@ -270,6 +298,13 @@ def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> di
     missing = personal.clients[place] != scores.clients
     columns = {"samples": personal.samples, **{metric: personal.means(metric) for metric in personal.sums}}
     return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
+
+
+def _reached(values: Any) -> Any:
+    """A column in which infinite and undefined numbers, for what never happened, are missing."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        return pa.array(values, mask=~np.isfinite(values))
+    return values
 
 
 def check_new(folder: Path) -> None:

@@ -14,9 +14,7 @@ import yaml
 
 from fedarena.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.recorder import CONFIG_FILE, is_being_written
-
-FLEET_FILE = "fleet.json"
+from fedarena.recorder import CONFIG_FILE, FLEET_FILE, is_being_written
 
 
 @dataclass(frozen=True)

@@ -1,71 +1,25 @@
-"""The simulation: select, train, aggregate, step, evaluate, round after round."""
+"""The simulation: invite, train, aggregate, step, evaluate, round after round."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedarena.errors import DivergedError
 from fedarena.metrics import PERSONAL, summarize_clients
-from fedarena.models import Task
-from fedarena.simulate.aggregation import WeightedMean, weighted_sum
-from fedarena.simulate.memories import Memories, MemoryChanges
-from fedarena.simulate.selectors import Selector, select_uniform
-from fedarena.train import (
-    Algorithm,
-    ClientScores,
-    Engine,
-    Groups,
-    Job,
-    JobResults,
-    count_bytes,
-    finite_rows,
-    is_finite,
-)
-from fedarena.train.engine import IntArray, Part
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Everything that does not change while a run goes on."""
-
-    seed: int
-    rounds: int
-    cohort: int
-    task: Task
-    algorithm: Algorithm
-    engine: Engine
-    training_clients: IntArray  # those who may be invited; each has a training sample
-    evaluation_clients: IntArray  # each has a sample of the evaluated part
-    evaluation_part: Part
-    evaluate_every: int  # rounds; the first and the last model are always evaluated
-    flops_per_sample: float
-    client_ids: Callable[[Sequence[int]], list[str]]
-    select: Selector = select_uniform
-    sends: bool = True  # whether models and updates travel; they do not if the server itself trains
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """What is measured: the task's metrics, and the same of personal models if the algorithm has such."""
-        metrics = self.task.metrics
-        return metrics + tuple(PERSONAL + metric for metric in metrics if self.algorithm.personalizes)
-
-    def evaluates(self, round: int) -> bool:
-        """Whether the model is evaluated after this round."""
-        return round % self.evaluate_every == 0 or round == self.rounds
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What is needed to go on after a round."""
-
-    round: int
-    state: Groups
-    memories: Memories = field(default_factory=Memories)
+from fedarena.simulate.jobs import FloatArray, Outcome
+from fedarena.simulate.protocols import Clock, RoundPlan
+from fedarena.simulate.selectors import Feedback
+from fedarena.simulate.server import Server
+from fedarena.simulate.simulation import Simulation, Snapshot
+from fedarena.simulate.world import World
+from fedarena.train import ClientScores
+from fedarena.train.engine import IntArray
+from fedarena.train.versions import VersionedTraining
 
 
 @dataclass(frozen=True)
@@ -77,108 +31,127 @@ class RoundOutcome:
     scores: ClientScores | None
     train_seconds: float
     evaluate_seconds: float
+    jobs: dict[str, Any]  # columns of the table of jobs, for those that ended in this round
     personal_scores: ClientScores | None = None  # of clients with their own models, if the algorithm has such
 
 
-def simulate(simulation: Simulation, start: Snapshot | None = None) -> Iterator[RoundOutcome]:
-    """Yields round 0 (the untrained model, evaluated) and then every round; `start` continues after a snapshot."""
+def simulate(
+    simulation: Simulation, start: Snapshot | None = None, history: Iterable[tuple[int, Feedback]] = ()
+) -> Iterator[RoundOutcome]:
+    """Yields round 0 (the untrained model, evaluated) and then every round; `start` continues after a snapshot.
+
+    `history` is what the selector learned in all rounds up to that snapshot.
+    """
+    engine, selector, clients = simulation.engine, simulation.selector, simulation.training_clients
+    simulation.protocol.prepare(simulation.cohort, len(clients))
+    latest = _LatestModel(simulation)
+    world = simulation.world(latest.losses)
+    selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
+    for round, feedback in history:
+        selector.observe(round, feedback)
     if start is None:
-        params = simulation.engine.initial_params()
-        start = Snapshot(0, simulation.algorithm.server_init(params))
-        yield _finish_round(simulation, start, {}, train_seconds=0.0)
-    snapshot = replace(start, state=simulation.engine.place(start.state))
-    while snapshot.round < simulation.rounds:
+        clock = Clock(time=simulation.clock.start_seconds)
+        start = Snapshot(0, simulation.algorithm.server_init(engine.initial_params()), clock=clock)
+        yield _finish_round(simulation, start, {"end_seconds": clock.time}, {}, train_seconds=0.0)
+    broadcasts = {version: engine.place(groups) for version, groups in start.broadcasts.items()}
+    snapshot = replace(start, state=engine.place(start.state), broadcasts=broadcasts)
+    training = VersionedTraining(engine)
+    while not simulation.is_over(snapshot.round, snapshot.clock):
         began = time.perf_counter()
-        snapshot, row = _train_round(simulation, snapshot)
-        yield _finish_round(simulation, snapshot, row, time.perf_counter() - began)
+        latest.snapshot = snapshot
+        snapshot, row, jobs = _play_round(simulation, world, training, snapshot)
+        yield _finish_round(simulation, snapshot, row, jobs, time.perf_counter() - began)
 
 
-def _train_round(simulation: Simulation, before: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+class _LatestModel:
+    """Answers selectors that ask for the losses of the current model."""
+
+    def __init__(self, simulation: Simulation):
+        self._simulation = simulation
+        self.snapshot: Snapshot | None = None
+
+    def losses(self, clients: IntArray) -> FloatArray:
+        assert self.snapshot is not None
+        params = self._simulation.algorithm.broadcast(self.snapshot.state)["params"]
+        return self._simulation.engine.evaluate(params, clients, "train").means("loss")
+
+
+def _play_round(
+    simulation: Simulation, world: World, training: VersionedTraining, before: Snapshot
+) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     round = before.round + 1
-    algorithm = simulation.algorithm
-    cohort = simulation.select(simulation.training_clients, simulation.cohort, simulation.seed, round)
-    broadcast = algorithm.broadcast(before.state)
-    changes = MemoryChanges(before.memories)
-    mean = WeightedMean()
-    steps = samples = bytes_up = 0
-    loss_sum = 0.0
-    jobs = [Job(int(client), round) for client in cohort]
+    plan = simulation.protocol.play(round, before.clock, world)
+    server = Server(simulation, training, before, plan)
+    server.run()
+    row, jobs = _describe_round(simulation, world, plan, server, round)
+    simulation.selector.observe(round, _feedback(plan, server.losses))
+    after = Snapshot(round, server.state, server.memories(), plan.clock, server.older_broadcasts())
+    return after, row, jobs
 
-    def contribute(results: JobResults) -> _Contribution:
-        return _contribution(simulation, results, round)
 
-    for part in simulation.engine.train_and(contribute, jobs, broadcast, before.memories):
-        mean.add(part.update_sum, part.weight, len(part.clients))
-        changes.add(part.clients, part.memory)
-        steps += part.steps
-        samples += part.samples
-        loss_sum += part.loss_sum
-        bytes_up += part.bytes_up
-    state = algorithm.server_step(before.state, mean.mean(), round)
-    if not is_finite(state):
-        raise DivergedError("The server's state became infinite or undefined", round, None)
+def _describe_round(
+    simulation: Simulation, world: World, plan: RoundPlan, server: Server, round: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of a round, and the columns of the jobs that ended in it."""
+    jobs, used = plan.ended, plan.steps >= 0
+    done = world.phones.done(jobs)
+    samples = jobs.samples[used]
+    has_energy = bool(np.isfinite(done.joules).any())
     row = {
-        "clients": len(cohort),
-        "samples": samples,
-        "steps": steps,
-        "train_loss": loss_sum / samples,
-        "bytes_down": count_bytes(algorithm.download(broadcast)) * len(cohort) if simulation.sends else 0,
-        "bytes_up": bytes_up if simulation.sends else 0,
-        "flops": simulation.flops_per_sample * samples,
+        "clients": int(used.sum()),
+        "samples": int(samples.sum()),
+        "steps": server.steps,
+        "train_loss": float((server.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
+        "bytes_down": int(done.bytes_down.sum()),
+        "bytes_up": int(done.bytes_up.sum()),
+        "flops": simulation.flops_per_sample * int(done.samples.sum()),
+        "invited": len(jobs),
+        "failed": int((~used).sum()),
+        "end_seconds": plan.clock.time,
+        "wasted_seconds": float(done.seconds[~used].sum()),
+        "wasted_bytes": int((done.bytes_down + done.bytes_up)[~used].sum()),
+        "joules": float(np.nansum(done.joules)) if has_energy else None,
+        "staleness": float(plan.staleness[used].mean()) if used.any() else None,
+        "succeeded": plan.succeeded,
     }
-    return Snapshot(round, state, changes.memories()), row
+    columns = {
+        "round": np.full(len(jobs), round),
+        "job": jobs.numbers,
+        "client": simulation.client_ids(jobs.clients.tolist()),
+        "index": jobs.clients,
+        "start_version": jobs.versions,
+        "staleness": plan.staleness,
+        "begin_seconds": jobs.begin,
+        "downloaded_seconds": jobs.downloaded,
+        "trained_seconds": jobs.trained,
+        "uploaded_seconds": jobs.uploaded,
+        "end_seconds": jobs.end,
+        "outcome": [_LABELS[outcome] for outcome in jobs.outcomes.tolist()],
+        "samples": jobs.samples,
+        "loss": server.losses,
+        "weight": np.where(used, plan.factors, np.nan),
+        "bytes_down": done.bytes_down,
+        "bytes_up": done.bytes_up,
+        "joules": done.joules,
+    }
+    return row, columns
 
 
-@dataclass(frozen=True)
-class _Contribution:
-    """What is left of some clients' results when their updates are added up."""
-
-    clients: IntArray
-    update_sum: Groups  # weighted
-    weight: float
-    memory: Groups
-    steps: int
-    samples: int
-    loss_sum: float
-    bytes_up: int
+_LABELS = [outcome.label for outcome in Outcome]
 
 
-def _contribution(simulation: Simulation, results: JobResults, round: int) -> _Contribution:
-    """Adds up the updates; done by whichever worker computed them."""
-    weights = np.asarray(simulation.algorithm.client_weight(results.work), dtype=np.float64)
-    update_sum = weighted_sum(results.update, weights)
-    # A sum shows whether all terms are finite, and there is less of it to look at.
-    if not (np.isfinite(results.losses).all() and is_finite(update_sum)):
-        _check_finite(simulation, results, round)
-    processed = results.work.processed_samples
-    return _Contribution(
-        clients=results.clients,
-        update_sum=update_sum,
-        weight=float(weights.sum()),
-        memory=results.memory,
-        steps=int(results.work.steps.sum()),
-        samples=int(processed.sum()),
-        loss_sum=float((results.losses * processed).sum()),
-        bytes_up=count_bytes(results.update),
-    )
-
-
-def _check_finite(simulation: Simulation, results: JobResults, round: int) -> None:
-    finite = np.isfinite(results.losses) & finite_rows(results.update, len(results.clients))
-    if not finite.all():
-        first = int(np.argmin(finite))
-        loss = results.losses[first]
-        what = "An update is not finite" if np.isfinite(loss) else f"The training loss became {loss}"
-        raise DivergedError(what, round, simulation.client_ids([int(results.clients[first])])[0])
+def _feedback(plan: RoundPlan, losses: FloatArray) -> Feedback:
+    jobs = plan.ended
+    return Feedback(jobs.clients, plan.steps >= 0, losses, jobs.end - jobs.begin, jobs.samples)
 
 
 def _finish_round(
-    simulation: Simulation, snapshot: Snapshot, row: dict[str, Any], train_seconds: float
+    simulation: Simulation, snapshot: Snapshot, row: dict[str, Any], jobs: dict[str, Any], train_seconds: float
 ) -> RoundOutcome:
     began = time.perf_counter()
     row = {"round": snapshot.round, **row}
     scores = personal_scores = None
-    if simulation.evaluates(snapshot.round):
+    if simulation.evaluates(snapshot.round, snapshot.clock):
         broadcast = simulation.algorithm.broadcast(snapshot.state)
         clients, part = simulation.evaluation_clients, simulation.evaluation_part
         scores = simulation.engine.evaluate(broadcast["params"], clients, part)
@@ -191,7 +164,8 @@ def _finish_round(
             row |= {f"{PERSONAL}clients": len(personal_scores.clients)}
             row |= {f"{PERSONAL}samples": int(personal_scores.samples.sum())}
             row |= summarize_scores(simulation, personal_scores, snapshot.round, PERSONAL)
-    return RoundOutcome(snapshot, row, scores, train_seconds, time.perf_counter() - began, personal_scores)
+    evaluate_seconds = time.perf_counter() - began
+    return RoundOutcome(snapshot, row, scores, train_seconds, evaluate_seconds, jobs, personal_scores)
 
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:

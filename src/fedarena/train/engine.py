@@ -13,7 +13,7 @@ from fedarena.models import Tensors
 from fedarena.registry import Registry
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.optimizers import LocalTraining
-from fedarena.train.tensors import Groups
+from fedarena.train.tensors import Groups, map_groups
 
 T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
@@ -68,6 +68,16 @@ class JobResults:
     work: Work  # of arrays
     losses: npt.NDArray[np.float64]  # mean over the samples a client processed
 
+    def row(self, row: int) -> JobResults:
+        """What one of the jobs produced, in memory of its own."""
+
+        def pick(groups: Groups) -> Groups:
+            return map_groups(lambda t: t[row : row + 1].clone(), groups)
+
+        amounts = {name: None if value is None else value[row : row + 1] for name, value in vars(self.work).items()}
+        one = slice(row, row + 1)
+        return JobResults(self.clients[one], pick(self.update), pick(self.memory), Work(**amounts), self.losses[one])
+
 
 @dataclass(frozen=True)
 class ClientScores:
@@ -86,8 +96,15 @@ class ClientScores:
 class Engine(Protocol):
     """Executes local training and evaluation. Time and order of execution never change a result."""
 
+    algorithm: Algorithm
+    local: LocalTraining
+    data: ClientData
+    seed: int
     notes: list[str]  # what the user should know about how this engine works here
     plan: dict[str, Any]  # options that were left open and what they came to; kept with the run, for its last bits
+
+    def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> Engine:
+        """An engine of the same kind for another algorithm, way of training, and data."""
 
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""

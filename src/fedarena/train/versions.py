@@ -7,33 +7,23 @@ their own also trains many clients with starts of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ClientData, Engine, IntArray, Job, JobResults, T
+from fedarena.train.engine import Engine, IntArray, Job, JobResults, T
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
 _START = "start:"  # begins the names of the groups a client downloaded
 
 
-class _AdaptableEngine(Engine, Protocol):
-    algorithm: Algorithm
-    local: LocalTraining
-    data: ClientData
-    seed: int
-
-    def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> Engine:
-        """An engine of the same kind for another algorithm, way of training, and data."""
-
-
 class VersionedTraining:
     """Trains jobs of which each has its own start, in as few calls of the engine as possible."""
 
-    def __init__(self, engine: _AdaptableEngine):
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._mixed: Engine | None = None
 

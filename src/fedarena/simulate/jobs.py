@@ -1,0 +1,106 @@
+"""Jobs in virtual time: when a phone downloads, trains and uploads, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedarena.train.engine import IntArray
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Outcome(IntEnum):
+    """How a job ended; until it has, how it is going to end if nobody stops it."""
+
+    USED = 0
+    LATE = 1
+    STALE = 2
+    LEFT_DOWNLOADING = 3
+    LEFT_TRAINING = 4
+    LEFT_UPLOADING = 5
+    CRASHED = 6
+    NOT_AVAILABLE = 7
+
+    @property
+    def label(self) -> str:
+        """The word for it in tables."""
+        return _LABELS[self]
+
+
+_LABELS = (
+    "used",
+    "late",
+    "stale",
+    "left while downloading",
+    "left while training",
+    "left while uploading",
+    "crashed",
+    "not available",
+)
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Some jobs; every array has an entry per job. Times are seconds of virtual time, infinite for what never happens.
+
+    What a phone has to do is known when it begins, and with its availability also how that will end.
+    """
+
+    numbers: IntArray  # counted over the whole run
+    clients: IntArray
+    versions: IntArray  # how many steps the server had made when it sent the model
+    samples: IntArray  # to be processed
+    begin: FloatArray
+    download_seconds: FloatArray  # of work; it takes longer if the phone pauses
+    compute_seconds: FloatArray
+    upload_seconds: FloatArray
+    downloaded: FloatArray  # moments at which a phase ends
+    trained: FloatArray
+    uploaded: FloatArray
+    end: FloatArray  # of the whole job, one way or the other
+    outcomes: IntArray  # values of `Outcome`
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, which: Any) -> Jobs:
+        """The jobs at these positions, or where a mask is true."""
+        return Jobs(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    @property
+    def arrive(self) -> BoolArray:
+        """Whether the update gets to the server."""
+        return np.asarray(self.outcomes == Outcome.USED)
+
+    def in_order(self) -> Jobs:
+        """The same jobs by the time at which they end; those that end together in the order they began."""
+        return self.take(np.lexsort((self.numbers, self.end)))
+
+    def stopped(self, which: BoolArray, time: float, outcome: Outcome) -> Jobs:
+        """The same jobs, but where `which` is true the server has no use for the update from `time` on."""
+        end = np.where(which, np.minimum(self.end, time), self.end)
+        outcomes = np.where(which & self.arrive, int(outcome), self.outcomes)
+        cut = {
+            name: np.where(getattr(self, name) <= end, getattr(self, name), np.inf)
+            for name in ("downloaded", "trained", "uploaded")
+        }
+        return replace(self, end=end, outcomes=outcomes, **cut)
+
+
+def join_jobs(parts: Sequence[Jobs]) -> Jobs:
+    """All of them in one."""
+    return Jobs(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Jobs)))
+
+
+def no_jobs() -> Jobs:
+    """None at all."""
+    integers = {"numbers", "clients", "versions", "samples", "outcomes"}
+    kinds: list[Any] = [np.int64 if field.name in integers else np.float64 for field in fields(Jobs)]
+    return Jobs(*(np.empty(0, dtype=kind) for kind in kinds))

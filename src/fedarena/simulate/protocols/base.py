@@ -1,0 +1,88 @@
+"""What a protocol is: it decides in virtual time whose updates the server waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedarena.errors import BadInputError
+from fedarena.registry import Registry
+from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, no_jobs
+from fedarena.simulate.world import World
+from fedarena.train.engine import IntArray
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run stands in virtual time."""
+
+    time: float = 0.0  # seconds
+    version: int = 0  # steps the server has made
+    next_job: int = 0
+    running: Jobs = field(default_factory=no_jobs)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What happens in a round; arrays have an entry per job that ended in it."""
+
+    ended: Jobs  # with their final outcomes; used ones in the order in which the server uses them
+    steps: IntArray  # in which of the round's server steps an update is used, counted from 0; -1 for those not used
+    staleness: IntArray  # server steps between the model a job began with and the one its update is added to
+    factors: FloatArray  # how much staleness leaves of an update
+    clock: Clock  # afterwards
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the server got what it needs for a step."""
+        return bool((self.steps >= 0).any())
+
+
+class Protocol:
+    """Decides whom to wait for. Keyword-only constructor arguments are its settings.
+
+    A round is planned before anybody trains: how long phones take depends on what they have to do, not on what comes
+    out of it. The clients whose updates are not used need not be trained at all.
+    """
+
+    ignores_availability = False
+    overlaps = False  # whether jobs go on when a round ends
+    mixes_models = False  # whether the server moves towards the client's model instead of adding its update
+    rescales = False  # whether stale updates only count less beside fresh ones, or also move the server less
+    cohort: int
+
+    def prepare(self, cohort: int, population: int) -> None:
+        """Told once: how many clients' updates a round is meant to use, out of how many clients."""
+        self.cohort = cohort
+
+    def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
+        """The next round."""
+        raise NotImplementedError
+
+    def oldest_useful(self, version: int) -> int:
+        """The oldest version whose updates can still be used when the server has made so many steps."""
+        return version
+
+
+def close_round(jobs: Jobs, used: IntArray, end: float, clock: Clock, outcome: Outcome = Outcome.LATE) -> RoundPlan:
+    """A round in which everybody began with the current model and the server stops waiting at `end`.
+
+    `used` are positions of jobs; those that arrive but are not among them have the given outcome.
+    """
+    not_used = np.ones(len(jobs), dtype=np.bool_)
+    not_used[used] = False
+    ended = jobs.stopped(not_used, end, outcome)
+    steps = np.where(not_used, -1, 0)
+    version = clock.version + int(len(used) > 0)
+    after = Clock(end, version, clock.next_job + len(jobs))
+    return RoundPlan(ended, steps, np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs)), after)
+
+
+def check_share(name: str, value: float) -> None:
+    """A share of something must be one."""
+    if not 0 < value <= 1:
+        raise BadInputError(f"protocol.{name} must be above 0 and at most 1, not {value}")
+
+
+PROTOCOLS: Registry[type[Protocol]] = Registry("protocol")

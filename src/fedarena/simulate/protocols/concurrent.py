@@ -1,0 +1,150 @@
+"""What asynchronous protocols share: phones come and go while the server goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedarena.errors import BadInputError
+from fedarena.simulate.jobs import Jobs, Outcome, join_jobs, no_jobs
+from fedarena.simulate.protocols.base import Clock, Protocol, RoundPlan
+from fedarena.simulate.world import World
+from fedarena.train.engine import IntArray
+
+# A round in which so many times the clients it is about have failed is given up.
+_PATIENCE = 20
+
+
+class Concurrent(Protocol):
+    """Keeps as many clients training as the cohort is large: whenever a job ends, somebody else is invited.
+
+    Nobody has two jobs that end in the same round. Where nobody is available, a place stays empty until the next job
+    ends; where nobody is training any more, the round ends with what has arrived.
+    """
+
+    overlaps = True
+    updates_per_step: int
+    steps_per_round: int
+    staleness_exponent: float
+    max_staleness: int | None
+
+    def prepare(self, cohort: int, population: int) -> None:
+        """Told once: how many clients train at the same time, out of how many."""
+        super().prepare(cohort, population)
+        for name in ("staleness_exponent", "max_staleness"):
+            if (getattr(self, name) or 0) < 0:
+                raise BadInputError(f"protocol.{name} must not be negative, but is {getattr(self, name)}")
+        updates = self.updates_per_step * self.steps_per_round
+        if not 1 <= updates <= population:
+            raise BadInputError(
+                f"A round of this protocol takes the updates of {updates} different clients; "
+                f"that must be at least 1 and at most all {population}"
+            )
+
+    def oldest_useful(self, version: int) -> int:
+        """The oldest version whose updates can still be used."""
+        return 0 if self.max_staleness is None else version - self.max_staleness
+
+    def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
+        """The next round."""
+        course = _Course(self, round, clock, world)
+        while course.goes_on:
+            course.advance()
+        return course.plan()
+
+
+class _Course:
+    """The course of one round: what has ended so far, and what is running, in the order in which it will end."""
+
+    def __init__(self, protocol: Concurrent, round: int, clock: Clock, world: World):
+        self.protocol, self.round, self.world = protocol, round, world
+        self.first_version = self.version = clock.version
+        self.time, self.next_job, self.running = clock.time, clock.next_job, clock.running
+        self.updates_wanted = protocol.updates_per_step * protocol.steps_per_round
+        self.ended = no_jobs()
+        self.steps: list[IntArray] = []
+        self.staleness: list[IntArray] = []
+        self.used = 0
+        self.invitations = 0
+        begin = clock.time + world.overhead_seconds
+        self._fill(begin)
+        while not len(self.running):
+            begin = world.next_available(begin)
+            self._fill(begin)
+
+    @property
+    def goes_on(self) -> bool:
+        patience = _PATIENCE * (self.protocol.cohort + self.updates_wanted)
+        failed = len(self.ended) - self.used
+        return self.used < self.updates_wanted and len(self.running) > 0 and failed < patience
+
+    def advance(self) -> None:
+        """Lets jobs end, up to the one that completes the server's next step or to the first of those newly invited."""
+        ending, completes = self._next_to_end()
+        # The place of whoever completes the step is filled after it, with the new model.
+        replaced = ending.end[: len(ending) - completes]
+        invited, places = self._invite_at(replaced, self.protocol.cohort - len(self.running))
+        first_end = invited.end.min(initial=np.inf)
+        certain = int(np.searchsorted(ending.end, first_end, side="right"))
+        if certain < len(ending):
+            # A job that has just begun ends before these do; what comes after that is to be seen then.
+            ending, completes = ending.take(slice(0, certain)), False
+            invited = invited.take(places < certain)
+        self.next_job += len(invited)
+        self.running = join_jobs([self.running.take(slice(len(ending), None)), invited]).in_order()
+        self._end(ending)
+        if completes:
+            self.version += 1
+            if self.used < self.updates_wanted:
+                self._fill(self.time)
+
+    def plan(self) -> RoundPlan:
+        """The whole round."""
+        if self.used % self.protocol.updates_per_step:
+            self.version += 1  # with fewer updates than usual
+        steps, staleness = np.concatenate(self.steps), np.concatenate(self.staleness)
+        factors = np.power(1.0 + staleness, -self.protocol.staleness_exponent, dtype=np.float64)
+        clock = Clock(self.time, self.version, self.next_job, self.running)
+        return RoundPlan(self.ended, steps, staleness, factors, clock)
+
+    def _next_to_end(self) -> tuple[Jobs, bool]:
+        """The jobs that end up to the server's next step, and whether the last of them completes it."""
+        usable = np.flatnonzero(self._usable(self.running))
+        missing = self.protocol.updates_per_step - self.used % self.protocol.updates_per_step
+        if len(usable) < missing:
+            return self.running, False
+        return self.running.take(slice(0, int(usable[missing - 1]) + 1)), True
+
+    def _usable(self, jobs: Jobs) -> np.ndarray:
+        return jobs.arrive & (jobs.versions >= self.protocol.oldest_useful(self.version))
+
+    def _end(self, jobs: Jobs) -> None:
+        usable = self._usable(jobs)
+        jobs = jobs.stopped(~usable, np.inf, Outcome.STALE)
+        self.ended = join_jobs([self.ended, jobs])
+        self.steps.append(np.where(usable, self.version - self.first_version, -1))
+        self.staleness.append(self.version - jobs.versions)
+        self.used += int(usable.sum())
+        self.time = float(jobs.end[-1])
+
+    def _fill(self, time: float) -> None:
+        """Invites clients for all empty places."""
+        invited, _ = self._invite_at(np.array([time]), self.protocol.cohort - len(self.running) - 1)
+        self.next_job += len(invited)
+        self.running = join_jobs([self.running, invited]).in_order()
+
+    def _invite_at(self, times: np.ndarray, free: int) -> tuple[Jobs, IntArray]:
+        """New jobs for the `free` places and one more at each of these times, and at which of them each job begins."""
+        busy = np.concatenate([self.running.clients, self.ended.clients])
+        chosen: list[IntArray] = []
+        for time in times.tolist():
+            free += 1
+            invited = self.world.invite(free, time, self.round, np.sort(busy), self.invitations)
+            self.invitations += 1
+            busy = np.concatenate([busy, invited])
+            free -= len(invited)
+            chosen.append(invited)
+        if not chosen:
+            return no_jobs(), np.empty(0, dtype=np.int64)
+        places = np.repeat(np.arange(len(chosen)), [len(clients) for clients in chosen])
+        jobs = self.world.plan(np.concatenate(chosen), times[places], self.version, self.next_job)
+        return jobs, places

@@ -1,0 +1,48 @@
+"""Rounds with a deadline. FLHetBench (CVPR 2024); Yang et al., "FLASH", WWW 2021."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedarena.errors import BadInputError
+from fedarena.simulate.protocols.base import PROTOCOLS, Clock, Protocol, RoundPlan, check_share, close_round
+from fedarena.simulate.world import World
+
+
+@PROTOCOLS.register("deadline")
+class Deadline(Protocol):
+    """Waits at most `seconds` for the invited cohort and uses what has arrived by then.
+
+    A round fails, and its time is lost, if fewer than `minimum_invited` clients are available or updates of less than
+    `minimum_success_share` of the cohort arrive.
+    """
+
+    def __init__(self, *, seconds: float = 120.0, minimum_invited: int = 2, minimum_success_share: float = 0.1):
+        if not seconds > 0:
+            raise BadInputError(f"protocol.seconds must be above 0, not {seconds}")
+        if minimum_invited < 1:
+            raise BadInputError(f"protocol.minimum_invited must be at least 1, not {minimum_invited}")
+        check_share("minimum_success_share", minimum_success_share)
+        self.seconds, self.minimum_invited = seconds, minimum_invited
+        self.minimum_success_share = minimum_success_share
+
+    def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
+        """The next round."""
+        begin = clock.time + world.overhead_seconds
+        clients = world.invite(self.cohort, begin, round)
+        if len(clients) < min(self.minimum_invited, self.cohort, len(world.clients)):
+            return self._wait(begin, clients, clock, world)
+        jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
+        deadline = begin + self.seconds
+        in_time = np.flatnonzero(jobs.arrive & (jobs.end <= deadline))
+        if len(in_time) < self.minimum_success_share * self.cohort:
+            in_time = in_time[:0]
+        return close_round(jobs, in_time, min(float(jobs.end[-1]), deadline), clock)
+
+    def _wait(self, begin: float, available: np.ndarray, clock: Clock, world: World) -> RoundPlan:
+        """A round that never starts: the next one is tried when somebody else has come, or a deadline later."""
+        end = begin + self.seconds
+        if not len(available):
+            end = max(end, world.next_available(begin))
+        nobody = world.plan(available[:0], begin, clock.version, clock.next_job)
+        return close_round(nobody, np.empty(0, dtype=np.int64), end, clock)

@@ -1,0 +1,161 @@
+"""The server's part of a round: have the updates that it uses computed, add them up, and take its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedarena.errors import DivergedError
+from fedarena.simulate.aggregation import WeightedMean, weighted_sum
+from fedarena.simulate.jobs import FloatArray, Jobs
+from fedarena.simulate.memories import Memories, MemoryChanges
+from fedarena.simulate.protocols import RoundPlan
+from fedarena.simulate.simulation import Simulation, Snapshot
+from fedarena.train import Groups, Job, JobResults, finite_rows, is_finite
+from fedarena.train.engine import IntArray
+from fedarena.train.versions import VersionedTraining
+
+
+@dataclass(frozen=True)
+class _Contribution:
+    """What is left of some clients' results when their updates are added up."""
+
+    clients: IntArray
+    update_sum: Groups  # weighted
+    weight: float
+    memory: Groups
+    steps: int
+    losses: FloatArray
+
+
+class Server:
+    """Uses the updates of one round."""
+
+    def __init__(self, simulation: Simulation, training: VersionedTraining, before: Snapshot, plan: RoundPlan):
+        self._simulation, self._training, self._before, self._plan = simulation, training, before, plan
+        self._round = before.round + 1
+        self._version = before.clock.version
+        self._changes = MemoryChanges(before.memories)
+        self.state = before.state
+        self.broadcasts = {**before.broadcasts, self._version: simulation.algorithm.broadcast(before.state)}
+        self.losses = np.full(len(plan.ended), np.nan)
+        self.steps = 0  # gradient steps of all clients
+
+    def run(self) -> None:
+        """Trains the clients whose updates are used, and takes the server's steps."""
+        used = np.flatnonzero(self._plan.steps >= 0)
+        if not len(used):
+            return
+        if self._simulation.protocol.mixes_models:
+            self._take_many_steps(used)
+        else:
+            self._take_one_step(used)
+
+    def memories(self) -> Memories:
+        """What clients remember after the round."""
+        return self._changes.memories()
+
+    def older_broadcasts(self) -> dict[int, Groups]:
+        """Those from which jobs are still training whose updates may be used one day."""
+        clock = self._plan.clock
+        needed = {int(version) for version in clock.running.versions} - {clock.version}
+        oldest = self._simulation.protocol.oldest_useful(clock.version)
+        return {version: self.broadcasts[version] for version in sorted(needed) if version >= oldest}
+
+    def _take_one_step(self, used: IntArray) -> None:
+        """A step with the mean of all updates, whichever versions they began with."""
+        jobs, mean = self._plan.ended.take(used), WeightedMean()
+        by_client = used[np.argsort(jobs.clients)]
+        clients = self._plan.ended.clients[by_client]
+
+        def contribute(results: JobResults) -> _Contribution:
+            positions = by_client[np.searchsorted(clients, results.clients)]
+            return self._contribution(results, self._plan.factors[positions])
+
+        for part in self._training.train_and(contribute, *self._jobs_of(jobs), self.broadcasts, self._before.memories):
+            mean.add(part.update_sum, part.weight, len(part.clients))
+            self._changes.add(part.clients, part.memory)
+            self.steps += part.steps
+            self.losses[by_client[np.searchsorted(clients, part.clients)]] = part.losses
+        self._step(mean.mean())
+
+    def _take_many_steps(self, used: IntArray) -> None:
+        """A step towards each client's model, one after the other.
+
+        What is needed for a step is computed together with everything else that can be computed by then.
+        """
+        results: dict[int, JobResults] = {}
+        for place, position in enumerate(used.tolist()):
+            job = self._plan.ended.take([position])
+            client = int(job.clients[0])
+            if client not in results:
+                waiting = self._plan.ended.take(used[place:])
+                ready = waiting.take(waiting.versions <= self._version)
+                results |= self._train_each(ready)
+            result = results.pop(client)
+            self.losses[position] = result.losses[0]
+            self.steps += int(result.work.steps.sum())
+            self._changes.add(result.clients, result.memory)
+            start, now = self.broadcasts[int(job.versions[0])]["params"], self.broadcasts[self._version]["params"]
+            factor = float(self._plan.factors[position])
+            params = result.update.get("params", {})
+            update = {name: factor * (u[0] + start[name] - now[name]) for name, u in params.items()}
+            others = {
+                group: {name: u[0] for name, u in tensors.items()}
+                for group, tensors in result.update.items()
+                if group != "params"
+            }
+            cohort = {"clients": torch.tensor(1.0, dtype=torch.float64)}
+            self._step({"params": update, **others, "cohort": cohort})
+
+    def _train_each(self, jobs: Jobs) -> dict[int, JobResults]:
+        """The results of every client by itself."""
+        found: dict[int, JobResults] = {}
+        arguments = (*self._jobs_of(jobs), self.broadcasts, self._before.memories)
+        for results in self._training.train_and(lambda results: results, *arguments):
+            self._check_finite(results)
+            found |= {int(client): results.row(row) for row, client in enumerate(results.clients)}
+        return found
+
+    def _jobs_of(self, jobs: Jobs) -> tuple[list[Job], list[int]]:
+        """The jobs for the engine, and which version each starts from."""
+        # Where jobs overlap with rounds, a client may begin twice in the same one.
+        rounds = jobs.numbers if self._simulation.protocol.overlaps else np.full(len(jobs), self._round)
+        each = [Job(client, round) for client, round in zip(jobs.clients.tolist(), rounds.tolist(), strict=True)]
+        return each, jobs.versions.tolist()
+
+    def _step(self, mean_update: Groups) -> None:
+        algorithm = self._simulation.algorithm
+        self.state = algorithm.server_step(self.state, mean_update, self._round)
+        if not is_finite(self.state):
+            raise DivergedError("The server's state became infinite or undefined", self._round, None)
+        self._version += 1
+        self.broadcasts[self._version] = algorithm.broadcast(self.state)
+
+    def _contribution(self, results: JobResults, factors: FloatArray) -> _Contribution:
+        """Adds up the updates; done by whichever worker computed them."""
+        weights = np.asarray(self._simulation.algorithm.client_weight(results.work), dtype=np.float64)
+        scaled = weights * factors
+        update_sum = weighted_sum(results.update, scaled)
+        # A sum shows whether all terms are finite, and there is less of it to look at.
+        if not (np.isfinite(results.losses).all() and is_finite(update_sum)):
+            self._check_finite(results)
+        return _Contribution(
+            clients=results.clients,
+            update_sum=update_sum,
+            weight=float((scaled if self._simulation.protocol.rescales else weights).sum()),
+            memory=results.memory,
+            steps=int(results.work.steps.sum()),
+            losses=results.losses,
+        )
+
+    def _check_finite(self, results: JobResults) -> None:
+        finite = np.isfinite(results.losses) & finite_rows(results.update, len(results.clients))
+        if not finite.all():
+            first = int(np.argmin(finite))
+            loss = results.losses[first]
+            what = "An update is not finite" if np.isfinite(loss) else f"The training loss became {loss}"
+            client = self._simulation.client_ids([int(results.clients[first])])[0]
+            raise DivergedError(what, self._round, client)

@@ -1,0 +1,87 @@
+"""The clients and their phones, as a protocol sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedarena.errors import BadInputError, RunFailedError
+from fedarena.simulate.jobs import FloatArray, Jobs
+from fedarena.simulate.phones import Phones
+from fedarena.simulate.selectors import Candidates, Selector
+from fedarena.train.engine import IntArray
+
+_CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
+
+
+@dataclass(frozen=True)
+class World:
+    """Whom a server can invite, and what becomes of those it does."""
+
+    seed: int
+    clients: IntArray  # all who could ever be invited, sorted
+    samples: Callable[[IntArray], IntArray]  # how many training samples these have
+    selector: Selector
+    phones: Phones
+    overhead_seconds: float = 0.0  # what the server takes before every round
+    current_loss: Callable[[IntArray], FloatArray] | None = None
+
+    def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
+        """Up to `number` clients who are available at `time` and not busy, chosen by the selector."""
+        phones = self.phones
+        everybody = phones.fleet is None or phones.always_on
+        candidates = Candidates(
+            self.clients,
+            time,
+            self.seed,
+            round,
+            self.samples,
+            is_available=None if everybody else phones.is_available,
+            seconds_left=None if everybody else phones.seconds_left,
+            busy=busy,
+            current_loss=self.current_loss,
+            turn=turn,
+        )
+        chosen = np.asarray(self.selector.select(number, candidates, round), dtype=np.int64)
+        self._check(chosen, number, busy)
+        return chosen
+
+    def invite_when_possible(self, number: int, time: float, round: int) -> tuple[float, IntArray]:
+        """Like `invite`, but where nobody is available, the server waits until somebody is; also says since when."""
+        clients = self.invite(number, time, round)
+        while not len(clients):
+            time = self.next_available(time)
+            clients = self.invite(number, time, round)
+        return time, clients
+
+    def next_available(self, time: float, busy: IntArray | None = None) -> float:
+        """The first moment, from `time` on, at which somebody who is not busy is available."""
+        moment = np.inf
+        for begin in range(0, len(self.clients), _CLIENTS_AT_ONCE):
+            clients = self.clients[begin : begin + _CLIENTS_AT_ONCE]
+            if busy is not None:
+                clients = clients[~np.isin(clients, busy)]
+            if len(clients):
+                moment = min(moment, float(self.phones.next_available(clients, time).min()))
+        if not np.isfinite(moment):
+            raise RunFailedError(
+                f"After {time / 3600:.1f} hours of virtual time nobody is left who is ever available again, "
+                "so training cannot go on"
+            )
+        return moment
+
+    def plan(self, clients: IntArray, times: float | FloatArray, version: int, first_number: int) -> Jobs:
+        """The jobs of clients who are invited at these times, numbered in this order."""
+        numbers = np.arange(first_number, first_number + len(clients))
+        return self.phones.plan(clients, numbers, np.asarray(times, dtype=np.float64), version)
+
+    def _check(self, chosen: IntArray, number: int, busy: IntArray | None) -> None:
+        """Whoever writes a selector of their own is told what it does wrong."""
+        name = type(self.selector).__name__
+        if len(chosen) > number or len(np.unique(chosen)) < len(chosen):
+            raise BadInputError(f"The selector {name} must choose at most {number} different clients")
+        place = np.minimum(np.searchsorted(self.clients, chosen), len(self.clients) - 1)
+        if (self.clients[place] != chosen).any() or (busy is not None and np.isin(chosen, busy).any()):
+            raise BadInputError(f"The selector {name} chose a client who is not a candidate")
