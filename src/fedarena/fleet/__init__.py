@@ -6,6 +6,7 @@ from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import ClientFleet, Fleet
 from fedarena.fleet.registry import FLEETS, load_fleet
+from fedarena.fleet.statistics import describe_fleet
 
 __all__ = [
     "FLEETS",
@@ -14,5 +15,6 @@ __all__ = [
     "Devices",
     "Fleet",
     "Ragged",
+    "describe_fleet",
     "load_fleet",
 ]

@@ -32,7 +32,8 @@ def correlate(rows: IntArray, speeds: FloatArray, sizes: IntArray, correlation: 
     random = streams.generator(seed, "fleet/correlation")
     scores = np.empty(len(sizes))
     # Sorted random numbers are as good as quantiles. Clients of equal size take any order.
-    scores[np.lexsort((random.random(len(sizes)), sizes))] = np.sort(random.standard_normal(len(sizes)))
+    order = np.argsort(sizes + random.random(len(sizes)), kind="stable")
+    scores[order] = np.sort(random.standard_normal(len(sizes)))
     noise = random.standard_normal(len(sizes))
     mixture = correlation * scores + np.sqrt(1 - correlation**2) * noise
     ordered = np.empty_like(rows)
