@@ -1,0 +1,14 @@
+"""A fleet that is already on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedarena.fleet.fleet import Fleet
+from fedarena.fleet.registry import FLEETS
+
+
+@FLEETS.register("file")
+def file(phones: int, *, path: str) -> Fleet:
+    """Opens the fleet in the folder `path`, as `Fleet.save` wrote it."""
+    return Fleet.open(Path(path).expanduser())
