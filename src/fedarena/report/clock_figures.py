@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedarena.metrics import OUTCOMES, USED, count_outcomes, gini, lorenz_curve, round_seconds, staleness_counts
 from fedarena.metrics import wasted_share as share_wasted
 from fedarena.report.drawing import add_line, add_points, shortened
-from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, methods_of
+from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, methods_of, training_clients
 from fedarena.report.style import AXIS, INK, QUIET_INK, SERIES_LIGHT, Style, empty_figure, figure_text, styles
 from fedarena.report.units import SECONDS, count, fitting_unit
 from fedarena.rundata import RunData
@@ -116,7 +116,7 @@ def participation_figure(runs: Sequence[RunData]) -> go.Figure | None:
         counts = [
             (np.unique(jobs.client, return_counts=True)[1], clients)
             for run in method.counted
-            if (clients := _training_clients(run)) is not None
+            if (clients := training_clients(run)) is not None
             for jobs in jobs_of(Method(method.label, (run,)))
         ]
         if counts:
@@ -222,12 +222,6 @@ def _wasted(method: Method) -> dict[str, float]:
         for jobs in jobs_of(method)
     ]
     return {kind: float(np.mean([shares[kind] for shares in by_seed])) for kind in by_seed[0]} if by_seed else {}
-
-
-def _training_clients(run: RunData) -> int | None:
-    """How many clients could have been invited; None where the run does not say, as older ones."""
-    known = (run.summary.get("participation") or run.fleet or {}).get("clients")
-    return None if known is None else int(known)
 
 
 def _added(histograms: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import plotly.graph_objects as go
 
 from fedarena.report import clock_figures, figures
+from fedarena.report.clock_table import clock_columns, clock_rows
 from fedarena.report.html import Html, join, tag
 from fedarena.report.methods import Method, has_clock, methods_of
+from fedarena.report.sections import Plot, explanations, swatches, table
 from fedarena.report.timeline import spans_rounds, timeline_figure
 from fedarena.rundata import RunData
 
-Plot = Callable[[go.Figure, str], Html]
 MAX_TIMELINES: Final = 3
 
 
@@ -22,6 +23,7 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
     timed = [method for method in methods_of(runs) if any(map(has_clock, method.counted))]
     several = any(len(method.runs) > 1 for method in timed)
     parts = [
+        _table(runs),
         _if_any(
             plot,
             figures.hours_figure(runs),
@@ -61,6 +63,17 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
         *(_timeline(run, plot) for run in _typical_runs(timed)),
     ]
     return join(parts)
+
+
+def _table(runs: Sequence[RunData]) -> Html:
+    rows, marks = clock_rows(methods_of(runs)), swatches(runs)
+    if not rows:
+        return Html("")
+    columns = clock_columns(rows)
+    heads = ["method", *(tag("abbr", column.title, title=column.explanation) for column in columns)]
+    body = [[marks[row.label], *(column.text(column.value(row)) for column in columns)] for row in rows]
+    explained = explanations({column.title: column.explanation for column in columns})
+    return tag("div", table(heads, body, "clock"), explained, class_="above")
 
 
 def _timeline(run: RunData, plot: Plot) -> Html:

@@ -127,6 +127,12 @@ def jobs_of(method: Method) -> list[JobTable]:
     return [JobTable.from_table(run.jobs) for run in method.counted if has_clock(run) and run.jobs.num_rows]
 
 
+def training_clients(run: RunData) -> int | None:
+    """How many clients could have been invited; None where the run does not say."""
+    known = (run.summary.get("participation") or run.fleet or {}).get("clients")
+    return None if known is None else int(known)
+
+
 def last_evaluation(run: RunData) -> dict[str, Any] | None:
     """The row of the last evaluated round, or None before the first evaluation."""
     evaluated = run.rounds.filter(run.rounds.column("accuracy").is_valid())

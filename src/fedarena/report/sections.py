@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -23,6 +23,8 @@ Cell = str
 _ACCURACY, _PERSONAL = (
     next(column for column in FINAL_COLUMNS if column.title == title) for title in ("accuracy", "personal")
 )
+# Below the labels, and in the section about virtual time.
+_SHOWN_ELSEWHERE = ("seeds", "status", "failed", "wasted", "energy")
 _MAX_VALUES = 5
 _VERDICTS = {"running": "is still running", "interrupted": "was interrupted"}
 
@@ -115,13 +117,13 @@ def notices(runs: Sequence[RunData]) -> Html:
 
 def results(runs: Sequence[RunData]) -> Html:
     """The final table."""
-    rows, swatches = final_table(runs), _swatches(runs)
-    columns = [column for column in columns_for(rows) if column.title not in ("seeds", "status")]
+    rows, marks = final_table(runs), swatches(runs)
+    columns = [column for column in columns_for(rows) if column.title not in _SHOWN_ELSEWHERE]
     best = [column.best(rows) for column in columns]
     body = []
     for row in rows:
         state = count(len(row.seeds), "seed") if row.status == "finished" else row.status
-        cells = [join([swatches[row.label], tag("span", state, class_="below quiet")])]
+        cells = [join([marks[row.label], tag("span", state, class_="below quiet")])]
         for column, winners in zip(columns, best, strict=True):
             mean, _, deviation = column.text(row).partition(" ± ")
             cell = tag("strong", mean) if row.label in winners else mean
@@ -136,12 +138,11 @@ def results(runs: Sequence[RunData]) -> Html:
         notes.append("The best value is bold.")
     if any(row.status != "finished" for row in rows):
         notes.append("Runs that did not finish count only where a method has no finished run.")
-    legend = join(join([tag("dt", column.title), tag("dd", column.explanation)]) for column in columns)
     return join(
         [
             table(heads, body, "results"),
             tag("p", " ".join(notes), class_="note"),
-            tag("details", tag("summary", "What the columns mean"), tag("dl", legend, class_="legend")),
+            explanations({column.title: column.explanation for column in columns}),
         ]
     )
 
@@ -198,9 +199,9 @@ def costs(runs: Sequence[RunData], plot: Plot) -> Html:
     reached = reach_table(methods_of(runs))
     if not reached or not reached[0]:
         return pair
-    swatches = _swatches(runs)
+    marks = swatches(runs)
     heads = ["to reach accuracy", *(f"{reach.level:g}" for reach in reached[0])]
-    body = [[swatches[row[0].label], *(_reach_cell(reach) for reach in row)] for row in reached]
+    body = [[marks[row[0].label], *(_reach_cell(reach) for reach in row)] for row in reached]
     costs = [name for name, known in _known_costs(reached).items() if known]
     note = f"First evaluated round at or above the level: {', '.join(costs)}. Means over seeds."
     return join([pair, table(heads, body, "reach"), tag("p", note, class_="note")])
@@ -221,9 +222,9 @@ def settings(runs: Sequence[RunData]) -> Html:
         return _yaml("All settings, resolved", configs[0], open_=True)
     parts: list[Html] = []
     if keys := [key for key in differing_keys(configs) if key != "name"]:
-        methods, swatches = methods_of(runs), _swatches(runs)
+        methods, marks = methods_of(runs), swatches(runs)
         flattened = [[flatten_settings(run.config) for run in method.runs] for method in methods]
-        heads = ["setting", *(swatches[method.label] for method in methods)]
+        heads = ["setting", *(marks[method.label] for method in methods)]
         body = [[tag("code", key), *(_distinct(flat, key) for flat in flattened)] for key in keys]
         parts.append(table(heads, body, "settings"))
     parts.append(_yaml("What all runs share", in_common(configs)))
@@ -298,7 +299,14 @@ def _round_number(reach: Reach) -> str:
     return f"{reach.round:.1f}".removesuffix(".0")
 
 
-def _swatches(runs: Sequence[RunData]) -> dict[str, Html]:
+def explanations(columns: Mapping[str, str]) -> Html:
+    """What the columns of a table mean, to be unfolded."""
+    legend = join(join([tag("dt", title), tag("dd", meaning)]) for title, meaning in columns.items())
+    return tag("details", tag("summary", "What the columns mean"), tag("dl", legend, class_="legend"))
+
+
+def swatches(runs: Sequence[RunData]) -> dict[str, Html]:
+    """The labels of methods with their colours."""
     methods = methods_of(runs)
     look = styles(methods)
     return {
