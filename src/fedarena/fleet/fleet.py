@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.fleet import matching, storage
 from fedarena.fleet.arrays import BoolArray, FloatArray, Int32Array, IntArray, known_rows
 from fedarena.fleet.availability import Availability, Leaving, Times
 from fedarena.fleet.devices import Devices
+from fedarena.fleet.intervals import seconds_before
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +42,18 @@ class Fleet:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that decides what phones do."""
-        digest = hashlib.blake2b(str(self.paired).encode(), digest_size=16)
-        for part in (self.devices, self.availability):
-            for array in storage.arrays_of(part):
-                digest.update(f"{array.dtype.str} {len(array)};".encode())
-                digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return self._computed_fingerprint()
 
     def save(self, path: Path | str) -> None:
         """Writes the fleet to the folder `path`, which must not exist yet."""
         manifest = {"name": self.name, "paired": self.paired, "fingerprint": self.fingerprint}
         storage.write_fleet(Path(path), manifest, self.devices, self.availability)
+
+    def verify(self) -> None:
+        """Reads everything and raises `DamagedFileError` where it is not what was saved."""
+        sums = seconds_before(self.availability.offsets, self.availability.starts, self.availability.ends)
+        if self._computed_fingerprint() != self.fingerprint or not np.array_equal(sums, self.availability.before):
+            raise DamagedFileError(f"The fleet {self.name!r} is damaged: its numbers are not the ones that were saved.")
 
     @classmethod
     def open(cls, path: Path | str) -> Fleet:
@@ -70,9 +72,11 @@ class Fleet:
         """
         if not -1 <= correlation <= 1:
             raise BadInputError(f"A correlation must be between -1 and 1, not {correlation}.")
-        # Sorted, so that the order in which clients are given does not matter.
-        indexes, order = np.unique(np.asarray(clients, dtype=np.int64), return_index=True)
-        if len(indexes) != len(clients) or (len(indexes) and indexes[0] < 0):
+        # In ascending order, so that the order in which clients are given does not matter.
+        indexes = np.asarray(clients, dtype=np.int64)
+        order = np.argsort(indexes) if (indexes[1:] <= indexes[:-1]).any() else np.arange(len(indexes))
+        indexes = indexes[order]
+        if (indexes[:1] < 0).any() or (indexes[1:] == indexes[:-1]).any():
             raise ValueError("clients must be different and not negative")
         devices = matching.draw_phones(len(self.devices), len(indexes), seed, "fleet/device")
         if correlation != 0:
@@ -80,12 +84,18 @@ class Fleet:
                 raise ValueError("a correlation needs the size of every client's data")
             speeds = matching.compute_speeds(self.devices)
             devices = matching.correlate(devices, speeds, np.asarray(sizes)[order], correlation, seed)
-        availabilities = (
-            devices
-            if self.paired
-            else matching.draw_phones(len(self.availability), len(indexes), seed, "fleet/availability")
-        )
+        availabilities = devices
+        if not self.paired:
+            availabilities = matching.draw_phones(len(self.availability), len(indexes), seed, "fleet/availability")
         return ClientFleet(self, _lookup(indexes, devices), _lookup(indexes, availabilities))
+
+    def _computed_fingerprint(self) -> str:
+        digest = hashlib.blake2b(str(self.paired).encode(), digest_size=16)
+        for part in (self.devices, self.availability):
+            for array in storage.arrays_of(part):
+                digest.update(f"{array.dtype.str} {len(array)};".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

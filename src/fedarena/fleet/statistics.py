@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedarena import streams
-from fedarena.fleet.arrays import FloatArray, IntArray, known_rows
+from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.devices import COMPUTE_COLUMNS, SPEED_COLUMNS, Devices
 from fedarena.fleet.fleet import ClientFleet
@@ -36,7 +36,7 @@ def describe_fleet(client_fleet: ClientFleet, clients: IntArray, seed: int) -> d
         raise ValueError("a fleet without clients cannot be described")
     fleet = client_fleet.fleet
     sample = _sample(np.asarray(clients), MOST_CLIENTS, seed, "fleet/statistics")
-    availability = fleet.availability.take(known_rows(client_fleet.availability_of[sample], len(fleet.availability)))
+    availability = fleet.availability.take(client_fleet.availability_of[sample])
     few = _sample(sample, MOST_SPEEDS, seed, "fleet/speeds")
     return {
         "name": fleet.name,

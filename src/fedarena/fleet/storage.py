@@ -23,6 +23,7 @@ from fedarena.files import sync_folder, write_json
 from fedarena.fleet.arrays import AnyArray, Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import MEASURED_COLUMNS, NUMBER_COLUMNS, Devices
+from fedarena.fleet.intervals import seconds_before
 
 FORMAT, FORMAT_VERSION = "fedarena fleet", 1
 MANIFEST_NAME = "fleet.json"
@@ -106,7 +107,9 @@ def _devices_batch(devices: Devices) -> pa.RecordBatch:
 
 
 def _availability_batch(availability: Availability) -> pa.RecordBatch:
-    numbers = (availability.starts, availability.ends, availability.before)
+    # The sums are computed here, so that a file never has other ones than its intervals.
+    sums = seconds_before(availability.offsets, availability.starts, availability.ends)
+    numbers = (availability.starts, availability.ends, sums)
     intervals = pa.StructArray.from_arrays([pa.array(values) for values in numbers], fields=list(INTERVAL_TYPE))
     return _batch(
         {
