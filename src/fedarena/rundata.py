@@ -123,22 +123,35 @@ def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = Non
 
 
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
-    """Gives every run a label made of its algorithm and of whatever else sets it apart."""
-    methods = [_method(run.config) for run in runs]
+    """Gives every run a label made of its algorithm and of whatever else sets it apart.
+
+    Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
+    options that only one of them has.
+    """
     flat = [flatten_settings(run.config) for run in runs]
-    differing = {}
-    for method in set(methods):
-        mine = [settings for settings, its_method in zip(flat, methods, strict=True) if its_method == method]
-        keys = {key for settings in mine for key in settings if key not in ("name", "seed")}
-        differing[method] = {key for key in keys if len({repr(settings.get(key)) for settings in mine}) > 1}
+    groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among runs that are alike otherwise
+    for run, settings in zip(runs, flat, strict=True):
+        for key in _all_keys(flat):
+            groups.setdefault(_alike(run, settings, key), {})[repr(settings.get(key))] = None
     labelled = []
-    for run, method, settings in zip(runs, methods, flat, strict=True):
-        label = method
+    for run, settings in zip(runs, flat, strict=True):
+        label = _method(run.config)
         for key, value in settings.items():
-            if key in differing[method]:
+            if key not in ("name", "seed") and len(groups[_alike(run, settings, key)]) > 1:
                 label += f" {value}" if key.endswith(".name") else f" {key.split('.')[-1]}={value}"
         labelled.append(replace(run, label=label))
     return labelled
+
+
+def _all_keys(flat: Sequence[dict[str, Any]]) -> dict[str, None]:
+    return dict.fromkeys(key for settings in flat for key in settings)
+
+
+def _alike(run: RunData, settings: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """What runs must share for a setting to tell them apart: the method, and the parts that the setting belongs to."""
+    parts = key.split(".")[:-1]
+    owners = (".".join([*parts[: depth + 1], "name"]) for depth in range(len(parts)))
+    return (_method(run.config), key, *(repr(settings.get(owner)) for owner in owners if owner != key))
 
 
 def _method(config: dict[str, Any]) -> str:

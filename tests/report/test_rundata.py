@@ -1,0 +1,85 @@
+"""Runs as they lie on disk: labels that tell them apart, and folders of versions that had no clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from fedarena.rundata import label_runs, load_run
+
+NEW_COLUMNS = (
+    *("invited", "failed", "end_seconds", "wasted_seconds", "wasted_bytes", "joules", "staleness", "succeeded"),
+)
+
+
+def labels(make_run, *changes):
+    return [run.label for run in label_runs([make_run(config=change) for change in changes])]
+
+
+def test_a_parts_options_are_not_told_where_its_name_is(make_run):
+    assert labels(
+        make_run,
+        {"protocol": {"name": "synchronous", "over_commit": 1.3}, "clock": {"start_hour": 8}},
+        {"protocol": {"name": "buffered", "buffer_size": 10}, "clock": {"start_hour": 8}},
+    ) == ["fedavg synchronous", "fedavg buffered"]
+
+
+def test_options_are_told_among_runs_of_the_same_part(make_run):
+    assert labels(
+        make_run,
+        {"protocol": {"name": "synchronous", "over_commit": 1.3}},
+        {"protocol": {"name": "synchronous", "over_commit": 1.0}},
+        {"protocol": {"name": "buffered", "over_commit": 9}},
+        {"protocol": {"name": "buffered", "over_commit": 9}, "cohort": 30},
+    ) == [
+        "fedavg cohort=20 synchronous over_commit=1.3",
+        "fedavg cohort=20 synchronous over_commit=1.0",
+        "fedavg cohort=20 buffered",
+        "fedavg cohort=30 buffered",
+    ]
+
+
+def test_options_of_inner_parts_count_where_all_outer_ones_are_alike(make_run):
+    def data(name, partitioner, **options):
+        return {"federation": {"name": name, "partitioner": {"name": partitioner, **options}}}
+
+    assert labels(
+        make_run,
+        data("digits", "dirichlet", alpha=1),
+        data("digits", "dirichlet", alpha=0.1),
+        data("digits", "iid"),
+        data("letters", "dirichlet", alpha=5),
+    ) == ["fedavg digits dirichlet alpha=1", "fedavg digits dirichlet alpha=0.1", "fedavg digits iid", "fedavg letters"]
+
+
+@pytest.fixture
+def old_folder(make_run, tmp_path) -> Path:
+    """A finished run as versions without a clock wrote it."""
+    run = make_run()
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(run.config))
+    (folder / "environment.json").write_text(json.dumps(run.environment))
+    (folder / "summary.json").write_text(json.dumps(run.summary))
+    pq.write_table(run.rounds.drop_columns(list(NEW_COLUMNS)), folder / "rounds.parquet")
+    pq.write_table(run.clients, folder / "clients.parquet")
+    pq.write_table(run.timings, folder / "timings.parquet")
+    return folder
+
+
+def test_a_run_from_before_has_no_jobs_no_fleet_and_empty_columns(old_folder, make_run):
+    run = load_run(old_folder)
+    assert run.fleet is None
+    assert run.jobs.num_rows == 0
+    assert run.jobs.schema == make_run().jobs.schema
+    assert all(run.rounds[name].null_count == run.rounds.num_rows for name in NEW_COLUMNS)
+    assert run.rounds.select(make_run().rounds.column_names).equals(make_run().rounds)
+
+
+def test_the_fleet_is_read_where_there_is_one(old_folder):
+    (old_folder / "fleet.json").write_text(json.dumps({"name": "phones", "clients": 3}))
+    assert load_run(old_folder).fleet == {"name": "phones", "clients": 3}
