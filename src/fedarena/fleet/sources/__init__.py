@@ -1,5 +1,5 @@
 """Where fleets come from, one file per source; importing this package registers them."""
 
-from fedarena.fleet.sources import ideal, uniform
+from fedarena.fleet.sources import fedscale, flash, ideal, uniform
 
-__all__ = ["ideal", "uniform"]
+__all__ = ["fedscale", "flash", "ideal", "uniform"]
