@@ -156,6 +156,8 @@ def _map_table(path: Path, manifest: dict[str, Any]) -> pa.RecordBatch:
             reader = pa.ipc.open_file(file)
             batch = reader.get_batch(0)
         batch.validate(full=True)
+        if len(set(batch.schema.names)) != batch.num_columns:
+            raise DamagedFileError(f"{path} has several columns of one name.")
         if batch.num_rows != expected["rows"]:
             raise DamagedFileError(f"{path} has {batch.num_rows} rows where {expected['rows']} were written.")
     except FileNotFoundError:
