@@ -29,8 +29,11 @@ def with_clock(
     world.joules(jobs)
     schemas = table_schemas(())
     rows = run.rounds.to_pylist()
+    by_round: dict[int, list[dict[str, Any]]] = {}
+    for job in jobs:
+        by_round.setdefault(job["round"], []).append(job)
     for row, end in zip(rows, ends, strict=True):
-        mine = [job for job in jobs if job["round"] == row["round"]]
+        mine = by_round.get(row["round"], [])
         failed = [job for job in mine if job["outcome"] != "used"]
         used = [job for job in mine if job["outcome"] == "used"]
         row |= {

@@ -85,7 +85,7 @@ def wasted_figure(runs: Sequence[RunData]) -> go.Figure | None:
     height = 0.62 / len(kinds)
     figure = empty_figure("Wasted work", "share of all", "", height=_height(len(found), 36 + 26 * len(kinds)))
     for row, (method, shares) in enumerate(reversed(found)):
-        places = [row + 0.2 - height * kinds.index(kind) for kind in shares]
+        places = [row + 0.24 - height * (0.36 + kinds.index(kind)) for kind in shares]
         figure.add_bar(
             x=list(shares.values()),
             y=places,

@@ -79,8 +79,7 @@ def _table(runs: Sequence[RunData]) -> Html:
 def _timeline(run: RunData, plot: Plot) -> Html:
     figure = timeline_figure(run)
     which = (
-        "Clients that were at work in the middle of a round of median length. "
-        "Dotted lines: the server makes a new version. "
+        "Clients that were at work in the middle of a round of median length. Dotted lines: a round ends. "
         if spans_rounds(run)
         else "Clients of a round of median length, from the first whose job ended to the last. "
     )

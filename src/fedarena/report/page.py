@@ -39,7 +39,7 @@ class _Plots:
         self.data: list[Html] = []
 
     def __call__(self, figure: go.Figure, caption: str) -> Html:
-        name, title = f"figure-{len(self.data) + 1}", str(figure.layout.title.text)
+        name, title = f"figure-{len(self.data) + 1}", html.unescape(str(figure.layout.title.text))
         legend = _legend(figure)
         # On the page, title and legend are HTML: they wrap on a phone and a screen reader finds them.
         figure.update_layout(title=None, showlegend=False, margin_t=16)

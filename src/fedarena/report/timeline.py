@@ -17,7 +17,7 @@ from fedarena.report.units import SECONDS, fitting_unit
 from fedarena.rundata import RunData
 
 MAX_ROWS: Final = 8
-MAX_STEPS: Final = 40  # of the server, drawn as lines
+MAX_ROUND_ENDS: Final = 40  # drawn as lines
 _PHASES: Final = {
     "download": SERIES_LIGHT[0],
     "training": SERIES_LIGHT[1],
@@ -39,28 +39,28 @@ def timeline_figure(run: RunData) -> go.Figure | None:
         return None
     number, over_rounds = chosen
     begun, ended = _span(run, number)
+    rows = np.flatnonzero(jobs.round == number)
     if over_rounds:
         middle = (begun + ended) / 2
-        rows = np.flatnonzero((jobs.begin <= middle) & (middle < jobs.end))
-    else:
-        rows = np.flatnonzero(jobs.round == number)
+        at_work = np.flatnonzero((jobs.begin <= middle) & (middle < jobs.end))
+        rows = at_work if at_work.size else rows  # there may be a pause in which nobody is available
     rows = rows[np.lexsort((jobs.begin[rows], jobs.end[rows]))]
     rows = rows[evenly(len(rows), MAX_ROWS)][::-1]  # the first to end is on top
     if over_rounds:  # a window that holds most jobs: a few very slow ones would make all others small
         reach = 1.5 * float(np.median(jobs.end[rows] - jobs.begin[rows]))
-        start = max(middle - reach, float(jobs.begin[rows].min()))
-        end = min(middle + reach, float(jobs.end[rows].max()))
+        start = max(float(np.median(jobs.begin[rows])) - reach, float(jobs.begin[rows].min()))
+        end = min(float(np.median(jobs.end[rows])) + reach, float(jobs.end[rows].max()))
     else:
-        start, end = begun, max(ended, float(jobs.end[rows].max()))
+        start, end = min(begun, float(jobs.begin[rows].min())), max(ended, float(jobs.end[rows].max()))
     factor, unit = fitting_unit(end - start, SECONDS)
     title = f"Phones at work: {figure_text(run.label)}, " + ("around " if over_rounds else "") + f"round {number}"
     figure = empty_figure(title, f"virtual time ({unit})", "", height=100 + _ROW_PIXELS * len(rows))
     _add_phases(figure, jobs, rows, start, factor, unit, None if over_rounds else ended)
     _add_outcomes(figure, run, jobs, rows, (jobs.end[rows] - start) / factor)
     inside = ends[(ends >= start) & (ends <= end)]
-    if over_rounds and 0 < inside.size <= MAX_STEPS:
-        for step in inside:
-            figure.add_vline((step - start) / factor, line={"color": AXIS, "width": 1, "dash": "dot"}, layer="below")
+    if over_rounds and 0 < inside.size <= MAX_ROUND_ENDS:
+        for moment in inside:
+            figure.add_vline((moment - start) / factor, line={"color": AXIS, "width": 1, "dash": "dot"}, layer="below")
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(visible=False, range=[-0.6, len(rows) - 0.3])
     figure.update_xaxes(range=[0, (end - start) / factor * 1.02], showgrid=True)

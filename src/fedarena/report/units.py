@@ -20,6 +20,7 @@ FLOPS: Final[Scale] = (
 )
 SECONDS: Final[Scale] = ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 HOURS: Final[Scale] = ((1 / 60, "minutes"), (1.0, "hours"))
+BITS_PER_SECOND: Final[Scale] = ((1.0, "bit/s"), (1e3, "kbit/s"), (1e6, "Mbit/s"), (1e9, "Gbit/s"))
 JOULES: Final[Scale] = ((1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"), (1e12, "TJ"))
 
 ABSENT: Final = "–"

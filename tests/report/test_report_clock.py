@@ -1,0 +1,216 @@
+"""Numbers of runs in virtual time, against plain loops over their jobs and rounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import pyarrow as pa
+import pytest
+from clocked_runs import with_clock
+from rich.console import Console
+
+from fedarena.config import resolve_settings
+from fedarena.report import columns_for, final_table, write_report
+from fedarena.report.clock_table import clock_columns, clock_rows
+from fedarena.report.methods import evaluation_curve, has_clock, methods_of
+from fedarena.report.tables import reach_table
+from fedarena.screen import scores_table
+from fedarena.summary import summarize
+
+CLOCK_TITLES = {"hours", "failed", "wasted", "energy"}
+
+
+@pytest.fixture(scope="module")
+def timed(make_run):
+    """Two methods with two seeds each, one of them asynchronous and with energy, and one run without a clock."""
+    return [
+        with_clock(make_run("fedavg", 0)),
+        with_clock(make_run("fedavg", 1)),
+        with_clock(make_run("fedyogi", 0), "buffered", energy=True),
+        with_clock(make_run("fedyogi", 1), "buffered", energy=True),
+        make_run("fedprox"),
+    ]
+
+
+def jobs_of(run):
+    return run.jobs.to_pylist()
+
+
+def wasted(run):
+    spent = [(job["outcome"], job["end_seconds"] - job["begin_seconds"]) for job in jobs_of(run)]
+    return sum(seconds for outcome, seconds in spent if outcome != "used") / sum(seconds for _, seconds in spent)
+
+
+def failed(run):
+    return sum(job["outcome"] != "used" for job in jobs_of(run)) / len(jobs_of(run))
+
+
+def first_reaching(run, level):
+    start = run.rounds.to_pylist()[0]["end_seconds"]
+    for row in run.rounds.to_pylist():
+        if row["accuracy"] is not None and row["accuracy"] >= level:
+            return (row["end_seconds"] - start) / 3600
+    return None
+
+
+def test_the_columns_are_there_only_with_a_clock(make_run, timed):
+    ideal = {column.title for column in columns_for(final_table([make_run()]))}
+    assert not ideal & CLOCK_TITLES
+    assert not [title for title in ideal if title.startswith("hours")]
+    titles = [column.title for column in columns_for(final_table(timed))]
+    assert set(titles) >= CLOCK_TITLES
+    assert len([title for title in titles if title.startswith("hours to 0.")]) == 1
+
+
+def test_final_rows_have_what_the_jobs_say(timed):
+    fedavg, fedyogi, fedprox = final_table(timed)
+    for row, runs in ((fedavg, timed[:2]), (fedyogi, timed[2:4])):
+        ends = [[r["end_seconds"] for r in run.rounds.to_pylist()] for run in runs]
+        assert row.hours.mean == pytest.approx(statistics.mean((end[-1] - end[0]) / 3600 for end in ends))
+        assert row.failed.mean == pytest.approx(statistics.mean(map(failed, runs)))
+        assert row.wasted.mean == pytest.approx(statistics.mean(map(wasted, runs)))
+        expected = statistics.mean(first_reaching(run, row.level) for run in runs)
+        assert row.hours_to_level.mean == pytest.approx(expected)
+    assert fedavg.joules is None
+    assert fedyogi.joules.mean == pytest.approx(
+        statistics.mean(sum(job["joules"] for job in jobs_of(run)) for run in timed[2:4])
+    )
+    assert (fedprox.hours, fedprox.hours_to_level, fedprox.failed, fedprox.wasted) == (None,) * 4
+
+
+def test_methods_are_compared_by_the_highest_level_that_all_reach(make_run):
+    low = with_clock(make_run("fedavg", rounds=10, every=10, final_metrics={"accuracy": 0.53}))
+    high = with_clock(make_run("fedprox", rounds=10, every=10, final_metrics={"accuracy": 0.83}))
+    assert {row.level for row in final_table([low, high])} == {0.5}
+    assert {row.level for row in final_table([high])} == {0.8}
+    lowest = with_clock(make_run("fedyogi", rounds=10, every=10, final_metrics={"accuracy": 0.11}))
+    rows = final_table([lowest, high])
+    assert [row.level for row in rows] == [0.8, 0.8], "where there is none, the highest that somebody reaches"
+    assert rows[0].hours_to_level is None
+
+
+def test_the_curve_has_hours_since_the_start_and_energy_so_far(timed):
+    run = timed[2]
+    curve = evaluation_curve(run)
+    rows = run.rounds.to_pylist()
+    evaluated = [row["round"] for row in rows if row["accuracy"] is not None]
+    assert list(curve["hours"]) == pytest.approx([(rows[r]["end_seconds"] - 8 * 3600) / 3600 for r in evaluated])
+    spent = list(itertools.accumulate(row["joules"] for row in rows))
+    assert list(curve["joules"]) == pytest.approx([spent[r] for r in evaluated])
+    assert all(math.isnan(value) for value in evaluation_curve(timed[0])["joules"])
+
+
+def test_a_start_at_another_hour_is_no_passing_time(make_run):
+    run = make_run()
+    place = run.rounds.column_names.index("end_seconds")
+    at_noon = run.rounds.set_column(place, "end_seconds", pa.array([43_200.0] * run.rounds.num_rows))
+    assert not has_clock(type(run)(**{**vars(run), "rounds": at_noon}))
+    assert not has_clock(run)
+    assert has_clock(with_clock(run))
+
+
+def test_reaching_a_level_costs_hours_and_energy(timed):
+    for method, row in zip(methods_of(timed), reach_table(methods_of(timed)), strict=True):
+        for reach in row:
+            hours = [first_reaching(run, reach.level) for run in method.runs] if has_clock(method.runs[0]) else [None]
+            if None in hours:
+                assert reach.hours is None
+            else:
+                assert reach.hours == pytest.approx(statistics.mean(hours))
+            assert (reach.joules is not None) == (reach.bytes is not None and method.label == "fedyogi")
+
+
+def test_the_table_of_the_section(timed):
+    fedavg, fedyogi = clock_rows(methods_of(timed))
+    for row, runs in ((fedavg, timed[:2]), (fedyogi, timed[2:4])):
+        jobs = [jobs_of(run) for run in runs]
+        invited = [{job["index"] for job in found} for found in jobs]
+        assert row.jobs == statistics.mean(map(len, jobs))
+        assert row.failed == pytest.approx(statistics.mean(map(failed, runs)))
+        assert row.wasted_time == pytest.approx(statistics.mean(map(wasted, runs)))
+        assert row.never_invited == pytest.approx(statistics.mean(1 - len(some) / 400 for some in invited))
+        assert row.gini == pytest.approx(statistics.mean(run.summary["participation"]["gini"] for run in runs))
+        assert row.seconds_per_round == pytest.approx(row.hours * 3600 / 60)
+    stale = [[job["staleness"] for job in jobs_of(run) if job["outcome"] == "used"] for run in timed[2:4]]
+    assert fedyogi.staleness == pytest.approx(statistics.mean(map(statistics.mean, stale)))
+    assert fedavg.staleness == 0
+    assert not {"staleness", "energy", "failed rounds"} & {column.title for column in clock_columns([fedavg])}
+    assert {"staleness", "energy"} <= {column.title for column in clock_columns([fedavg, fedyogi])}
+
+
+def test_failed_rounds_are_counted(make_run):
+    run = with_clock(make_run())
+    place = run.rounds.column_names.index("succeeded")
+    succeeded = [False, False, True, False] + [True] * 57
+    rounds = run.rounds.set_column(place, "succeeded", pa.array(succeeded))
+    (row,) = clock_rows(methods_of([type(run)(**{**vars(run), "rounds": rounds})]))
+    assert row.failed_rounds == 2, "round 0 is the untrained model"
+
+
+def test_the_page_has_the_section_only_with_a_clock(make_run, timed, tmp_path):
+    with_time = write_report(timed, tmp_path / "a.html").read_text()
+    without = write_report([make_run()], tmp_path / "b.html").read_text()
+    assert 'id="time-and-phones"' in with_time
+    assert 'href="#time-and-phones"' in with_time
+    assert "Time and phones" not in without
+    assert "hours of virtual time" in with_time
+    assert "hours of virtual time" not in without
+
+
+def test_titles_are_shown_as_they_were_written(make_run, tmp_path):
+    text = write_report([with_clock(make_run("a <b> & $c$"))], tmp_path / "report.html").read_text()
+    assert "<h3>Phones at work: a &lt;b&gt; &amp; $c$, round" in text
+
+
+def test_the_screen_shows_hours_first(timed, make_run):
+    def titles(runs, width):
+        console = Console(width=width, color_system=None)
+        with console.capture() as capture:
+            console.print(scores_table(runs, width))
+        return capture.get().splitlines()[1]
+
+    assert "hours to 0." in titles(timed, 60)
+    assert all(title in titles(timed, 130) for title in ("hours", "failed", "wasted"))
+    assert "hours" not in titles([make_run()], 200)
+
+
+def summary_of(run, **settings):
+    tables = {name: getattr(run, name) for name in ("rounds", "clients", "timings", "jobs")}
+    config = resolve_settings({"rounds": 60, "name": "a", "federation": "digits", **settings}, {})
+    return summarize(config, {"accuracy": 0.178}, 400, tables, "finished", None)
+
+
+def test_the_summary_of_a_run_in_virtual_time(timed):
+    run = timed[2]
+    summary = summary_of(run)
+    jobs = jobs_of(run)
+    rows = run.rounds.to_pylist()
+    assert summary["virtual_hours"] == pytest.approx((rows[-1]["end_seconds"] - 8 * 3600) / 3600)
+    assert set(summary["hours_to_accuracy"]) >= {"0.3", "0.4"}
+    for level, hours in summary["hours_to_accuracy"].items():
+        assert hours == pytest.approx(first_reaching(run, float(level)))
+    assert summary["success_share"] == pytest.approx(1 - failed(run))
+    assert sum(summary["failures"].values()) == sum(job["outcome"] != "used" for job in jobs)
+    for reason, number in summary["failures"].items():
+        assert number == sum(job["outcome"] == reason for job in jobs) > 0
+    assert summary["wasted"] == {
+        "seconds": pytest.approx(sum(row["wasted_seconds"] for row in rows)),
+        "share": pytest.approx(wasted(run)),
+        "bytes": sum(row["wasted_bytes"] for row in rows),
+    }
+    stale = [job["staleness"] for job in jobs if job["outcome"] == "used"]
+    assert summary["staleness"] == {"mean": pytest.approx(statistics.mean(stale)), "max": max(stale)}
+    assert summary["joules"] == pytest.approx(sum(job["joules"] for job in jobs))
+    assert summary["participation"]["invited_clients"] == len({job["index"] for job in jobs})
+
+
+def test_the_summary_of_the_ideal_world_is_as_before_but_for_participation(timed, make_run):
+    before = set(summary_of(make_run()))
+    assert not before & {"virtual_hours", "failures", "wasted", "participation"}
+    ideal = make_run()
+    ideal = type(ideal)(**{**vars(ideal), "jobs": timed[0].jobs})
+    assert set(summary_of(ideal)) - before == {"participation"}
+    assert set(summary_of(ideal, training="centralized")) == before, "the server is no client"
+    assert summary_of(timed[0])["joules"] is None
