@@ -157,6 +157,8 @@ def test_power_of_choice_with_the_latest_losses() -> None:
     assert selector.select(5, population.at(2), 2).tolist() == [1, 2, 3, 4, 5]
     selector.observe(2, make_feedback([1, 2, 4, 5], losses=[0.1, 0.2, 0.3, 0.4]))
     assert selector.select(2, population.at(3), 3).tolist() == [0, 3]
+    selector.observe(3, make_feedback([1], used=False))  # it still has the loss it reported before
+    assert selector.select(2, population.at(4), 4).tolist() == [0, 3]
 
 
 @pytest.mark.parametrize("name", ["power_of_choice", "leaving_soon"])

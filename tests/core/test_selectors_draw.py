@@ -107,6 +107,7 @@ def test_one_giant_does_not_hold_up_the_draw() -> None:
     assert len(set(drawn.tolist())) == 3
     assert drawn[0] == 0
     assert population.looked_at < 4 * 5001
+    assert population.questions < 20
 
 
 def test_fewer_than_asked_and_nobody() -> None:

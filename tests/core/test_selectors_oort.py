@@ -202,6 +202,13 @@ def test_the_blacklist_is_used_only_when_nobody_else_is_there() -> None:
     assert selector.select(10, population.at(4), 4).tolist() == list(range(10))
 
 
+def test_two_jobs_of_a_client_in_one_round_are_two_picks() -> None:
+    population, selector = explored(5, [1.0, 2.0, 3.0, 4.0, 5.0], blacklist_after=2)
+    selector.observe(2, make_feedback([4, 3, 4], losses=5.0, seconds=[1.0, 1.0, 2.0], samples=1))
+    assert selector.select(4, population.at(3), 3).tolist() == [0, 1, 2, 3]
+    assert len(selector.scores(3)) == 5
+
+
 def test_at_most_a_share_is_blacklisted() -> None:
     population, selector = explored(10, 1.0, blacklist_after=1, blacklist_share=0.2)
     selector.observe(2, make_feedback(range(10), samples=1))
