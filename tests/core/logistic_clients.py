@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from small_candidates import select_uniform
 
 from fedarena.data import Federation
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate import RoundOutcome, Simulation, simulate
-from fedarena.simulate.selectors import select_uniform
 from fedarena.train import Algorithm, LocalTraining
 from fedarena.train.batches import batch_indices
 

@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
+from fedarena import streams
 from fedarena.simulate.selectors import Candidates, Feedback, Selector
+
+
+def select_uniform(eligible: np.ndarray, cohort: int, seed: int, round: int) -> np.ndarray:
+    """Whom a run invites where everybody is available: the numbers that runs have always drawn."""
+    if cohort == len(eligible):
+        return eligible
+    chosen = streams.generator(seed, "cohort", round).choice(len(eligible), size=cohort, replace=False, shuffle=False)
+    return eligible[np.sort(chosen)]
 
 
 class Population:
@@ -21,10 +30,11 @@ class Population:
         busy: Iterable[int] = (),
         seconds_left: Callable[[np.ndarray], np.ndarray] | None = None,
         losses: Callable[[np.ndarray], np.ndarray] | None = None,
+        every: int = 1,  # clients are 0, every, 2 * every, …
     ):
-        self.sizes = np.array(list(sizes), dtype=np.int64)
-        self.clients = np.arange(len(self.sizes))
-        self.available = None if available is None else np.isin(self.clients, list(available))
+        self.sizes = np.repeat(np.array(list(sizes), dtype=np.int64), every)  # by client, like all arrays here
+        self.clients = np.arange(0, len(self.sizes), every)
+        self.available = None if available is None else np.isin(np.arange(len(self.sizes)), list(available))
         self.busy = np.array(sorted(busy), dtype=np.int64)
         self.seconds_left = seconds_left
         self.losses = losses

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_candidates import select_uniform
 from small_runs import StopAfter, config, content, interrupt, memories
 
 from fedarena import checkpoint, recorder
@@ -19,7 +20,6 @@ from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
 from fedarena.errors import BadInputError
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.simulate import RoundOutcome
-from fedarena.simulate.selectors import select_uniform
 
 HEADER_BYTES = 28  # of a record in the log
 POPULATION = 100_000

@@ -16,12 +16,12 @@ from logistic_clients import (
     losses_and_gradient,
     make_clients,
 )
+from small_candidates import select_uniform
 
 from fedarena.algorithms import MinibatchSGD
 from fedarena.data import Federation
 from fedarena.errors import BadInputError
 from fedarena.simulate import simulate
-from fedarena.simulate.selectors import select_uniform
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.batches import sample_order
 

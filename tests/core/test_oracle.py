@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from logistic_clients import SEED, logistic_simulation
+from small_candidates import select_uniform
 
 from fedarena.algorithms import FedAvg, FedProx
 from fedarena.data import Federation
 from fedarena.simulate import simulate
-from fedarena.simulate.selectors import select_uniform
 from fedarena.train import LocalTraining, ReferenceEngine
 from fedarena.train.batches import batch_indices
 

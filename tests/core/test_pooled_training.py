@@ -15,15 +15,9 @@ from fedarena.experiment import Observer, prepare, resume_run, start_run
 from fedarena.report.sections import facts
 from fedarena.rundata import load_runs
 from fedarena.simulate import simulate
-from fedarena.simulate.selectors import select_in_turn
 from fedarena.train.batches import sample_order
 
 CENTRALIZED = {"training": "centralized", "cohort": 1, "algorithm": "fedavg"}
-
-
-def test_selecting_in_turn() -> None:
-    eligible = np.array([5, 7, 9])
-    assert [select_in_turn(eligible, 2, 0, r).tolist() for r in (1, 2, 3)] == [[5, 7], [5, 9], [7, 9]]
 
 
 def test_the_cohort_of_centralized_training_is_one_by_itself() -> None:

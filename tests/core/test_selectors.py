@@ -34,10 +34,11 @@ def random_feedback(random: np.random.Generator, clients: np.ndarray) -> Feedbac
 def population_of(random: np.random.Generator, clients: int) -> Population:
     return Population(
         sizes=random.integers(1, 100, clients),
-        available=np.flatnonzero(random.random(clients) < random.random()),
-        busy=np.flatnonzero(random.random(clients) < 0.2),
+        available=3 * np.flatnonzero(random.random(clients) < random.random()),
+        busy=3 * np.flatnonzero(random.random(clients) < 0.2),
         seconds_left=lambda chosen: (chosen * 37 % 11) * 10.0,
         losses=lambda chosen: np.where(chosen % 7 == 0, np.nan, chosen % 5),
+        every=3,
     )
 
 
@@ -56,7 +57,7 @@ def test_as_many_candidates_as_asked_or_all(
     population = population_of(random, clients)
     selector = population.prepare(SELECTORS.get(name)(**options), cohort=5)
     for round in range(1, rounds + 1):  # with repetitions: whoever is fast may end two jobs in a round
-        selector.observe(round, random_feedback(random, random.integers(clients, size=int(random.integers(0, 12)))))
+        selector.observe(round, random_feedback(random, 3 * random.integers(clients, size=random.integers(12))))
     candidates = population.at(round=rounds + 1, seed=seed)
     selected = selector.select(number, candidates, rounds + 1)
     assert selected.dtype == np.int64
@@ -119,7 +120,13 @@ def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], se
         SELECTORS.get(name)(**options)
 
 
-def test_in_turn_goes_round_and_passes_over_who_is_not_there() -> None:
+def test_in_turn_goes_round() -> None:
+    population = Population([1] * 3)
+    selector = population.prepare(InTurn(), cohort=2)
+    assert [selector.select(2, population.at(r), r).tolist() for r in (1, 2, 3)] == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_in_turn_passes_over_who_is_not_there() -> None:
     population = Population([1] * 7, available=[0, 1, 3, 4, 6], busy=[4])
     selector = population.prepare(InTurn(), cohort=2)
     rounds = [selector.select(2, population.at(round), round).tolist() for round in range(1, 6)]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fedarena.algorithms import FedAvg, FedProx, FedYogi
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate.aggregation import WeightedMean, weighted_sum
-from fedarena.simulate.selectors import select_uniform
 from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops, is_finite
 from fedarena.train.batches import batch_indices
 from fedarena.train.execution import without_gradients
@@ -119,17 +118,6 @@ def test_fedyogi_against_numpy() -> None:
         w = w + 0.1 * m / (np.sqrt(v) + 0.01)
         np.testing.assert_allclose(state["params"]["w"].numpy(), w, rtol=0, atol=1e-12)
     assert set(algorithm.broadcast(state)) == {"params"}  # the moments stay on the server
-
-
-def test_selection_is_uniform_without_repetition() -> None:
-    eligible = np.arange(0, 60, 3)
-    counts = np.zeros(60)
-    for round in range(3000):
-        cohort = select_uniform(eligible, 5, seed=1, round=round)
-        assert len(set(cohort.tolist())) == 5
-        counts[cohort] += 1
-    assert counts[eligible].sum() == 15000
-    assert abs(counts[eligible] / 750 - 1).max() < 0.15
 
 
 class Samples:
@@ -260,9 +248,3 @@ def test_items_are_computed_without_gradients_and_used_with_them() -> None:
     for computed_with in without_gradients(modes()):
         assert not computed_with
         assert torch.is_grad_enabled()
-
-
-def test_everybody_is_invited_in_the_usual_order() -> None:
-    eligible = np.array([3, 5, 8, 13])
-    assert select_uniform(eligible, 4, seed=0, round=1).tolist() == [3, 5, 8, 13]
-    assert select_uniform(eligible, 3, seed=0, round=1).tolist() == sorted(select_uniform(eligible, 3, 0, 1).tolist())

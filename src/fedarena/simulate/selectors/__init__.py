@@ -2,11 +2,11 @@
 
 from fedarena.simulate.selectors.base import SELECTORS, Candidates, Feedback, Selector, Weights
 from fedarena.simulate.selectors.by_size import BySize
-from fedarena.simulate.selectors.in_turn import InTurn, select_in_turn
+from fedarena.simulate.selectors.in_turn import InTurn
 from fedarena.simulate.selectors.leaving_soon import LeavingSoon
 from fedarena.simulate.selectors.oort import Oort
 from fedarena.simulate.selectors.power_of_choice import PowerOfChoice
-from fedarena.simulate.selectors.uniform import Uniform, select_uniform
+from fedarena.simulate.selectors.uniform import Uniform
 
 __all__ = [
     "SELECTORS",
@@ -20,6 +20,4 @@ __all__ = [
     "Selector",
     "Uniform",
     "Weights",
-    "select_in_turn",
-    "select_uniform",
 ]

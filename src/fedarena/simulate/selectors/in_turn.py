@@ -28,10 +28,3 @@ class InTurn(Selector):
             chosen = np.concatenate([chosen, following[candidates.are_available(following)]])
             looked_at += count
         return np.sort(chosen[:number])
-
-
-def select_in_turn(eligible: IntArray, cohort: int, seed: int, round: int) -> IntArray:
-    """Whom `in_turn` invites when everybody is available."""
-    selector = InTurn()
-    selector.prepare(eligible, np.ones_like, cohort, seed)
-    return selector.select(cohort, Candidates(eligible, 0.0, seed, round, np.ones_like), round)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedarena.simulate.selectors.base import SELECTORS, Candidates, IntArray, Selector
 
 
@@ -14,8 +12,3 @@ class Uniform(Selector):
     def select(self, number: int, candidates: Candidates, round: int) -> IntArray:
         """A uniform draw."""
         return candidates.draw(number, "cohort")
-
-
-def select_uniform(eligible: IntArray, cohort: int, seed: int, round: int) -> IntArray:
-    """Whom `uniform` invites when everybody is available."""
-    return Uniform().select(cohort, Candidates(eligible, 0.0, seed, round, np.ones_like), round)
