@@ -1,0 +1,56 @@
+"""The benchmark of building fleets runs at a small size and reports what it did. How fast it was is not for tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fleet_build.py"
+PHONES = 2_000
+TARGETS = {
+    "build": (60, "s"),
+    "peak resident memory of building and saving": (2, "GB"),
+    "open": (1, "s"),
+    "match every client by size and speed": (2, "s"),
+    "sort a week of intervals in the order of time": (60, "s"),
+    "peak resident memory of sorting": (2, "GB"),
+}
+
+
+@pytest.mark.slow
+def test_small_benchmark(tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    arguments = ["--phones", str(PHONES), "--output", str(output)]
+    finished = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
+    assert finished.stderr == ""
+    content = json.loads(output.read_text())
+    rows, facts = content["targets"], content["facts"]
+    assert {row["what"]: (row["target"], row["unit"]) for row in rows} == TARGETS
+    assert all(row["measured"] > 0 for row in rows)
+    assert [row["ok"] for row in rows] == [row["measured"] < row["target"] for row in rows]
+    assert re.findall(r"\b(yes|no)\b", finished.stdout) == ["yes" if row["ok"] else "no" for row in rows]
+    assert finished.returncode == (0 if all(row["ok"] for row in rows) else 1)
+    assert facts["phones"] == PHONES
+    assert facts["intervals"] / PHONES == pytest.approx(20.8, rel=0.1)
+    assert facts["intervals_per_week"] == pytest.approx(37, rel=0.1)
+    # Three numbers of four bytes for every interval, eight of eight bytes for every phone.
+    assert facts["stored_megabytes"] == pytest.approx((12 * facts["intervals"] + 64 * PHONES) / 1e6, rel=0.05)
+    assert facts["sort_kept_gigabytes"] == pytest.approx((12 * 37 + 16) * PHONES / 1e9, rel=0.01)
+    assert {"processor", "cores", "python", "numpy", "pyarrow"} <= content["environment"].keys()
+
+
+def test_a_week_in_the_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import fleet_build
+
+    rows, starts, ends = fleet_build.week_in_order_of_time(10)
+    assert np.bincount(rows).tolist() == [37] * 10
+    assert (np.diff(starts) >= 0).all()
+    assert (ends > starts).all()
+    assert ends.max() < fleet_build.WEEK_SECONDS
