@@ -20,6 +20,7 @@ from fedarena.errors import BadInputError
 
 MAX_PICKLE_BYTES = 1 << 28  # six times the largest file of FedScale
 MAX_DEPTH = 64
+_LONGEST_NAME = 100
 _NEWEST_PROTOCOL = 5
 _PLAIN = {str, bytes, int, float, bool, type(None)}
 _CONTAINERS = {dict, list, tuple}
@@ -146,9 +147,8 @@ class _Machine:
         raise ValueError("not an instruction")
 
     def _wants_to_run(self, name: str) -> BadInputError:
-        return BadInputError(
-            f"{self.path} wants to run {name!r}, which was not done; trace files may hold plain data only"
-        )
+        shown = repr(name[:_LONGEST_NAME])[1:-1]  # a name is what somebody wrote into the file
+        return BadInputError(f"{self.path} wants to run {shown}, which was not done; {_PLAIN_ONLY}")
 
     # Reading the bytes
 

@@ -1,5 +1,29 @@
 """Where fleets come from, one file per source; importing this package registers them."""
 
-from fedarena.fleet.sources import fedscale, flash, ideal, uniform
+from fedarena.fleet.sources import (
+    ai_benchmark,
+    fedscale,
+    fedscale_files,
+    file,
+    flash,
+    flhetbench_files,
+    ideal,
+    mobiperf,
+    state_traces,
+    table,
+    uniform,
+)
 
-__all__ = ["fedscale", "flash", "ideal", "uniform"]
+__all__ = [
+    "ai_benchmark",
+    "fedscale",
+    "fedscale_files",
+    "file",
+    "flash",
+    "flhetbench_files",
+    "ideal",
+    "mobiperf",
+    "state_traces",
+    "table",
+    "uniform",
+]
