@@ -243,6 +243,7 @@ def _name_row(figure: go.Figure, method: Method, row: float, colour: str) -> Non
         x=0,
         xref="paper",
         xanchor="left",
+        xshift=-6,
         y=row + 0.37,
         showarrow=False,
     )
@@ -252,4 +253,4 @@ def _finish_rows(figure: go.Figure, rows: int, longest: float) -> None:
     figure.update_yaxes(visible=False, range=[-0.5, rows - 0.35])
     # What is written after the longest bar needs room on a phone, too.
     figure.update_xaxes(tickformat=".0%", showgrid=True, range=[0, max(longest, 0.01) / 0.55], nticks=6)
-    figure.update_layout(margin={"l": 20, "r": 20})  # for the labels of the first and the last tick
+    figure.update_layout(margin={"l": 14, "r": 20})  # for the labels of the first and the last tick
