@@ -31,6 +31,9 @@ main = typer.Typer(
 screen = Console()
 messages = Console(stderr=True)
 
+# So many are made to look at, unless somebody asks for more.
+DEFAULT_PHONES = 2_000
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
@@ -205,10 +208,47 @@ def describe(
 
 
 @command
+def fleet(
+    name: Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name, or the folder of a saved one.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fleet, for example: training_factor=2 seed=1"),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option("--clients", min=1, help="How many clients have a phone; otherwise as many as there are phones."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FOLDER", help="Also write the fleet to this folder.")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show a fleet of phones: a table, and a picture of how fast they are, when they are available and for how long."""
+    import numpy as np
+
+    from fedarena.config import merge, parse_overrides
+    from fedarena.fleet import describe_fleet, load_fleet
+    from fedarena.report import fleet_figure, write_picture
+    from fedarena.screen import fleet_table
+
+    part = {"name": "file", "path": name} if Path(name).is_dir() else {"name": name}
+    with messages.status(f"Making {escape(name)}"):
+        phones = load_fleet(merge(part, parse_overrides(settings or [])), clients or DEFAULT_PHONES)
+        everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
+        description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
+    screen.print(fleet_table(description))
+    if save is not None:
+        phones.save(save)
+        screen.print(f"Fleet: {save}", highlight=False, markup=False, soft_wrap=True)
+    path = write_picture(fleet_figure(description), output or Path(f"{phones.name}.html"))
+    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@command
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(metavar="[KIND]", help="federations, models, algorithms, engines, partitioners or suites"),
+        typer.Argument(metavar="[KIND]", help="federations, fleets, models, algorithms, and so on"),
     ] = None,
 ) -> None:
     """Show what there is to choose from, with options and defaults."""

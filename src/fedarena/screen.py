@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -13,6 +13,8 @@ from rich.table import Table
 from fedarena.data.statistics import FederationStatistics
 from fedarena.registry import Registry
 from fedarena.report import HOURS_TO, columns_for, final_table
+from fedarena.report.fleet import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
@@ -97,6 +99,41 @@ def statistics_table(statistics: FederationStatistics) -> Table:
     for name, attribute in statistics.attributes.items():
         common = ", ".join(f"{value} ({count:,})" for value, count in attribute.most_common[:3])
         table.add_row("attribute", escape(f"{name}: {attribute.distinct:,} values, most common {common}"))
+    return table
+
+
+def fleet_table(fleet: Mapping[str, Any]) -> Table:
+    """How fast the phones of a fleet are and when they are available, from what `describe_fleet` found."""
+    slots, speeds = fleet["slots"], fleet["speeds"]
+    table = Table(
+        title=f"{escape(fleet['name'])}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=f"{percent(slots['never_available_share'])} of the clients are never available, "
+        f"{percent(slots['always_available_share'])} always",
+        caption_justify="left",
+    )
+    table.add_column("", style="bold", no_wrap=True)
+    for title in ("mean", "p10", "median", "p90", "p90/p10"):
+        table.add_column(title, justify="right", no_wrap=True)
+
+    def add(name: str, distribution: Mapping[str, Any], scale: Scale | None = None) -> None:
+        values = [distribution["mean"], *(distribution["percentiles"][p] for p in ("10", "50", "90"))]
+        factor, unit = (1.0, "") if scale is None or values[2] is None else fitting_unit(values[2], scale)
+        numbers = [ABSENT if value is None else significant(value / factor) for value in values]
+        low, high = values[1], values[3]
+        ratio = significant(high / low) if low and high else ABSENT
+        table.add_row(f"{name} ({unit})" if unit else name, *numbers, ratio)
+
+    add("time available", fleet["shares"], ((0.01, "%"),))
+    if sum(slots["histogram"]["counts"]):
+        add("slots a day", slots["per_day"])
+        add("slot length", slots["seconds"], SECONDS)
+    compute, what, scale = compute_column(speeds)
+    add(what, distribution_of(compute), scale)
+    for name, column in network_columns(speeds).items():
+        add(name, distribution_of(column), BITS_PER_SECOND)
     return table
 
 

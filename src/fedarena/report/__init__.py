@@ -19,6 +19,7 @@ from fedarena.report.figures import (
     speed_figure,
     traffic_figure,
 )
+from fedarena.report.fleet import fleet_figure
 from fedarena.report.page import write_report
 from fedarena.report.picture import write_picture
 from fedarena.report.tables import FINAL_COLUMNS, HOURS_TO, FinalRow, columns_for, final_table
@@ -36,6 +37,7 @@ __all__ = [
     "failures_figure",
     "federation_figure",
     "final_table",
+    "fleet_figure",
     "hours_figure",
     "loss_figure",
     "participation_figure",

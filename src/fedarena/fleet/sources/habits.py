@@ -151,7 +151,12 @@ def _place(
     idle = (phones.periods - phones.available_seconds)[owners]
     remaining = offsets[1:][owners] - np.arange(len(owners))
     latest: IntArray = clock[offsets[:-1]][owners] + idle - remaining
-    return np.minimum(clock, latest) + available_before
+    starts = np.minimum(clock, latest) + available_before
+    # Slots were moved to later times only. Each phone begins with another day, so that no day is fuller than others.
+    days = phones.periods // DAY_SECONDS
+    shift = DAY_SECONDS * (random.random(len(days)) * days).astype(np.int64)
+    shift -= np.where(starts[offsets[:-1]] + shift >= phones.periods, phones.periods, 0)
+    return starts + shift[owners]
 
 
 def _wrapped(phones: _Phones, starts: IntArray, ends: IntArray) -> tuple[IntArray, Int32Array, Int32Array]:
