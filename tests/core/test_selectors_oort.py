@@ -228,7 +228,7 @@ def test_the_pacer_relaxes_until_nobody_is_too_slow() -> None:
     np.testing.assert_allclose(penalties, [[1, 1, 1, 0.01], [1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("loss", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("loss", [0.0, np.nan, np.inf, 1e308])
 @pytest.mark.parametrize("used", [True, False])
 @pytest.mark.parametrize("seconds", [0.0, 100.0])
 def test_rounds_that_bring_nothing(loss: float, used: bool, seconds: float) -> None:

@@ -134,7 +134,7 @@ class Candidates:
                 rest = self._choose_among_all(missing, random, chosen, accept, weights)
                 chosen = np.concatenate([chosen, rest])
                 break
-            drawn = weights.draw(random, tried) if weights else random.integers(population, size=tried)
+            drawn = weights.draw(random, tried) if weights is not None else random.integers(population, size=tried)
             if accept is not None:
                 coins = random.random(tried)
                 drawn = drawn[coins < accept(self.clients[drawn])]

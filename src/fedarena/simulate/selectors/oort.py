@@ -118,11 +118,12 @@ class Oort(Selector):
         np.maximum.at(explored["seconds"], rows[~used], feedback.seconds[~used])
         explored["seconds"][rows[used]] = feedback.seconds[used]
         explored["finished"][rows[used]] = True
-        known = used & np.isfinite(feedback.losses)
-        samples = np.minimum(self._samples(feedback.clients[known]), feedback.samples[known])
-        utility = np.abs(feedback.losses[known]) * samples
-        explored["utility"][rows[known]] = utility
-        self._pace(float(utility.sum()))
+        samples = np.minimum(self._samples(feedback.clients), feedback.samples)
+        with np.errstate(over="ignore", invalid="ignore"):
+            utility = np.abs(feedback.losses) * samples
+        known = used & np.isfinite(utility)
+        explored["utility"][rows[known]] = utility[known]
+        self._pace(float(utility[known].sum()))
 
     def _pace(self, utility: float) -> None:
         self._collected.append(utility)
