@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from fedarena.fleet import describe_fleet, load_fleet
 from fedarena.metrics import summarize_participation
 from fedarena.recorder import table_schemas
 from fedarena.rundata import RunData
@@ -56,8 +58,15 @@ def with_clock(
         rounds=pa.Table.from_pylist(rows, schema=run.rounds.schema),
         jobs=pa.Table.from_pylist(jobs, schema=schemas["jobs"]),
         summary={**run.summary, "participation": summarize_participation(clients, used, phones)},
-        fleet=None,
+        fleet=fleet_statistics(phones),
     )
+
+
+@cache
+def fleet_statistics(phones: int, source: str = "fedscale") -> dict[str, Any]:
+    """What ``fleet.json`` says of a fleet for so many clients."""
+    clients = np.arange(phones)
+    return describe_fleet(load_fleet(source, phones).match(clients, None, 0), clients, 0)
 
 
 class _World:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from clocked_runs import with_clock
 
 from fedarena.data.statistics import describe
 from fedarena.report import accuracy_figure, federation_figure, write_picture, write_report
@@ -16,6 +17,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 
 WIDTHS = (1280, 390)
 FIGURES = 7
+FIGURES_WITH_CLOCK = FIGURES + 10  # two of them timelines: of a synchronous and of an asynchronous run
 LOCAL = ("file://", "data:", "blob:")
 HOSTILE = "<img src=x onerror=alert(1)><b>bold</b> & $x^2$ %{y}"
 
@@ -60,26 +62,33 @@ def reports(comparison, make_run, tmp_path_factory):
         for i in range(9)
         for seed in (0, 1)
     ]
-    chosen = {"one": [make_run()], "comparison": comparison, "many": long}
+    clock = [with_clock(run, "buffered" if run.label == "fedyogi" else "synchronous") for run in comparison]
+    long_clock = [with_clock(run, "buffered" if i > 8 else "synchronous", energy=True) for i, run in enumerate(long)]
+    chosen = {"one": [make_run()], "comparison": comparison, "many": long, "clock": clock, "long clock": long_clock}
     folder = tmp_path_factory.mktemp("reports")
     return {name: write_report(runs, folder / f"{name}.html") for name, runs in chosen.items()}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    ("name", "scheme"), [("one", "light"), ("comparison", "light"), ("comparison", "dark"), ("many", "light")]
+    ("name", "scheme"),
+    [
+        *(("one", "light"), ("comparison", "light"), ("comparison", "dark"), ("many", "light")),
+        *(("clock", "dark"), ("long clock", "light")),
+    ],
 )
 def test_every_plot_is_drawn_and_nothing_sticks_out(show, reports, name, width, scheme):
-    page = show(reports[name], width, scheme)
+    expected = FIGURES_WITH_CLOCK if "clock" in name else FIGURES
+    page = show(reports[name], width, scheme, expected)
     plots = page.evaluate(
         """() => [...document.querySelectorAll('.plot')].map(plot => {
             const box = plot.querySelector('.main-svg').getBoundingClientRect();
-            const drawn = [...plot.querySelectorAll('.scatterlayer .trace, .boxlayer .trace')];
+            const drawn = [...plot.querySelectorAll('.scatterlayer .trace, .boxlayer .trace, .barlayer .trace')];
             const sized = drawn.map(trace => trace.getBoundingClientRect()).filter(b => b.width + b.height > 0);
             return {width: box.width, height: box.height, traces: plot.data.length, sized: sized.length};
         })"""
     )
-    assert len(plots) == FIGURES
+    assert len(plots) == expected
     for plot in plots:
         assert plot["width"] > width / 4
         assert plot["height"] > 200
@@ -169,6 +178,22 @@ def test_a_button_hides_and_shows_a_method(show, reports):
     assert {"fedavg", "fedyogi", "baseline"} <= set(shown())
     button.click()
     assert "fedprox" in shown()
+
+
+def test_a_button_hides_and_shows_a_reason(show, reports):
+    page = show(reports["clock"], plots=FIGURES_WITH_CLOCK)
+    figure = page.locator("figure", has=page.get_by_role("heading", name="Failed jobs"))
+    names = "figure => figure.querySelector('.plot').data.filter(t => t.visible !== false).map(t => t.name)"
+    assert "late" in figure.evaluate(names)
+    figure.get_by_role("button", name="late").click()
+    assert "late" not in figure.evaluate(names)
+    assert "left while training" in figure.evaluate(names)
+
+
+def test_the_results_table_with_hours_fits_a_laptop(show, reports):
+    box = show(reports["clock"], plots=FIGURES_WITH_CLOCK).locator(".scroll:has(.results)")
+    assert "hours to" in box.text_content()
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
 def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):

@@ -29,7 +29,7 @@ def lorenz_curve(counts: IntArray, clients: int, shares: FloatArray) -> FloatArr
     have = np.concatenate([[0.0, 0.0], np.cumsum(taken) / taken.sum()])
     absent = clients - len(taken)
     places = np.concatenate([[0.0], np.arange(absent, clients + 1) / clients])
-    return np.interp(shares, places, have)
+    return np.asarray(np.interp(shares, places, have), dtype=np.float64)
 
 
 def summarize_participation(jobs_of: IntArray, used: npt.NDArray[np.bool_], clients: int) -> dict[str, Any]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
 from fedarena.report import clock_figures, figures
 from fedarena.report.clock_table import clock_columns, clock_rows
+from fedarena.report.fleet import compute_column, network_columns, percent, spread_text
 from fedarena.report.html import Html, join, tag
 from fedarena.report.methods import Method, has_clock, methods_of
+from fedarena.report.phones import fleets_of, speeds_figure, week_figure
 from fedarena.report.sections import Plot, explanations, swatches, table
 from fedarena.report.timeline import spans_rounds, timeline_figure
+from fedarena.report.units import BITS_PER_SECOND
 from fedarena.rundata import RunData
 
 MAX_TIMELINES: Final = 3
+MAX_FLEETS: Final = 2
 
 
 def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
@@ -61,6 +66,7 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
             ),
         ),
         *(_timeline(run, plot) for run in _typical_runs(timed)),
+        *(_phones(fleet, its_runs, runs, plot) for fleet, its_runs in islice(fleets_of(runs), MAX_FLEETS)),
     ]
     return join(parts)
 
@@ -84,6 +90,24 @@ def _timeline(run: RunData, plot: Plot) -> Html:
         else "Clients of a round of median length, from the first whose job ended to the last. "
     )
     return _if_any(plot, figure, f"{which}A cross: the job ended there without being used.")
+
+
+def _phones(fleet: Mapping[str, Any], its_runs: Sequence[RunData], runs: Sequence[RunData], plot: Plot) -> Html:
+    shares, speeds = fleet["shares"], fleet["speeds"]
+    compute, what, scale = compute_column(speeds)
+    transfers = [f"{name}: {spread_text(found, BITS_PER_SECOND)}" for name, found in network_columns(speeds).items()]
+    return _pair(
+        plot(
+            week_figure(fleet, its_runs, runs),
+            f"A client is available {percent(shares['mean'])} of the time on average. Days begin at midnight. "
+            "The bars below show when the first run of each method took place.",
+        ),
+        _if_any(
+            plot,
+            speeds_figure(fleet),
+            f"Each dot is a client. Training, {what}: {spread_text(compute, scale)}; {'; '.join(transfers)}.",
+        ),
+    )
 
 
 def _typical_runs(methods: Sequence[Method]) -> Iterator[RunData]:

@@ -16,6 +16,8 @@ from fedarena.rundata import RunData
 MAX_LINE_POINTS: Final = 2_000
 MAX_FIGURE_POINTS: Final = 20_000
 MAX_TICKS: Final = 8
+_TICK_STEPS: Final = ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), np.arange(10, 100) / 10)
+_FEWEST_TICKS: Final = 3
 
 
 def logarithmic_ticks(low: float, high: float) -> list[int]:
@@ -24,6 +26,18 @@ def logarithmic_ticks(low: float, high: float) -> list[int]:
     ticks = [step * 10**exponent for exponent in exponents for step in (1, 2, 5)]
     inside = [tick for tick in ticks if low <= tick <= high]
     return inside if len(inside) <= MAX_TICKS else [tick for tick in inside if str(tick).startswith("1")]
+
+
+def logarithmic_marks(values: FloatArray) -> dict[str, Any]:
+    """Round numbers on a logarithmic axis, as few as tell the values apart: 1, 10, 100; 1, 2, 5, 10; or 10, 11, 12."""
+    low, high = np.nanmin(values) / 1.05, np.nanmax(values) * 1.05
+    exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for steps in _TICK_STEPS:
+        marks = [step * 10.0**exponent for exponent in exponents for step in steps]
+        marks = [mark for mark in marks if low <= mark <= high]
+        if len(marks) >= _FEWEST_TICKS:
+            break
+    return {"tickvals": marks, "ticktext": [f"{mark:,.12g}" for mark in marks]}
 
 
 def shortened(label: str) -> str:

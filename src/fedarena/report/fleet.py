@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
+from fedarena.report.drawing import logarithmic_marks
 from fedarena.report.methods import FloatArray
 from fedarena.report.style import QUIET_INK, SERIES_LIGHT, band_colour, empty_figure, figure_text
 from fedarena.report.units import BITS_PER_SECOND, FLOPS, SECONDS, Scale, count, fitting_unit, quantity, significant
@@ -17,8 +18,6 @@ DAY_SECONDS: Final = 86_400
 _SPEEDS_DOMAIN: Final = (0.7, 0.92)
 _WEEK_DOMAIN: Final = (0.36, 0.56)
 _SLOTS_DOMAIN: Final = (0.0, 0.22)
-_TICK_STEPS: Final = ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9), np.arange(10, 100) / 10)
-_FEWEST_TICKS: Final = 3
 _LENGTH_MARKS: Final = {
     1: "1 s",
     10: "10 s",
@@ -74,8 +73,8 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
                 )
             )
         figure.update_layout(
-            xaxis={"title": {"text": f"training: {what} ({x_unit})"}, "type": "log", **_ticks(x / x_factor)},
-            yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **_ticks(every_y / y_factor)},
+            xaxis={"title": {"text": f"training: {what} ({x_unit})"}, "type": "log", **logarithmic_marks(x / x_factor)},
+            yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **logarithmic_marks(every_y / y_factor)},
             legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"},
         )
     else:
@@ -244,18 +243,6 @@ def spread_text(column: Sequence[float | None], scale: Scale) -> str:
 def percent(share: float) -> str:
     """A share of the time: "9.5 %"."""
     return f"{significant(100 * share)} %"
-
-
-def _ticks(values: FloatArray) -> dict[str, Any]:
-    """Round numbers on a logarithmic axis, as few as tell the values apart: 1, 10, 100; 1, 2, 5, 10; or 10, 11, 12."""
-    low, high = np.nanmin(values) / 1.05, np.nanmax(values) * 1.05
-    exponents = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    for steps in _TICK_STEPS:
-        marks = [step * 10.0**exponent for exponent in exponents for step in steps]
-        marks = [mark for mark in marks if low <= mark <= high]
-        if len(marks) >= _FEWEST_TICKS:
-            break
-    return {"tickvals": marks, "ticktext": [f"{mark:,.12g}" for mark in marks]}
 
 
 def _leave_empty(figure: go.Figure, axes: str, sentence: str) -> None:
