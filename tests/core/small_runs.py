@@ -35,7 +35,8 @@ def content(folder: Path) -> dict[str, Any]:
     """Everything about a run that must not depend on when or how often it was interrupted."""
     state = json.loads((folder / "checkpoint" / "state.json").read_text())
     tensors = (folder / "checkpoint" / state["tensors"]["file"]).read_bytes()
-    tables = {name: (folder / name).read_bytes() for name in ("rounds.parquet", "clients.parquet", "config.yaml")}
+    names = ("rounds.parquet", "clients.parquet", "jobs.parquet", "config.yaml")
+    tables = {name: (folder / name).read_bytes() for name in names}
     summary = json.loads((folder / "summary.json").read_text())
     del summary["timing"]
     return {

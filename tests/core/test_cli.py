@@ -242,9 +242,10 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(path: Path) -> None:
+def wait_for_a_round(folder: Path) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists():
+    state = folder / "checkpoint" / "state.json"
+    while not state.exists() or json.loads(state.read_text())["round"] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -252,8 +253,7 @@ def wait_for(path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_saves_and_resume_goes_on(number: int, code: int) -> None:
     process = start("run", *FAST, "name=long", "rounds=100000")
-    wait_for(Path("runs/long/checkpoint/state.json"))
-    time.sleep(0.5)
+    wait_for_a_round(Path("runs/long"))
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code

@@ -79,9 +79,30 @@ def compacted(folder: Path) -> bool:
     return checkpoint.read_state(folder).memories.file != "memories-0.log"
 
 
-@pytest.mark.parametrize("settings", [SMALL, WITH_MEMORY], ids=["fedyogi", "with memory"])
-def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, settings: dict[str, Any]) -> None:
-    settings = settings | {"rounds": 60}
+# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns.
+ON_PHONES = SMALL | {
+    "algorithm": f"{__name__}:VisitCounter",
+    "fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4], "share": 0.6, "slot_seconds": 300},
+    "clock.crash_rate": 0.1,
+}
+BY_PROTOCOL = {
+    "synchronous": {"protocol": "synchronous", "selector": "oort"},
+    "deadline": {"protocol": {"name": "deadline", "seconds": 20}, "selector": "by_size"},
+    "readiness": {"protocol": {"name": "readiness", "share": 0.7}, "clock.leaving": "pause"},
+    "buffered": {"protocol": {"name": "buffered", "buffer_size": 3, "max_staleness": 2}, "selector": "leaving_soon"},
+    "asynchronous": {"protocol": {"name": "asynchronous", "updates_per_round": 3}, "selector": "power_of_choice"},
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kills_wanted"),
+    [(SMALL, 12), (WITH_MEMORY, 12), *((ON_PHONES | settings, 4) for settings in BY_PROTOCOL.values())],
+    ids=["fedyogi", "with memory", *BY_PROTOCOL],
+)
+def test_killed_at_random_moments_and_resumed(
+    tmp_path: Path, processes, settings: dict[str, Any], kills_wanted: int
+) -> None:
+    settings = settings | {"rounds": 5 * kills_wanted}
     for folder in ("first, which starts the server", "uninterrupted"):
         began = time.monotonic()
         process = processes.Process(target=start_or_resume, args=(settings, tmp_path / folder))
@@ -91,7 +112,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, setting
     assert compacted(tmp_path / "uninterrupted" / "small") == ("memories_ram_bytes" in settings)
     moments = random.Random(0)
     kills, rounds_at_kill = 0, set()
-    while kills < 12:
+    while kills < kills_wanted:
         share = (math.inf, 1.0)[kills % 2]  # every round is committed, or a few rounds at a time
         process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
         process.start()
@@ -107,7 +128,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path: Path, processes, setting
             compare_and_remove(tmp_path)
     start_or_resume(settings, tmp_path / "killed")
     compare_and_remove(tmp_path)
-    assert len(rounds_at_kill) > 3  # or the moments were not in the middle of the run
+    assert len(rounds_at_kill) > kills_wanted // 4  # or the moments were not in the middle of the run
 
 
 def compare_and_remove(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ class RoundOutcome:
     scores: ClientScores | None
     train_seconds: float
     evaluate_seconds: float
-    jobs: dict[str, Any]  # columns of the table of jobs, for those that ended in this round
     personal_scores: ClientScores | None = None  # of clients with their own models, if the algorithm has such
+    jobs: dict[str, Any] = field(default_factory=dict)  # columns of the table of jobs, for those that ended in it
 
 
 def simulate(
@@ -165,7 +165,7 @@ def _finish_round(
             row |= {f"{PERSONAL}samples": int(personal_scores.samples.sum())}
             row |= summarize_scores(simulation, personal_scores, snapshot.round, PERSONAL)
     evaluate_seconds = time.perf_counter() - began
-    return RoundOutcome(snapshot, row, scores, train_seconds, evaluate_seconds, jobs, personal_scores)
+    return RoundOutcome(snapshot, row, scores, train_seconds, evaluate_seconds, personal_scores, jobs)
 
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:

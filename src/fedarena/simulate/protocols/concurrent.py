@@ -64,7 +64,6 @@ class _Course:
         self.steps: list[IntArray] = []
         self.staleness: list[IntArray] = []
         self.used = 0
-        self.invitations = 0
         begin = clock.time + world.overhead_seconds
         self._fill(begin)
         while not len(self.running):
@@ -136,10 +135,11 @@ class _Course:
         """New jobs for the `free` places and one more at each of these times, and at which of them each job begins."""
         busy = np.concatenate([self.running.clients, self.ended.clients])
         chosen: list[IntArray] = []
+        number = self.next_job
         for time in times.tolist():
             free += 1
-            invited = self.world.invite(free, time, self.round, np.sort(busy), self.invitations)
-            self.invitations += 1
+            invited = self.world.invite(free, time, self.round, np.sort(busy), turn=number)
+            number += len(invited)
             busy = np.concatenate([busy, invited])
             free -= len(invited)
             chosen.append(invited)

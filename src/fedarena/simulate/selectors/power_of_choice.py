@@ -58,6 +58,8 @@ class PowerOfChoice(Selector):
         return losses
 
     def observe(self, round: int, feedback: Feedback) -> None:
-        """Keeps the losses of who was used."""
+        """Keeps the losses of who was used, if they will be wanted."""
+        if self.losses == "current":
+            return
         rows = self._latest.add(feedback.clients[feedback.used])
         self._latest["loss"][rows] = feedback.losses[feedback.used]
