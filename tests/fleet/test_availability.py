@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import TICKS, PlainPhone
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedarena.errors import BadInputError
@@ -38,7 +38,7 @@ plain_phones = st.one_of(
     st.integers(3, 12).map(lambda period: [True, *[False] * (period - 2), True]),
 ).map(PlainPhone)
 fleets = st.lists(plain_phones, min_size=1, max_size=5)
-quarters = st.integers(0, 50 * TICKS).map(lambda ticks: ticks / TICKS)
+quarters = st.one_of(st.integers(0, 5 * TICKS), st.integers(0, 50 * TICKS)).map(lambda ticks: ticks / TICKS)
 any_time = st.floats(0, 1e10)
 
 
@@ -54,6 +54,7 @@ def columns(asked: list[tuple[Any, ...]]) -> list[np.ndarray]:
     return [np.array(column) for column in zip(*asked, strict=True)]
 
 
+@settings(deadline=None)
 @given(questions(quarters))
 def test_is_available(case: Any) -> None:
     phones, availability, asked = case
@@ -61,6 +62,7 @@ def test_is_available(case: Any) -> None:
     assert availability.is_available(*columns(asked)).tolist() == expected
 
 
+@settings(deadline=None)
 @given(questions(quarters))
 def test_next_available(case: Any) -> None:
     phones, availability, asked = case
@@ -71,6 +73,7 @@ def test_next_available(case: Any) -> None:
     assert availability.next_available(*columns(asked)).tolist() == expected
 
 
+@settings(deadline=None)
 @given(questions(quarters))
 def test_leaves_at(case: Any) -> None:
     phones, availability, asked = case
@@ -78,6 +81,7 @@ def test_leaves_at(case: Any) -> None:
     assert availability.leaves_at(*columns(asked)).tolist() == expected
 
 
+@settings(deadline=None)
 @given(questions(quarters, quarters))
 def test_available_seconds(case: Any) -> None:
     phones, availability, asked = case
@@ -87,6 +91,7 @@ def test_available_seconds(case: Any) -> None:
 
 
 @pytest.mark.parametrize("leaving", ["abort", "pause"])
+@settings(deadline=None)
 @given(questions(quarters, quarters))
 def test_finish_time(leaving: Any, case: Any) -> None:
     phones, availability, asked = case
@@ -94,6 +99,7 @@ def test_finish_time(leaving: Any, case: Any) -> None:
     assert availability.finish_time(*columns(asked), leaving).tolist() == expected
 
 
+@settings(deadline=None)
 @given(questions(quarters, quarters), st.integers(0, FAR_PERIODS))
 def test_every_period_is_like_the_first(case: Any, periods: int) -> None:
     _, availability, asked = case
@@ -117,12 +123,14 @@ def share_seconds(availability: Availability, rows: np.ndarray) -> np.ndarray:
     return np.rint(availability.share() * availability.periods)[rows]
 
 
+@settings(deadline=None)
 @given(fleets)
 def test_share(phones: list[PlainPhone]) -> None:
     expected = [sum(phone.seconds) / phone.period for phone in phones]
     assert availability_of(phones).share().tolist() == expected
 
 
+@settings(deadline=None)
 @given(questions(any_time, any_time, any_time))
 def test_available_seconds_add_up(case: Any) -> None:
     _, availability, asked = case
@@ -135,6 +143,7 @@ def test_available_seconds_add_up(case: Any) -> None:
     assert (whole <= last - first + 1e-9).all()
 
 
+@settings(deadline=None)
 @given(questions(any_time, st.floats(0, 1e6)))
 def test_paused_work_takes_that_many_available_seconds(case: Any) -> None:
     _, availability, asked = case
@@ -152,6 +161,7 @@ def test_paused_work_takes_that_many_available_seconds(case: Any) -> None:
     assert (at_work | availability.is_available(rows, finished) | (work == 0)).all()
 
 
+@settings(deadline=None)
 @given(questions(any_time, st.floats(0, 1e4), st.floats(0, 1e4)))
 def test_work_can_be_done_in_parts(case: Any) -> None:
     _, availability, asked = case
@@ -169,6 +179,20 @@ def test_work_can_be_done_in_parts(case: Any) -> None:
             assert (np.isfinite(in_parts) == np.isfinite(at_once)).all()
 
 
+def test_uninterrupted_work_is_the_same_in_both_ways() -> None:
+    """To the last bit, so that rounding does not distinguish phones that stay."""
+    phones = availability_of([PlainPhone([False, True, True, True, False, True]), PlainPhone([True])])
+    random = np.random.default_rng(0)
+    rows, times, work = random.integers(0, 2, 5000), random.uniform(0, 1e6, 5000), random.uniform(0, 3, 5000)
+    aborted, paused = (phones.finish_time(rows, times, work, leaving) for leaving in ("abort", "pause"))
+    done = np.isfinite(aborted)
+    assert 1000 < done.sum() < 4000
+    assert (aborted[done] == (times + work)[done]).all()
+    assert (paused[done] == aborted[done]).all()
+    assert (paused[~done] > (times + work)[~done]).all()
+
+
+@settings(deadline=None)
 @given(questions(quarters, quarters, quarters))
 def test_work_in_parts_exactly(case: Any) -> None:
     _, availability, asked = case
@@ -179,6 +203,7 @@ def test_work_in_parts_exactly(case: Any) -> None:
         np.testing.assert_array_equal(in_parts, availability.finish_time(rows, times, first + second, leaving))
 
 
+@settings(deadline=None)
 @given(questions(any_time, st.floats(0, 1e6)), st.randoms(use_true_random=False))
 def test_the_order_of_questions_does_not_matter(case: Any, order: random.Random) -> None:
     _, availability, asked = case
@@ -201,6 +226,7 @@ def test_the_order_of_questions_does_not_matter(case: Any, order: random.Random)
         assert together[shuffled].tolist() == alone
 
 
+@settings(deadline=None)
 @given(questions(any_time, any_time))
 def test_answers_agree_with_each_other(case: Any) -> None:
     _, availability, asked = case
@@ -217,6 +243,7 @@ def test_answers_agree_with_each_other(case: Any) -> None:
     np.testing.assert_array_equal(availability.finish_time(rows, times, 0.0, "abort"), times)
 
 
+@settings(deadline=None)
 @given(questions(any_time), st.data())
 def test_taken_phones_behave_as_before(case: Any, data: Any) -> None:
     _, availability, asked = case
@@ -246,9 +273,13 @@ def test_the_night_is_one_interval() -> None:
     assert phones.leaves_at(0, 80_000).item() == 86_400 + 21_600
     assert phones.leaves_at(0, 86_400 * 10 - 0.5).item() == 86_400 * 10 + 21_600
     assert phones.finish_time(0, 80_000, 20_000, "abort").item() == 100_000
-    assert phones.finish_time(0, 80_000, 28_001, "abort").item() == math.inf
+    assert phones.finish_time(0, 80_000, 28_000, "abort").item() == 108_000
+    assert phones.finish_time(0, 80_000, 28_000.25, "abort").item() == math.inf
+    assert phones.finish_time(0, 80_000, 28_000, "pause").item() == 108_000
+    assert phones.finish_time(0, 80_000, 28_000.25, "pause").item() == 86_400 + 79_200.25
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(-30, 30))
 def test_wrapped_intervals(seconds: list[bool], shift: int) -> None:
     """Intervals may lie anywhere in time; they are those of the phone turned by `shift`."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedarena.errors import BadInputError
@@ -68,6 +68,7 @@ def test_speeds_are_drawn_by_random_bits() -> None:
     assert devices.upload_bits_per_second.tolist() == GOOD["upload_bits_per_second"]
 
 
+@settings(deadline=None)
 @given(lists_of_numbers, st.data())
 def test_draws_are_measured_speeds(lists: list[list[float]], data: Any) -> None:
     phones = len(lists)
@@ -83,6 +84,7 @@ def test_draws_are_measured_speeds(lists: list[list[float]], data: Any) -> None:
     assert taken.draw_download(np.arange(len(rows)), bits).tolist() == expected
 
 
+@settings(deadline=None)
 @given(lists_of_numbers)
 def test_means_of_lists(lists: list[list[float]]) -> None:
     expected = [np.mean(values) if values else np.nan for values in lists]

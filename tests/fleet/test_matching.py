@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from phones import random_fleet
 from scipy import stats
@@ -17,6 +17,7 @@ def uses(rows: np.ndarray, phones: int) -> np.ndarray:
     return np.bincount(rows, minlength=phones)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 40), st.integers(0, 5))
 def test_phones_are_used_equally_often(devices: int, availabilities: int, clients: int, seed: int) -> None:
     matched = random_fleet(devices, availabilities).match(np.arange(clients), None, seed)
@@ -58,9 +59,11 @@ def test_neither_the_order_of_clients_nor_the_time_matters() -> None:
     assert fleet.match(np.arange(100), None, 5).device_of.tolist() != other.device_of.tolist()
 
 
-def test_devices_and_availabilities_are_independent_unless_paired() -> None:
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_devices_and_availabilities_are_independent_unless_paired(correlation: float) -> None:
     clients = np.arange(500)
-    apart, paired = (random_fleet(500, paired=paired).match(clients, clients, 0, 0.3) for paired in (False, True))
+    fleets = [random_fleet(500, paired=paired) for paired in (False, True)]
+    apart, paired = (fleet.match(clients, clients, 0, correlation) for fleet in fleets)
     assert paired.device_of.tolist() == paired.availability_of.tolist()
     assert abs(stats.spearmanr(apart.device_of, apart.availability_of).statistic) < 0.15
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import PlainPhone
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from phones import random_fleet
 
@@ -75,6 +75,7 @@ def test_speeds_belong_to_the_same_client() -> None:
         np.testing.assert_allclose(speeds[column], getattr(fleet.devices, column)[devices], rtol=1e-4)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_slots_are_uninterrupted_availabilities(patterns: list[list[bool]]) -> None:
     phones = [PlainPhone(pattern) for pattern in patterns]

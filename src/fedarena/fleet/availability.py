@@ -155,7 +155,6 @@ class Availability:
         if leaving == "abort":
             finished = np.where(fits & moment.inside, uninterrupted, np.inf)
         else:
-            # Rounding of tiny amounts of work must not lead back behind the moment the phone is there.
-            resumed = np.maximum(moment.time_of_work(work), uninterrupted)
-            finished = np.where(fits, uninterrupted, resumed)
+            # What is done before the phone leaves ends to the last bit as it would without leaving.
+            finished = np.where(fits, uninterrupted, moment.time_of_work(work))
         return np.where(work == 0, moment.times, finished)
