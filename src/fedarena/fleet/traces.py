@@ -25,8 +25,7 @@ from fedarena.registry import nearest
 MAX_FILE_BYTES = 1 << 31
 _GZIP = b"\x1f\x8b"
 _LONGEST_SHOWN = 60
-# No trace has times beyond these many seconds (68 years); larger ones would not fit the numbers intervals are kept in.
-_MAX_SECONDS = 2**31 - 1
+_MAX_SECONDS = 2.0**53  # beyond, floating-point numbers are not exact; no period is nearly as long
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -185,7 +184,7 @@ class Places(Sequence[str]):
 
 
 def whole_seconds(seconds: FloatArray) -> IntArray:
-    """Times rounded to whole seconds; times that nobody means stay outside of every period."""
+    """Times rounded to whole seconds."""
     return np.rint(np.clip(seconds, -_MAX_SECONDS, _MAX_SECONDS)).astype(np.int64)
 
 

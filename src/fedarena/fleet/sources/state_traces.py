@@ -66,14 +66,14 @@ def state_traces(
     fulfilled = parse_rule(rule)
     records = records_by_name(read_json(file), file)
     with naming(file):
-        names, messages = _read(records, invalid)
+        names, messages = read_messages(records, invalid)
     report(file, len(records) - len(names), f"of {len(records):,} phones are left out because of their messages")
     with naming(file):
         availability = messages.availability(fulfilled(messages.state), names)
     return Fleet("state_traces", ideal_devices(len(availability)), availability, paired=True)
 
 
-class _Messages:
+class Messages:
     """The messages of all phones one after the other, in the order of time for each."""
 
     def __init__(self, rows: IntArray, columns: FloatArray, phones: int):
@@ -111,7 +111,8 @@ class _Messages:
         return Availability.from_intervals(*merge_intervals(rows, starts, ends), periods, names)
 
 
-def _read(records: dict[str, Any], invalid: str) -> tuple[list[str], _Messages]:
+def read_messages(records: dict[str, Any], invalid: str) -> tuple[list[str], Messages]:
+    """The names of phones and all their messages; a phone with wrong ones is refused or left out."""
     names: list[str] = []
     counts: list[int] = []
     columns: list[tuple[int, int, float]] = []
@@ -127,7 +128,7 @@ def _read(records: dict[str, Any], invalid: str) -> tuple[list[str], _Messages]:
         columns.extend(found)
     if not names:
         raise BadInputError("No phone has messages that can be understood")
-    return names, _Messages(np.repeat(np.arange(len(names)), counts), np.array(columns), len(names))
+    return names, Messages(np.repeat(np.arange(len(names)), counts), np.array(columns), len(names))
 
 
 def _messages_of(record: Any, name: str) -> list[tuple[int, int, float]]:

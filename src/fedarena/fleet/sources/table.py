@@ -183,10 +183,11 @@ class _Intervals:
         phones = self._phones[exists]
         starts, ends = whole_seconds(self._starts[exists]), whole_seconds(self._ends[exists])
         lasts = starts < ends
-        report(self._path, int((~lasts).sum()), "intervals are empty when rounded to whole seconds and were left out")
         with naming(self._path):
             periods = whole_seconds(self._periods[first_rows])
-            return Availability.from_intervals(phones[lasts], starts[lasts], ends[lasts], periods, self._names)
+            availability = Availability.from_intervals(phones[lasts], starts[lasts], ends[lasts], periods, self._names)
+        report(self._path, int((~lasts).sum()), "intervals are empty when rounded to whole seconds and were left out")
+        return availability
 
     def _check(self, first_rows: IntArray) -> BoolArray:
         starts, ends, periods = self._starts, self._ends, self._periods
