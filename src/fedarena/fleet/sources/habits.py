@@ -113,7 +113,7 @@ def _draw_lengths(habits: Habits, phones: _Phones, bursts: _Bursts, random: np.r
     is_short = chance < habits.short_slots
     spare = phones.available_seconds - phones.counts  # beyond the one second that every slot has
     short = np.zeros(len(owners), dtype=np.int64)
-    short[is_short] = np.rint(habits.short_seconds.at(chance[is_short] / habits.short_slots)) - 1
+    short[is_short] = np.maximum(0, np.rint(habits.short_seconds.at(chance[is_short] / habits.short_slots)) - 1)
     # Short slots are cut where they would take more than half of what the phone has.
     taken = _sums(short, offsets)
     part = np.minimum(1.0, spare / 2 / np.maximum(taken, 1))
