@@ -1,0 +1,124 @@
+"""What servers learn from updates that arrive late: FedBuff and FedAsync written down once more, in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
+
+from fedarena.algorithms import FedAvg, FedAvgM, Scaffold
+from fedarena.fleet import Availability, Devices, Fleet
+from fedarena.simulate import simulate
+from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
+from fedarena.train import CohortEngine, ReferenceEngine
+
+ROUNDS = 12
+
+
+def fleet_of_different_speeds():
+    count = len(SIZES)
+    devices = Devices.from_columns(
+        seconds_per_sample=0.1 * 2.0 ** np.arange(count),
+        download_bits_per_second=np.full(count, 1e4),
+        upload_bits_per_second=np.full(count, 1e4),
+    )
+    return Fleet("of different speeds", devices, Availability.always(count), paired=True).match(
+        np.arange(count), None, seed=1
+    )
+
+
+def run(make_federation, protocol, engine_kind, algorithm=None, cohort: int = 4):
+    federation = make_federation(make_clients(), 3, name=f"{protocol}{engine_kind}")
+    simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, ROUNDS, cohort)
+    simulation = replace(simulation, protocol=protocol, fleet=fleet_of_different_speeds())
+    return list(simulate(simulation))
+
+
+def jobs_of(outcome):
+    columns = outcome.jobs
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def trained(versions, job) -> np.ndarray:
+    return local_sgd(versions[job["start_version"]], int(job["index"]), int(job["job"]), plain, LOCAL)[0]
+
+
+@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+@pytest.mark.parametrize("rescale", [False, True])
+def test_buffered_is_the_mean_of_updates_that_shrink_with_age(make_federation, engine_kind, rescale: bool) -> None:
+    protocol = Buffered(buffer_size=3, max_staleness=2, rescale=rescale)
+    first, *rounds = run(make_federation, protocol, engine_kind)
+    versions = [flat(first.snapshot.state["params"])]
+    ages = set()
+    for outcome in rounds:
+        total, weights = np.zeros_like(versions[0]), 0.0
+        for job in jobs_of(outcome):
+            age = len(versions) - 1 - job["start_version"]
+            assert job["staleness"] == age
+            assert (job["outcome"] == "used") == (age <= 2)
+            if job["outcome"] != "used":
+                continue
+            ages.add(age)
+            change = trained(versions, job) - versions[job["start_version"]]
+            weight = SIZES[job["index"]]
+            total += weight * (1 + age) ** -0.5 * change
+            weights += weight * (1 + age) ** -0.5 if rescale else weight
+        versions.append(versions[-1] + total / weights)
+        np.testing.assert_allclose(flat(outcome.snapshot.state["params"]), versions[-1], rtol=1e-9, atol=1e-12)
+    assert ages == {0, 1, 2}
+    assert len(versions) == ROUNDS + 1
+
+
+@pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) -> None:
+    protocol = Asynchronous(mixing=0.6, staleness_exponent=0.5, updates_per_round=4)
+    first, *rounds = run(make_federation, protocol, engine_kind)
+    versions = [flat(first.snapshot.state["params"])]
+    within_the_round = 0
+    for outcome in rounds:
+        begins_with = len(versions) - 1
+        for job in jobs_of(outcome):
+            age = len(versions) - 1 - job["start_version"]
+            within_the_round += job["start_version"] > begins_with
+            share = 0.6 * (1 + age) ** -0.5
+            assert job["weight"] == pytest.approx(share)
+            versions.append((1 - share) * versions[-1] + share * trained(versions, job))
+        np.testing.assert_allclose(flat(outcome.snapshot.state["params"]), versions[-1], rtol=1e-9, atol=1e-12)
+    assert len(versions) == 4 * ROUNDS + 1
+    assert within_the_round  # some begin with a model that the same round has made
+
+
+@pytest.mark.parametrize("algorithm", [FedAvgM, Scaffold])
+@pytest.mark.parametrize(
+    "protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3), Synchronous(over_commit=1.75)]
+)
+def test_both_engines_agree(make_federation, algorithm, protocol) -> None:
+    *_, one = run(make_federation, protocol, CohortEngine, algorithm())
+    *_, other = run(make_federation, protocol, ReferenceEngine, algorithm())
+    np.testing.assert_allclose(
+        flat(one.snapshot.state["params"]), flat(other.snapshot.state["params"]), rtol=1e-9, atol=1e-11
+    )
+
+
+def test_only_used_updates_are_computed_and_remembered(make_federation) -> None:
+    """Of seven invited, four are used; the others' phones worked in vain, and so they keep nothing."""
+    outcomes = run(make_federation, Synchronous(over_commit=1.75), CohortEngine, Scaffold())
+    used = {job["index"] for outcome in outcomes for job in jobs_of(outcome) if job["outcome"] == "used"}
+    late = {job["index"] for outcome in outcomes for job in jobs_of(outcome) if job["outcome"] == "late"}
+    assert late - used
+    memories = outcomes[-1].snapshot.memories
+    assert all(memories.get(int(client)) is not None for client in used)
+    assert all(memories.get(int(client)) is None for client in late - used)
+    row = outcomes[-1].row
+    assert (row["invited"], row["clients"], row["failed"]) == (7, 4, 3)
+    assert row["wasted_seconds"] > 0
+    assert row["bytes_up"] < row["bytes_down"]
+
+
+def test_older_models_are_kept_as_long_as_somebody_trains_from_them(make_federation) -> None:
+    for outcome in run(make_federation, Buffered(buffer_size=2, max_staleness=3), CohortEngine)[1:]:
+        clock, kept = outcome.snapshot.clock, outcome.snapshot.broadcasts
+        wanted = {int(v) for v in clock.running.versions if clock.version - 3 <= v < clock.version}
+        assert set(kept) == wanted
