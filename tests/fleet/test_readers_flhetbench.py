@@ -150,6 +150,10 @@ def test_ai_benchmark(write) -> None:
     scores = load_fleet({"name": "ai_benchmark", "file": write("b.json", SCORES), "training_factor": 1}, 5)
     np.testing.assert_allclose(scores.devices.seconds_per_sample, [367.824 / 3744, 367.824 / 105])
     assert (scores.availability.share() == 1).all()
+    bad = write("c.json", changed(SCORES, 1, "Model", to=None))
+    with pytest.raises(BadInputError) as refused:
+        load_fleet({"name": "ai_benchmark", "file": bad}, 5)
+    assert str(refused.value) == f"{bad}: 'Model' of record 2 must be a text, not None"
 
 
 def test_mobiperf_groups_records_of_a_phone(write) -> None:

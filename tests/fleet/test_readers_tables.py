@@ -151,6 +151,19 @@ def test_a_fleet_on_disk(tmp_path: Path) -> None:
         load_fleet({"name": "file", "path": str(tmp_path / "none")}, phones=3)
 
 
+def test_devices_of_one_fleet_with_the_availability_of_another(load, tmp_path: Path) -> None:
+    load(DEVICES, AVAILABILITY)  # writes them
+    parts = {"devices": {"name": "table", "devices": str(tmp_path / "devices.csv")}, "availability": "ideal"}
+    fleet = load_fleet({"name": "combined", **parts}, phones=7)
+    assert not fleet.paired
+    assert fleet.devices.seconds_per_sample.tolist() == [0.5, 0.25]
+    assert (fleet.availability.share() == 1).all()
+    with pytest.raises(BadInputError, match=r"fleet\.devices\.speed: the fleet 'ideal' has no option"):
+        load_fleet({"name": "combined", "devices": {"name": "ideal", "speed": 1}, "availability": "ideal"}, phones=7)
+    with pytest.raises(BadInputError, match=r"fleet\.availability is missing"):
+        load_fleet({"name": "combined", "devices": "ideal"}, phones=7)
+
+
 HEADER = "phone,seconds_per_sample,download_bits_per_second,upload_bits_per_second\n"
 
 

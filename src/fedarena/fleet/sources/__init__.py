@@ -2,6 +2,7 @@
 
 from fedarena.fleet.sources import (
     ai_benchmark,
+    combined,
     fedscale,
     fedscale_files,
     file,
@@ -16,6 +17,7 @@ from fedarena.fleet.sources import (
 
 __all__ = [
     "ai_benchmark",
+    "combined",
     "fedscale",
     "fedscale_files",
     "file",

@@ -11,7 +11,6 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.latencies import Network, TrainingFactor, read_latencies
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import devices_without_network
-from fedarena.fleet.traces import naming
 
 
 @FLEETS.register("ai_benchmark")
@@ -22,6 +21,5 @@ def ai_benchmark(
 
     Training on a sample takes `training_factor` times as long as inferring it.
     """
-    with naming(file):
-        devices = devices_without_network(training_factor * read_latencies(file, network).seconds)
+    devices = devices_without_network(training_factor * read_latencies(file, network).seconds)
     return Fleet("ai_benchmark", devices, Availability.always(len(devices)), paired=True)
