@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import reprlib
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,9 @@ from fedarena.registry import nearest
 
 MAX_FILE_BYTES = 1 << 31
 _GZIP = b"\x1f\x8b"
-_LONGEST_SHOWN = 60
+_LONGEST_SHOWN = 80
+_SHORT = reprlib.Repr()  # looks at the beginning of large values only
+_SHORT.maxstring = _SHORT.maxother = 60
 _MAX_SECONDS = 2.0**53  # beyond, floating-point numbers are not exact; no period is nearly as long
 
 
@@ -87,7 +90,10 @@ def naming(path: str | Path) -> Iterator[None]:
 
 def as_shown(value: Any) -> str:
     """A value of a file in a sentence, cut short."""
-    text = repr(value)
+    try:
+        text = _SHORT.repr(value)
+    except ValueError:  # Python does not write down numbers of thousands of digits
+        text = "a number that is too long to show"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
@@ -100,7 +106,10 @@ def records_by_name(value: Any, path: str | Path) -> dict[str, Mapping[str, Any]
             raise BadInputError(
                 f"{path}: the entry of phone {as_shown(name)} must be a dictionary, not {as_shown(record)}"
             )
-    return {str(name): record for name, record in value.items()}
+    records = {str(name): record for name, record in value.items()}
+    if len(records) < len(value):
+        raise BadInputError(f"{path} has two phones of the same name, once as a number and once as a text")
+    return records
 
 
 def records_in_list(value: Any, path: str | Path) -> list[dict[str, Any]]:
