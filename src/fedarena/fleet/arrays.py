@@ -16,7 +16,6 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
 # Rows of phones: any whole numbers, in any shape.
 Rows = npt.NDArray[np.integer[Any]] | Sequence[int] | int
 Names = Sequence[str] | None
