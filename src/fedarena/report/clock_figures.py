@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedarena.metrics import OUTCOMES, USED, count_outcomes, gini, lorenz_curve, round_seconds, staleness_counts
 from fedarena.metrics import wasted_share as share_wasted
-from fedarena.report.drawing import add_line, add_points, shortened
+from fedarena.report.drawing import add_line, add_points, logarithmic_marks, shortened
 from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, methods_of, training_clients
 from fedarena.report.style import AXIS, INK, QUIET_INK, SERIES_LIGHT, Style, empty_figure, figure_text, styles
 from fedarena.report.units import SECONDS, count, fitting_unit
@@ -22,6 +22,8 @@ from fedarena.rundata import RunData
 
 MAX_BLOCKS: Final = 600  # of all lines together: more of them hide each other
 MAX_STALENESS_BINS: Final = 30
+_SHOWN_STALENESS: Final = 0.98  # of the updates; a few very old ones would make the others invisible
+_LOGARITHMIC_FROM: Final = 10  # times that the rounds of one method take as long as those of another
 _LORENZ_POINTS: Final = 201
 # A failure looks like the phase in which it happened: blue downloads, orange trains, green uploads (see timeline.py).
 OUTCOME_COLOURS: Final = {
@@ -146,22 +148,23 @@ def staleness_figure(runs: Sequence[RunData]) -> go.Figure | None:
     if not found:
         return None
     figure = empty_figure("Staleness", "versions that the server was ahead", "share of updates", height=400)
-    width = -(-max(len(total) for _, total in found) // MAX_STALENESS_BINS)
+    last = max(_covering(total, _SHOWN_STALENESS) for _, total in found)
+    width = -(-(last + 1) // MAX_STALENESS_BINS)
+    bins = -(-(last + 1) // width)
+    ranges = [f"{low}" if width == 1 else f"{low} to {low + width - 1}" for low in range(0, bins * width, width)]
     for method, total in found:
-        padded = np.pad(total, (0, -len(total) % width))
-        shares = padded.reshape(-1, width).sum(axis=1) / total.sum()
-        starts = np.arange(len(shares)) * width
-        middles = (starts + (width - 1) / 2).astype(np.float64)
-        mean = float((np.arange(len(total)) * total).sum() / total.sum())
+        ages = np.arange(len(total))
+        beyond = len(total) > bins * width  # the oldest are together in the last bin
+        shares = np.bincount(np.minimum(ages // width, bins - 1), total, minlength=bins) / total.sum()
         add_line(
             figure,
-            middles,
+            (np.arange(bins) * width + (width - 1) / 2).astype(np.float64),
             shares,
-            f"{figure_text(method.label)} (mean {mean:.1f})",
+            f"{figure_text(method.label)} (mean {(ages * total).sum() / total.sum():.1f})",
             look[method.label],
             mode="lines+markers",
             cliponaxis=False,
-            customdata=[f"{start}" if width == 1 else f"{start} to {start + width - 1}" for start in starts],
+            customdata=[*ranges[:-1], f"{(bins - 1) * width} or more" if beyond else ranges[-1]],
             hovertemplate="%{customdata} versions: %{y:.1%}",
         )
     figure.update_xaxes(rangemode="tozero")
@@ -194,7 +197,12 @@ def round_time_figure(runs: Sequence[RunData]) -> go.Figure | None:
             marker = {"color": look[method.label].colour, "size": 8}
             add_points(figure, rounds, means / factor, name, marker, hovertemplate=hover)
         add_line(figure, rounds, means / factor, name, look[method.label], hovertemplate=hover)
-    figure.update_yaxes(rangemode="tozero")
+    typical = [float(np.median(means)) for _, _, means in curves]
+    if 0 < min(typical) * _LOGARITHMIC_FROM < max(typical):
+        positive = np.concatenate([means[means > 0] for _, _, means in curves]) / factor
+        figure.update_yaxes(type="log", **logarithmic_marks(positive))
+    else:
+        figure.update_yaxes(rangemode="tozero")
     figure.update_layout(hovermode="x unified", hoverdistance=-1)
     return figure
 
@@ -222,6 +230,11 @@ def _wasted(method: Method) -> dict[str, float]:
         for jobs in jobs_of(method)
     ]
     return {kind: float(np.mean([shares[kind] for shares in by_seed])) for kind in by_seed[0]} if by_seed else {}
+
+
+def _covering(histogram: NDArray[np.int64], share: float) -> int:
+    """The smallest value up to which lies at least that share."""
+    return int(np.searchsorted(np.cumsum(histogram), share * histogram.sum()))
 
 
 def _added(histograms: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -62,7 +62,8 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
             _if_any(
                 plot,
                 clock_figures.staleness_figure(runs),
-                "How many versions the server had made while a client was at work, for the updates that were used.",
+                "How many versions the server had made while a client was at work, for the updates that were used. "
+                "The last point holds all that were older, too.",
             ),
         ),
         *(_timeline(run, plot) for run in _typical_runs(timed)),
