@@ -18,6 +18,8 @@ DAY_SECONDS: Final = 86_400
 _SPEEDS_DOMAIN: Final = (0.7, 0.92)
 _WEEK_DOMAIN: Final = (0.36, 0.56)
 _SLOTS_DOMAIN: Final = (0.0, 0.22)
+_HEADING_SHIFT: Final = 8
+_LINE_PIXELS: Final = 17
 _LENGTH_MARKS: Final = {
     1: "1 s",
     10: "10 s",
@@ -54,7 +56,7 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
     networks = network_columns(speeds)
     x = drawable(compute)
     drawn = {name: y for name, column in networks.items() if np.isfinite(x * (y := drawable(column))).any()}
-    details = [f"training: {spread_text(compute, scale)}" + (" per sample" if scale is SECONDS else "")]
+    details = [f"{what}: {spread_text(compute, scale)}"]
     details += [f"{name}: {spread_text(column, BITS_PER_SECOND)}" for name, column in networks.items()]
     if drawn:
         every_y = np.concatenate(list(drawn.values()))
@@ -73,14 +75,18 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
                 )
             )
         figure.update_layout(
-            xaxis={"title": {"text": f"training: {what} ({x_unit})"}, "type": "log", **logarithmic_marks(x / x_factor)},
+            xaxis={
+                "title": {"text": f"{what} in training ({x_unit})"},
+                "type": "log",
+                **logarithmic_marks(x / x_factor),
+            },
             yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **logarithmic_marks(every_y / y_factor)},
             legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"},
         )
     else:
         _leave_empty(figure, "", "either computing or transfers take no time")
     figure.update_layout(yaxis={"domain": _SPEEDS_DOMAIN})
-    _add_heading(figure, "Device speeds", "<br>".join(details), _SPEEDS_DOMAIN[1])
+    _add_heading(figure, "Device speeds", details, _SPEEDS_DOMAIN[1])
 
 
 def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, Any]) -> None:
@@ -120,13 +126,13 @@ def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, A
     )
     low, middle, high = (shares["percentiles"][percentile] for percentile in ("10", "50", "90"))
     if low == high:
-        detail = f"clients are available {percent(middle)} of the time"
+        details = [f"clients are available {percent(middle)} of the time"]
     else:
-        detail = (
-            f"a client is available {percent(shares['mean'])} of the time on average, the median one {percent(middle)}"
-            f"<br>four fifths of the clients: {percent(low)} to {percent(high)}"
-        )
-    _add_heading(figure, "Available clients over a week", detail, _WEEK_DOMAIN[1])
+        details = [
+            f"a client is available {percent(shares['mean'])} of the time on average, the median one {percent(middle)}",
+            f"four fifths of the clients: {percent(low)} to {percent(high)}",
+        ]
+    _add_heading(figure, "Available clients over a week", details, _WEEK_DOMAIN[1])
 
 
 def _add_slots(figure: go.Figure, slots: Mapping[str, Any]) -> None:
@@ -162,16 +168,17 @@ def _add_slots(figure: go.Figure, slots: Mapping[str, Any]) -> None:
                 "title": {"text": "slots that are shorter"},
             },
         )
-        detail = (
-            f"median {quantity(lengths['50'], SECONDS)}, a tenth is longer than {quantity(lengths['90'], SECONDS)}<br>"
-            f"the median client has {slots['per_day']['percentiles']['50']:.1f} a day"
-        )
+        middle, longest = quantity(lengths["50"], SECONDS), quantity(lengths["90"], SECONDS)
+        details = [
+            longest if lengths["10"] == lengths["90"] else f"median {middle}, a tenth is longer than {longest}",
+            f"the median client has {slots['per_day']['percentiles']['50']:.1f} slots a day",
+        ]
     else:
         everybody = slots["always_available_share"] == 1
         _leave_empty(figure, "3", "nobody ever leaves" if everybody else "nobody is ever there")
         figure.update_layout(yaxis3={"domain": _SLOTS_DOMAIN})
-        detail = "there is no end to measure" if everybody else "there is nothing to measure"
-    _add_heading(figure, "How long clients stay", detail, _SLOTS_DOMAIN[1])
+        details = ["there is no end to measure" if everybody else "there is nothing to measure"]
+    _add_heading(figure, "How long clients stay", details, _SLOTS_DOMAIN[1])
 
 
 def _length_curve(slots: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
@@ -264,16 +271,10 @@ def _leave_empty(figure: go.Figure, axes: str, sentence: str) -> None:
     )
 
 
-def _add_heading(figure: go.Figure, heading: str, detail: str, y: float) -> None:
-    figure.add_annotation(
-        text=f"<b>{heading}</b><br><span style='color:{QUIET_INK}'>{detail}</span>",
-        x=0,
-        y=y,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        yshift=8,
-        align="left",
-        showarrow=False,
-    )
+def _add_heading(figure: go.Figure, heading: str, lines: Sequence[str], y: float) -> None:
+    """A heading, and below it smaller print; two annotations, because colours within a text have no dark partner."""
+    place = {"x": 0, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    details = {"text": "<br>".join(lines), "yshift": _HEADING_SHIFT, "font": {"color": QUIET_INK}, "align": "left"}
+    figure.add_annotation(**place, **details, showarrow=False)
+    shift = _HEADING_SHIFT + _LINE_PIXELS * len(lines)
+    figure.add_annotation(**place, text=f"<b>{heading}</b>", yshift=shift, showarrow=False)
