@@ -54,7 +54,7 @@ def with_clock(
     used = np.array([job["outcome"] == "used" for job in jobs], dtype=bool)
     return replace(
         run,
-        config={**run.config, "protocol": {"name": protocol}},
+        config={**run.config, "fleet": {"name": "fedscale"}, "protocol": {"name": protocol}},
         rounds=pa.Table.from_pylist(rows, schema=run.rounds.schema),
         jobs=pa.Table.from_pylist(jobs, schema=schemas["jobs"]),
         summary={**run.summary, "participation": summarize_participation(clients, used, phones)},

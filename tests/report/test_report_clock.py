@@ -15,6 +15,7 @@ from fedarena.config import resolve_settings
 from fedarena.report import columns_for, final_table, write_report
 from fedarena.report.clock_table import clock_columns, clock_rows
 from fedarena.report.methods import evaluation_curve, has_clock, methods_of
+from fedarena.report.sections import facts, headline
 from fedarena.report.tables import reach_table
 from fedarena.screen import scores_table
 from fedarena.summary import summarize
@@ -157,6 +158,14 @@ def test_the_page_has_the_section_only_with_a_clock(make_run, timed, tmp_path):
     assert "Time and phones" not in without
     assert "hours of virtual time" in with_time
     assert "hours of virtual time" not in without
+
+
+def test_the_head_of_the_page_names_time_fleet_and_protocols(make_run, timed):
+    hours = final_table(timed)[1].hours.mean
+    assert f"after 60 rounds and {hours:.2f} h of virtual time;" in headline(timed)
+    assert facts(timed).endswith("20 clients a round · fleet fedscale · protocols synchronous and buffered")
+    assert "virtual" not in headline([make_run()])
+    assert "fleet" not in facts([make_run()])
 
 
 def test_titles_are_shown_as_they_were_written(make_run, tmp_path):

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from fedarena.metrics import OUTCOMES, USED, count_outcomes, gini, lorenz_curve, round_seconds, staleness_counts
 from fedarena.metrics import wasted_share as share_wasted
 from fedarena.report.drawing import add_line, add_points, logarithmic_marks, shortened
-from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, methods_of, training_clients
+from fedarena.report.methods import (
+    FloatArray,
+    Method,
+    column,
+    has_clock,
+    jobs_in,
+    jobs_of,
+    methods_of,
+    training_clients,
+)
 from fedarena.report.style import AXIS, INK, QUIET_INK, SERIES_LIGHT, Style, empty_figure, figure_text, styles
 from fedarena.report.units import SECONDS, count, fitting_unit
 from fedarena.rundata import RunData
@@ -118,8 +127,7 @@ def participation_figure(runs: Sequence[RunData]) -> go.Figure | None:
         counts = [
             (np.unique(jobs.client, return_counts=True)[1], clients)
             for run in method.counted
-            if (clients := training_clients(run)) is not None
-            for jobs in jobs_of(Method(method.label, (run,)))
+            if (clients := training_clients(run)) is not None and (jobs := jobs_in(run)) is not None
         ]
         if counts:
             curve = np.mean([lorenz_curve(invited, clients, shares) for invited, clients in counts], axis=0)

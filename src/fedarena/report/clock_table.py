@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.jobtable import JobTable
 from fedarena.metrics import gini, wasted_share
-from fedarena.report.methods import FloatArray, Method, column, has_clock, jobs_of, training_clients
+from fedarena.report.methods import FloatArray, Method, column, jobs_in, training_clients
 from fedarena.report.units import ABSENT, JOULES, SECONDS, quantity, significant
 from fedarena.rundata import RunData
 
@@ -90,7 +91,13 @@ CLOCK_COLUMNS: tuple[ClockColumn, ...] = (
 
 def clock_rows(methods: Sequence[Method]) -> list[ClockRow]:
     """A row for every method in which virtual time passes."""
-    return [_row(method) for method in methods if jobs_of(method)]
+    rows = []
+    for method in methods:
+        seeds = [_seed(run, jobs) for run in method.counted if (jobs := jobs_in(run)) is not None]
+        if seeds:
+            means = {name: float(np.mean([seed[name] for seed in seeds])) for name in seeds[0]}
+            rows.append(ClockRow(label=method.label, **means))
+    return rows
 
 
 def clock_columns(rows: Sequence[ClockRow]) -> list[ClockColumn]:
@@ -98,15 +105,7 @@ def clock_columns(rows: Sequence[ClockRow]) -> list[ClockColumn]:
     return [column for column in CLOCK_COLUMNS if not column.if_positive or any(column.value(row) > 0 for row in rows)]
 
 
-def _row(method: Method) -> ClockRow:
-    runs = [run for run in method.counted if has_clock(run) and run.jobs.num_rows]
-    seeds = [_seed(run) for run in runs]
-    means = {name: float(np.mean([seed[name] for seed in seeds])) for name in seeds[0]}
-    return ClockRow(label=method.label, **means)
-
-
-def _seed(run: RunData) -> dict[str, float]:
-    (jobs,) = jobs_of(Method(run.label, (run,)))
+def _seed(run: RunData, jobs: JobTable) -> dict[str, float]:
     ends, joules = column(run.rounds, "end_seconds"), column(run.rounds, "joules")
     _, invited = np.unique(jobs.client, return_counts=True)
     clients = training_clients(run)

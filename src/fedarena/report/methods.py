@@ -122,9 +122,14 @@ def has_clock(run: RunData) -> bool:
     return len(ends) > 0 and bool(ends[-1] > ends[0])
 
 
+def jobs_in(run: RunData) -> JobTable | None:
+    """The jobs of a run; None where no virtual time passes or no job has ended."""
+    return JobTable.from_table(run.jobs) if has_clock(run) and run.jobs.num_rows else None
+
+
 def jobs_of(method: Method) -> list[JobTable]:
-    """The jobs of the counted runs that have a clock."""
-    return [JobTable.from_table(run.jobs) for run in method.counted if has_clock(run) and run.jobs.num_rows]
+    """The jobs of each counted run that has any."""
+    return [jobs for run in method.counted if (jobs := jobs_in(run)) is not None]
 
 
 def training_clients(run: RunData) -> int | None:

@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 
 from fedarena.report import figures
 from fedarena.report.html import Html, join, swatch_colour, tag
-from fedarena.report.methods import baselines, distinct_runs, methods_of, seed_of
+from fedarena.report.methods import baselines, distinct_runs, has_clock, methods_of, seed_of
 from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
 from fedarena.report.style import styles
 from fedarena.report.tables import FINAL_COLUMNS, Reach, columns_for, comparable, final_table, reach_table
-from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, count, listing, quantity, significant
+from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, count, listing, quantity, significant
 from fedarena.rundata import RunData, flatten_settings
 
 Plot = Callable[[go.Figure, str], Html]
@@ -51,6 +51,7 @@ def headline(runs: Sequence[RunData]) -> str:
         f"{best.label} reached {_ACCURACY.text(best)} accuracy{seeds} "
         f"on the {split} data of {count(best.eval_clients or 0, 'client')} "
         f"after {count(best.round or 0, 'round')}"
+        + ("" if best.hours is None else f" and {quantity(3600 * best.hours.mean, SECONDS)} of virtual time")
     )
     for accuracy, rule in baselines(winner.runs).items():
         sentence += f"; the baseline ({rule}) gives {accuracy:.3f}"
@@ -79,6 +80,8 @@ def facts(runs: Sequence[RunData]) -> str:
         _count_or_range(runs, "rounds", "round"),
         f"{_count_or_range(federated, 'cohort', 'client')} a round" if federated else "trained at the server",
     ]
+    if timed := [run for run in runs if has_clock(run)]:
+        parts += [_named_parts(timed, "fleet"), _named_parts(timed, "protocol")]
     return " · ".join(parts)
 
 
@@ -341,6 +344,12 @@ def _yaml(title: str, config: dict[str, Any], open_: bool = False) -> Html:
 def _federations(runs: Sequence[RunData]) -> list[str]:
     names = (str(run.config.get("federation", {}).get("name", "an unnamed federation")) for run in runs)
     return list(dict.fromkeys(names))
+
+
+def _named_parts(runs: Sequence[RunData], kind: str) -> str:
+    """The parts of one kind that runs have: "fleet fedscale", "protocols deadline and buffered"."""
+    names = list(dict.fromkeys(str((run.config.get(kind) or {}).get("name", ABSENT)) for run in runs))
+    return f"{kind if len(names) == 1 else f'{kind}s'} {listing(names)}"
 
 
 def _count_or_range(runs: Sequence[RunData], setting: str, noun: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedarena.jobtable import JobTable
 from fedarena.metrics import round_seconds
 from fedarena.report.drawing import evenly, shortened
-from fedarena.report.methods import column
+from fedarena.report.methods import column, jobs_in
 from fedarena.report.style import AXIS, GRID, INK, QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.report.units import SECONDS, fitting_unit
 from fedarena.rundata import RunData
@@ -32,12 +32,11 @@ def timeline_figure(run: RunData) -> go.Figure | None:
 
     The jobs are those at equal distances in the order in which they ended, so the first and the last are among them.
     """
-    jobs = JobTable.from_table(run.jobs)
-    ends = column(run.rounds, "end_seconds")
-    chosen = _typical_round(run, jobs)
-    if chosen is None:
+    jobs = jobs_in(run)
+    if jobs is None or (number := _typical_round(run, jobs)) is None:
         return None
-    number, over_rounds = chosen
+    over_rounds = _spans_rounds(jobs)
+    ends = column(run.rounds, "end_seconds")
     begun, ended = _span(run, number)
     rows = np.flatnonzero(jobs.round == number)
     if over_rounds:
@@ -69,12 +68,16 @@ def timeline_figure(run: RunData) -> go.Figure | None:
 
 def spans_rounds(run: RunData) -> bool:
     """Whether jobs of a run go on while the server makes new versions."""
-    jobs = JobTable.from_table(run.jobs)
+    jobs = jobs_in(run)
+    return jobs is not None and _spans_rounds(jobs)
+
+
+def _spans_rounds(jobs: JobTable) -> bool:
     return bool((jobs.staleness > 0).any())
 
 
-def _typical_round(run: RunData, jobs: JobTable) -> tuple[int, bool] | None:
-    """The round of median length among those that brought an update, and whether jobs last over rounds."""
+def _typical_round(run: RunData, jobs: JobTable) -> int | None:
+    """The round of median length among those that brought an update."""
     rounds = column(run.rounds, "round").astype(np.int64)
     seconds = round_seconds(column(run.rounds, "end_seconds"))
     useful = np.isin(rounds[1:], jobs.round[jobs.used]) & (seconds > 0)
@@ -82,7 +85,7 @@ def _typical_round(run: RunData, jobs: JobTable) -> tuple[int, bool] | None:
         return None
     places = np.flatnonzero(useful)
     by_length = places[np.argsort(seconds[places], kind="stable")]
-    return int(rounds[1:][by_length[(len(by_length) - 1) // 2]]), spans_rounds(run)
+    return int(rounds[1:][by_length[(len(by_length) - 1) // 2]])
 
 
 def _span(run: RunData, number: int) -> tuple[float, float]:
