@@ -13,8 +13,9 @@ import pytest
 from phones import random_fleet
 
 from fedarena.errors import BadInputError
-from fedarena.fleet import Availability, Devices, Fleet, Ragged, load_fleet
+from fedarena.fleet import FLEETS, Availability, Devices, Fleet, Ragged, load_fleet
 from fedarena.fleet.sources.table import write_tables
+from fedarena.options import resolve_part
 
 DEVICES = """phone,seconds_per_sample,download_bits_per_second,upload_bits_per_second,flops_per_second,measured_upload
 007,0.5,8e6,inf,,1e6 2e6
@@ -162,6 +163,18 @@ def test_devices_of_one_fleet_with_the_availability_of_another(load, tmp_path: P
         load_fleet({"name": "combined", "devices": {"name": "ideal", "speed": 1}, "availability": "ideal"}, phones=7)
     with pytest.raises(BadInputError, match=r"fleet\.availability is missing"):
         load_fleet({"name": "combined", "devices": "ideal"}, phones=7)
+
+
+def test_paths_do_not_depend_on_the_folder(load, tmp_path: Path, monkeypatch) -> None:
+    load(DEVICES, AVAILABILITY)  # writes them
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = {"name": "combined", "devices": {"name": "table", "devices": "devices.csv"}}
+    given["availability"] = {"name": "table", "availability": "~/availability.csv"}
+    resolved = resolve_part(FLEETS, given, "fleet")
+    assert resolved["devices"]["devices"] == str(tmp_path / "devices.csv")
+    assert resolved["availability"]["availability"] == str(tmp_path / "availability.csv")
+    assert resolve_part(FLEETS, resolved, "fleet") == resolved
 
 
 HEADER = "phone,seconds_per_sample,download_bits_per_second,upload_bits_per_second\n"

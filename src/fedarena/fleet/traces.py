@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator
 
 from fedarena.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray, IntArray, first_true
@@ -29,6 +30,14 @@ _LONGEST_SHOWN = 80
 _SHORT = reprlib.Repr()  # looks at the beginning of large values only
 _SHORT.maxstring = _SHORT.maxother = 60
 _MAX_SECONDS = 2.0**53  # beyond, floating-point numbers are not exact; no period is nearly as long
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+# An option that names a file or folder. It is resolved at once, because a run may be resumed from another folder.
+PathOption = Annotated[str, AfterValidator(_absolute)]
 
 
 def read_bytes(path: str | Path) -> bytes:

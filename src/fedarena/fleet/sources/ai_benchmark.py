@@ -11,11 +11,12 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.latencies import Network, TrainingFactor, read_latencies
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import devices_without_network
+from fedarena.fleet.traces import PathOption
 
 
 @FLEETS.register("ai_benchmark")
 def ai_benchmark(
-    phones: int, *, file: str, network: Network = "ResNet", training_factor: TrainingFactor = 3.0
+    phones: int, *, file: PathOption, network: Network = "ResNet", training_factor: TrainingFactor = 3.0
 ) -> Fleet:
     """Every phone of a list of latencies or scores, always available, with a network that takes no time.
 

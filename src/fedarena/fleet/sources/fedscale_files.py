@@ -25,6 +25,7 @@ from fedarena.fleet.latencies import TrainingFactor
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import ideal_devices
 from fedarena.fleet.traces import (
+    PathOption,
     Places,
     entries,
     flat_numbers,
@@ -43,8 +44,8 @@ from fedarena.fleet.traces import (
 def fedscale_files(
     phones: int,
     *,
-    device_file: str | None = None,
-    availability_file: str | None = None,
+    device_file: PathOption | None = None,
+    availability_file: PathOption | None = None,
     training_factor: TrainingFactor = 3.0,
 ) -> Fleet:
     """Devices and availabilities as FedScale published them.

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
+from fedarena.fleet.traces import PathOption
 
 
 @FLEETS.register("file")
-def file(phones: int, *, path: str) -> Fleet:
+def file(phones: int, *, path: PathOption) -> Fleet:
     """Opens the fleet in the folder `path`, as `Fleet.save` wrote it."""
     return Fleet.open(Path(path).expanduser())

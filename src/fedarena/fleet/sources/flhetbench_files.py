@@ -27,6 +27,7 @@ from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.mobiperf import read_mobiperf
 from fedarena.fleet.sources.plain_parts import devices_without_network, ideal_devices
 from fedarena.fleet.traces import (
+    PathOption,
     Places,
     as_shown,
     entries,
@@ -47,11 +48,11 @@ Clock = Literal["theirs", "first_day"]
 def flhetbench(
     phones: int,
     *,
-    timers_file: str,
-    states_file: str | None = None,
-    devices_file: str | None = None,
-    latencies_file: str | None = None,
-    model_names_file: str | None = None,
+    timers_file: PathOption,
+    states_file: PathOption | None = None,
+    devices_file: PathOption | None = None,
+    latencies_file: PathOption | None = None,
+    model_names_file: PathOption | None = None,
     network: Network = "ResNet",
     unmatched: Unmatched = "draw",
     training_factor: TrainingFactor = 3.0,

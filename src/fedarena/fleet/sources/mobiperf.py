@@ -20,6 +20,7 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.traces import (
+    PathOption,
     Places,
     as_shown,
     entries,
@@ -57,7 +58,8 @@ class MeasuredPhones:
         """Seconds to infer a sample, by the models of the phones; 0 if there is no list of latencies."""
         if path is None:
             return np.zeros(len(self.descriptions))
-        return seconds_of_models([phone[:2] for phone in self.descriptions], path, names_path, **options)  # type: ignore[misc]
+        models = [(manufacturer, model) for manufacturer, model, *_ in self.descriptions]
+        return seconds_of_models(models, path, names_path, **options)
 
 
 def read_mobiperf(path: str) -> MeasuredPhones:
@@ -95,9 +97,9 @@ def _description(record: dict[str, Any], place: str) -> tuple[str, ...]:
 def mobiperf(
     phones: int,
     *,
-    file: str,
-    latencies_file: str | None = None,
-    model_names_file: str | None = None,
+    file: PathOption,
+    latencies_file: PathOption | None = None,
+    model_names_file: PathOption | None = None,
     network: Network = "ResNet",
     unmatched: Unmatched = "draw",
     training_factor: TrainingFactor = 3.0,

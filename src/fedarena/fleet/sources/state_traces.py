@@ -26,7 +26,7 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.rules import BATTERY, NETWORKS, parse_rule
 from fedarena.fleet.sources.plain_parts import ideal_devices
-from fedarena.fleet.traces import as_shown, merge_intervals, naming, read_json, records_by_name, report
+from fedarena.fleet.traces import PathOption, as_shown, merge_intervals, naming, read_json, records_by_name, report
 
 # A state variable and the value that an event gives it; 0 is what counts until there is an event.
 _EVENTS: dict[str, tuple[str, float]] = {
@@ -54,7 +54,7 @@ _EPOCH = datetime(1970, 1, 1)
 def state_traces(
     phones: int,
     *,
-    file: str,
+    file: PathOption,
     rule: str = "screen locked and wifi and charging",
     invalid: Literal["refuse", "leave_out"] = "refuse",
 ) -> Fleet:

@@ -27,7 +27,7 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import ideal_devices
 from fedarena.fleet.tables import PlainTable, write_table
-from fedarena.fleet.traces import naming, report, whole_seconds
+from fedarena.fleet.traces import PathOption, naming, report, whole_seconds
 
 PHONE, START, END, PERIOD = "phone", "start_seconds", "end_seconds", "period_seconds"
 
@@ -36,8 +36,8 @@ PHONE, START, END, PERIOD = "phone", "start_seconds", "end_seconds", "period_sec
 def table(
     phones: int,
     *,
-    devices: str | None = None,
-    availability: str | None = None,
+    devices: PathOption | None = None,
+    availability: PathOption | None = None,
     period_seconds: Annotated[int, Field(ge=1)] | None = None,
 ) -> Fleet:
     """Phones of one or two tables; without `devices` they take no time, without `availability` they are always there.
