@@ -89,6 +89,15 @@ def test_failures_stack_to_the_share_of_jobs_that_were_not_used(timed):
         assert f"{1 - total['used'] / total.total():.1%} of {total.total():,} jobs" in notes
 
 
+def test_without_failures_there_is_nothing_to_draw(timed):
+    run = timed[0]
+    place = run.jobs.column_names.index("outcome")
+    fine = changed(run, jobs=run.jobs.set_column(place, "outcome", [["used"] * run.jobs.num_rows]))
+    assert report.failures_figure([fine]) is None
+    assert report.wasted_figure([fine]) is None
+    assert list(report.failures_figure([timed[3], changed(fine, label="fine")]).data[0].x)[1] == 0
+
+
 def test_reasons_have_their_usual_order_and_unknown_ones_come_last(timed):
     run = timed[0]
     names = run.jobs["outcome"].to_pylist()

@@ -50,10 +50,10 @@ OUTCOME_COLOURS: Final = {
 def failures_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """Which share of the jobs was not used, and why: a bar per method, seeds together."""
     found = [(method, total) for method in methods_of(runs) if (total := _outcomes(method))]
-    if not found:
+    reasons = [reason for reason in _all_outcomes(found) if reason != USED]
+    if not reasons:
         return None
     figure = empty_figure("Failed jobs", "share of all jobs", "", height=_height(len(found), 62))
-    reasons = [reason for reason in _all_outcomes(found) if reason != USED]
     rows = np.arange(len(found))[::-1]
     for reason in reasons:
         shares = [total.get(reason, 0) / sum(total.values()) for _, total in found]
@@ -90,7 +90,7 @@ def wasted_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """Which share of the phones' time, traffic and energy went into jobs that were not used; means over seeds."""
     look = styles(methods_of(runs))
     found = [(method, shares) for method in methods_of(runs) if (shares := _wasted(method))]
-    if not found:
+    if not any(share for _, shares in found for share in shares.values()):
         return None
     kinds = list(dict.fromkeys(kind for _, shares in found for kind in shares))
     height = 0.62 / len(kinds)
