@@ -31,7 +31,7 @@ PLAIN_VALUES = [
     ["", "plain", "Überraschung\n\\ \"'", "日本", "\U0001f600", "x" * 300],
     [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), ((), [[]], {})],
     [SHARED_LIST, SHARED_LIST, {"again": SHARED_LIST}],
-    {(1, "a"): 2, None: 3, True: 4},
+    {1.5: 2, None: 3, True: 4},
     7,
 ]
 
@@ -257,6 +257,21 @@ def test_memory_is_used_for_what_is_there_only(data: bytes) -> None:
 def test_absurd_lengths_are_refused(data: bytes) -> None:
     with pytest.raises(BadInputError, match=r"^x is not a"):
         parse_pickle(data, "x")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b")" + b"\x85" * 1_000_000,  # a tuple nested a million times
+        b")" + b"2\x86" * 60,  # a tuple of the same tuple twice, sixty times: hashing it would never end
+        b"cnumpy\ndtype\n",
+    ],
+    ids=["deep", "wide", "name"],
+)
+@pytest.mark.parametrize("form", [b"}%bNs.", b"}(%bNu.", b"(%bNd."])
+def test_keys_must_be_plain(key: bytes, form: bytes) -> None:
+    with pytest.raises(BadInputError, match=r"^x is not a pickle of plain data"):
+        parse_pickle(form % key, "x")
 
 
 def test_large_files_are_refused(monkeypatch) -> None:

@@ -95,7 +95,6 @@ def _check_plain(value: Any, path: str) -> None:
             raise BadInputError(f"{path} holds more than {MAX_DEPTH} lists or dictionaries inside each other")
         waiting.append((container, True))
         if type(container) is dict:
-            waiting.extend((item, False) for item in container if type(item) not in _PLAIN)
             waiting.extend((item, False) for item in container.values() if type(item) not in _PLAIN)
         else:
             waiting.extend((item, False) for item in container if type(item) not in _PLAIN)
@@ -345,7 +344,7 @@ class _Machine:
     @_on("d")
     def dict_(self) -> None:
         items = self._marked()
-        self.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+        self.stack.append(self._filled({}, items))
 
     @_on("a")
     def append(self) -> None:
@@ -360,12 +359,19 @@ class _Machine:
     @_on("s")
     def set_item(self) -> None:
         item, key = self.stack.pop(), self.stack.pop()
-        self._top(dict)[key] = item
+        self._filled(self._top(dict), [key, item])
 
     @_on("u")
     def set_items(self) -> None:
         items = self._marked()
-        self._top(dict).update(zip(items[::2], items[1::2], strict=True))
+        self._filled(self._top(dict), items)
+
+    def _filled(self, container: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+        # No tuples: to hash one that is nested deeply can take for ever or crash Python.
+        if not set(map(type, items[::2])) <= _PLAIN:
+            raise TypeError("a key is not plain")
+        container.update(zip(items[::2], items[1::2], strict=True))
+        return container
 
     def _top(self, kind: type) -> Any:
         top = self.stack[-1]
