@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fedarena.data import load_federation
 from fedarena.data.statistics import describe
-from fedarena.report import accuracy_figure, client_accuracy_figure, federation_figure, write_picture
+from fedarena.fleet import describe_fleet, load_fleet
+from fedarena.report import accuracy_figure, client_accuracy_figure, federation_figure, fleet_figure, write_picture
 from fedarena.rundata import load_runs
 
 IMAGES = Path(__file__).parent / "images"
@@ -18,3 +21,7 @@ if __name__ == "__main__":
     skewed = load_federation("digits", {"partition": {"name": "dirichlet", "alpha": 0.1}})
     write_picture(federation_figure(describe(skewed)), IMAGES / "digits-dirichlet.png")
     write_picture(federation_figure(describe(load_federation("chitchat"))), IMAGES / "chitchat.png")
+    clients = np.arange(20_000)
+    for name in ("fedscale", "flash"):
+        phones = load_fleet(name, len(clients)).match(clients, None, seed=0)
+        write_picture(fleet_figure(describe_fleet(phones, clients, seed=0)), IMAGES / f"fleet-{name}.png")
