@@ -56,8 +56,8 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
     networks = network_columns(speeds)
     x = drawable(compute)
     drawn = {name: y for name, column in networks.items() if np.isfinite(x * (y := drawable(column))).any()}
-    details = [f"{what}: {spread_text(compute, scale)}"]
-    details += [f"{name}: {spread_text(column, BITS_PER_SECOND)}" for name, column in networks.items()]
+    known = [(what, compute, scale), *((name, column, BITS_PER_SECOND) for name, column in networks.items())]
+    details = [f"{name}: {_most(column, unit)}" for name, column, unit in known]
     if drawn:
         every_y = np.concatenate(list(drawn.values()))
         x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), scale)
@@ -78,6 +78,7 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
             xaxis={
                 "title": {"text": f"{what} in training ({x_unit})"},
                 "type": "log",
+                "tickangle": 0,
                 **logarithmic_marks(x / x_factor),
             },
             yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **logarithmic_marks(every_y / y_factor)},
@@ -126,11 +127,11 @@ def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, A
     )
     low, middle, high = (shares["percentiles"][percentile] for percentile in ("10", "50", "90"))
     if low == high:
-        details = [f"clients are available {percent(middle)} of the time"]
+        details = [f"all are available {percent(middle)} of the time"]
     else:
         details = [
-            f"a client is available {percent(shares['mean'])} of the time on average, the median one {percent(middle)}",
-            f"four fifths of the clients: {percent(low)} to {percent(high)}",
+            f"available {percent(shares['mean'])} of the time on average",
+            f"median {percent(middle)}, four fifths {percent(low)} to {percent(high)}",
         ]
     _add_heading(figure, "Available clients over a week", details, _WEEK_DOMAIN[1])
 
@@ -234,17 +235,20 @@ def distribution_of(column: Sequence[float | None]) -> dict[str, Any]:
 
 
 def spread_text(column: Sequence[float | None], scale: Scale) -> str:
-    """Median and outer deciles: "median 203 ms, a tenth below 83.1 ms, a tenth above 441 ms, 5.31 times that"."""
-    low, middle, high = (distribution_of(column)["percentiles"][percentile] for percentile in ("10", "50", "90"))
-    if middle is None:
+    """Median and outer deciles, such as "median 203 ms, four fifths 83.1 ms to 441 ms"."""
+    found = distribution_of(column)["percentiles"]
+    if found["50"] is None or found["10"] == found["90"]:
+        return _most(column, scale)
+    return f"median {quantity(found['50'], scale)}, {_most(column, scale)}"
+
+
+def _most(column: Sequence[float | None], scale: Scale) -> str:
+    """The outer deciles, in a text that fits a phone's width."""
+    found = distribution_of(column)["percentiles"]
+    low, high = quantity(found["10"], scale), quantity(found["90"], scale)
+    if found["50"] is None:
         return "takes no time"
-    if low == high:
-        return f"{quantity(middle, scale)} for all"
-    ratio = f", {significant(high / low)} times that" if low else ""
-    return (
-        f"median {quantity(middle, scale)}, a tenth below {quantity(low, scale)}, "
-        f"a tenth above {quantity(high, scale)}{ratio}"
-    )
+    return f"{low} for all" if found["10"] == found["90"] else f"four fifths {low} to {high}"
 
 
 def percent(share: float) -> str:
