@@ -175,6 +175,12 @@ def test_phones_are_possible(name: str, phones: int) -> None:
     assert_possible(fleet.availability)
 
 
+@pytest.mark.parametrize("name", ["fedscale", "flash", "uniform", "ideal"])
+def test_a_fleet_without_phones_is_refused(name: str) -> None:
+    with pytest.raises(BadInputError, match=f"The fleet '{name}' has no phones"):
+        load_fleet(name, 0)
+
+
 @pytest.mark.parametrize("name", ["fedscale", "flash", "uniform"])
 def test_the_seed_decides_everything(name: str) -> None:
     options = {"name": name, "seed": 4}

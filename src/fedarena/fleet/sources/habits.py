@@ -57,6 +57,8 @@ class _Bursts(NamedTuple):
 
 def make_availability(habits: Habits, phones: int, seed: int) -> Availability:
     """An availability for that many phones."""
+    if not phones:
+        return Availability.never(0)
     blocks = []
     for block in range(-(-phones // BLOCK_PHONES)):
         random = streams.generator(seed, "fleet/availability", block)
