@@ -131,11 +131,14 @@ class Slow:
         self.protocol, self.world, self.cohort = protocol, world, cohort
         self.time, self.version, self.next_job, self.running = 0.0, 0, 0, []
 
-    def fill(self, round: int, ended) -> None:
+    def fill(self, round: int, ended, after_a_step: bool = True) -> None:
         free = self.cohort - len(self.running)
         if free:
             busy = np.sort(np.array([int(job.clients[0]) for job in [*self.running, *ended]], dtype=np.int64))
-            invited = self.world.invite(free, self.time, round, busy, turn=self.next_job)
+            if free == 1 and not after_a_step:
+                invited = self.world.invite_each(np.array([self.time]), round, busy, self.next_job)
+            else:
+                invited = self.world.invite(free, self.time, round, busy, turn=self.next_job)
             jobs = self.world.plan(invited, self.time, self.version, self.next_job)
             self.running += [jobs.take([i]) for i in range(len(jobs))]
             self.next_job += len(jobs)
@@ -160,10 +163,10 @@ class Slow:
             steps.append(self.version - first_version if usable else -1)
             staleness.append(old)
             used += usable
-            if usable and used % protocol.updates_per_step == 0:
-                self.version += 1
+            completes = usable and used % protocol.updates_per_step == 0
+            self.version += completes
             if used < wanted:
-                self.fill(round, ended)
+                self.fill(round, ended, after_a_step=completes)
         if used % protocol.updates_per_step:
             self.version += 1
         self.time = time
@@ -211,6 +214,27 @@ def test_asynchronous_rounds_are_those_of_one_event_after_the_other(
         assert plan.steps.tolist() == steps
         assert plan.staleness.tolist() == staleness
         assert (plan.clock.time, plan.clock.version, plan.clock.next_job) == (slow.time, slow.version, slow.next_job)
+
+
+def test_clients_invited_one_at_a_time_are_equally_likely() -> None:
+    """Of six phones, one is busy and one is away; the others are all as likely, also those that come later."""
+    slots = [[(0, 1000)], [(0, 1000)], [(0, 1000)], [(0, 1000)], [], [(500, 1000)]]
+    world = make_world([1.0] * 6, slots)
+    first, second, both = np.zeros(6), np.zeros(6), set()
+    for turn in range(3000):
+        one, other = world.invite_each(np.array([100.0, 600.0]), 1, np.array([2]), 2 * turn).tolist()
+        assert one != other
+        first[one] += 1
+        second[other] += 1
+        both.add((one, other))
+    assert first[[2, 4, 5]].sum() == 0
+    assert abs(first[[0, 1, 3]] - 1000).max() < 120
+    assert second[[2, 4]].sum() == 0
+    # whoever was not invited first: 1 in 3 of the time each of two others; or the one who came
+    assert abs(second[[0, 1, 3]] - 2000 / 3).max() < 110
+    assert abs(second[5] - 1000) < 120
+    assert len(both) == 9
+    assert len(world.invite_each(np.array([100.0] * 9), 1, np.array([2]), 0)) == 3  # then nobody is left
 
 
 def check_laws(plans, world, cohort: int) -> None:

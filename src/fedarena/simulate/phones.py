@@ -50,11 +50,11 @@ class Phones:
     leaving: Leaving = "abort"  # what a phone that leaves does with its job
     crash_rate: float = 0.0  # how many of the jobs fail at a random moment
 
-    def is_available(self, clients: IntArray, time: float) -> BoolArray:
-        """Whether each of these could be invited now."""
+    def is_available(self, clients: IntArray, times: float | FloatArray) -> BoolArray:
+        """Whether each of these could be invited then."""
         if self.fleet is None or self.always_on:
             return np.ones(len(clients), dtype=np.bool_)
-        return self.fleet.is_available(clients, time)
+        return self.fleet.is_available(clients, times)
 
     def seconds_left(self, clients: IntArray, time: float) -> FloatArray:
         """How long each of these, if available, stays so without a break."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fedarena.errors import BadInputError
-from fedarena.simulate.jobs import Jobs, Outcome, join_jobs, no_jobs
+from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, join_jobs, no_jobs
 from fedarena.simulate.protocols.base import Clock, Protocol, RoundPlan
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
 
 # A round in which so many times the clients it is about have failed is given up.
 _PATIENCE = 20
+# Places that are filled in one go, though those invited last may turn out to be invited too early.
+_MOST_AT_ONCE = 32
 
 
 class Concurrent(Protocol):
@@ -80,14 +82,15 @@ class _Course:
         """Lets jobs end, up to the one that completes the server's next step or to the first of those newly invited."""
         ending, completes = self._next_to_end()
         # The place of whoever completes the step is filled after it, with the new model.
-        replaced = ending.end[: len(ending) - completes]
-        invited, places = self._invite_at(replaced, self.protocol.cohort - len(self.running))
-        first_end = invited.end.min(initial=np.inf)
-        certain = int(np.searchsorted(ending.end, first_end, side="right"))
+        to_replace = len(ending) - completes
+        invited, replaced = self._replace(ending.end[:to_replace])
+        # Jobs that end after one that has just begun are dealt with after that.
+        certain = int(np.searchsorted(ending.end, invited.end.min(initial=np.inf), side="right"))
+        if replaced < to_replace:
+            certain = min(certain, replaced)
         if certain < len(ending):
-            # A job that has just begun ends before these do; what comes after that is to be seen then.
             ending, completes = ending.take(slice(0, certain)), False
-            invited = invited.take(places < certain)
+            invited = invited.take(invited.begin <= ending.end[-1])
         self.next_job += len(invited)
         self.running = join_jobs([self.running.take(slice(len(ending), None)), invited]).in_order()
         self._end(ending)
@@ -127,24 +130,27 @@ class _Course:
 
     def _fill(self, time: float) -> None:
         """Invites clients for all empty places."""
-        invited, _ = self._invite_at(np.array([time]), self.protocol.cohort - len(self.running) - 1)
+        empty = self.protocol.cohort - len(self.running)
+        invited = self._plan(self.world.invite(empty, time, self.round, self._busy(), self.next_job), time)
         self.next_job += len(invited)
         self.running = join_jobs([self.running, invited]).in_order()
 
-    def _invite_at(self, times: np.ndarray, free: int) -> tuple[Jobs, IntArray]:
-        """New jobs for the `free` places and one more at each of these times, and at which of them each job begins."""
-        busy = np.concatenate([self.running.clients, self.ended.clients])
-        chosen: list[IntArray] = []
-        number = self.next_job
-        for time in times.tolist():
-            free += 1
-            invited = self.world.invite(free, time, self.round, np.sort(busy), turn=number)
-            number += len(invited)
-            busy = np.concatenate([busy, invited])
-            free -= len(invited)
-            chosen.append(invited)
-        if not chosen:
-            return no_jobs(), np.empty(0, dtype=np.int64)
-        places = np.repeat(np.arange(len(chosen)), [len(clients) for clients in chosen])
-        jobs = self.world.plan(np.concatenate(chosen), times[places], self.version, self.next_job)
-        return jobs, places
+    def _replace(self, times: FloatArray) -> tuple[Jobs, int]:
+        """New jobs for the places that get empty at these times, and at how many of these somebody was looked for."""
+        if not len(times):
+            return no_jobs(), 0
+        empty = self.protocol.cohort - len(self.running)
+        if empty:
+            # There were not enough clients before; perhaps there are now.
+            clients = self.world.invite(empty + 1, float(times[0]), self.round, self._busy(), self.next_job)
+            return self._plan(clients, times[0]), 1
+        times = times[:_MOST_AT_ONCE]
+        clients = self.world.invite_each(times, self.round, self._busy(), self.next_job)
+        return self._plan(clients, times[: len(clients)]), min(len(clients) + 1, len(times))
+
+    def _plan(self, clients: IntArray, times: float | FloatArray) -> Jobs:
+        return self.world.plan(clients, times, self.version, self.next_job)
+
+    def _busy(self) -> IntArray:
+        """Who is training, or has been in this round."""
+        return np.sort(np.concatenate([self.running.clients, self.ended.clients]))
