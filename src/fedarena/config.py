@@ -35,11 +35,6 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "engine": ENGINES,
 }
 AUTOMATIC_MODEL = "auto"
-# Options of federations and fleets that name a file or folder.
-_PATHS = frozenset(
-    ["path", "file", "devices", "availability"]
-    + [f"{kind}_file" for kind in ("device", "devices", "availability", "timers", "states", "latencies")]
-)
 
 
 class _Section(BaseModel):
@@ -179,9 +174,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
         else:
             settings[key] = resolve_part(registry, value, key)
-    for part in (settings["federation"], settings["fleet"]):  # the run may be resumed from another folder
-        for key in [key for key, value in part.items() if isinstance(value, str) and key in _PATHS]:
-            part[key] = str(Path(part[key]).absolute())
+    if settings["federation"]["name"] == "store":  # the run may be resumed from another folder
+        settings["federation"]["path"] = str(Path(settings["federation"]["path"]).absolute())
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:

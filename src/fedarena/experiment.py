@@ -17,8 +17,6 @@ from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.environment import describe_environment
 from fedarena.errors import BadInputError, DamagedFileError, DivergedError
-from fedarena.feasibility import check_feasible
-from fedarena.fleet import ClientFleet, load_fleet
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.options import resolve_part
@@ -28,7 +26,6 @@ from fedarena.rundata import RunData, load_run
 from fedarena.simulate import (
     PROTOCOLS,
     SELECTORS,
-    ClockOptions,
     Protocol,
     RoundOutcome,
     Selector,
@@ -39,6 +36,7 @@ from fedarena.simulate import (
 from fedarena.summary import summarize
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
+from fedarena.virtualtime import check_feasible, clock_options, match_fleet
 
 P = TypeVar("P")
 
@@ -109,7 +107,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     if config.training == "iid" and algorithm.personalizes and memory:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
-    fleet = _match_fleet(config, data, training_clients)
+    fleet, remarks = match_fleet(config, data, training_clients)
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
     )
@@ -129,10 +127,10 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         selector=selector,
         protocol=_make(PROTOCOLS, config.protocol, Protocol, "a protocol"),
         fleet=fleet,
-        clock=_clock_options(config),
+        clock=clock_options(config),
         sends=not centralized,
     )
-    warnings += check_feasible(simulation)
+    warnings += [*remarks, *check_feasible(simulation)]
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings)
 
@@ -144,32 +142,6 @@ def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what
     if not (isinstance(part, type) and issubclass(part, base)):
         raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
     return part(**options)
-
-
-def _match_fleet(config: RunConfig, data: Federation | PooledFederation, clients: IntArray) -> ClientFleet | None:
-    """A phone for every client, or None if phones are ideal."""
-    if config.training == "centralized":
-        for part in ("fleet", "protocol"):
-            if getattr(config, part)["name"] != "ideal":
-                raise BadInputError(
-                    f"training=centralized trains at the server, where there are no phones; leave {part} out"
-                )
-    if config.fleet["name"] == "ideal":
-        return None
-    fleet = load_fleet(config.fleet, len(clients))
-    sizes = data.counts(clients, "train") if config.clock.correlation else None
-    return fleet.match(clients, sizes, config.seed, config.clock.correlation)
-
-
-def _clock_options(config: RunConfig) -> ClockOptions:
-    clock = config.clock
-    return ClockOptions(
-        leaving=clock.leaving,
-        overhead_seconds=clock.overhead_seconds,
-        crash_rate=clock.crash_rate,
-        start_seconds=3600 * clock.start_hour,
-        limit_seconds=np.inf if clock.hours is None else 3600 * clock.hours,
-    )
 
 
 def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:

@@ -1,18 +1,52 @@
-"""Whether the phones of a fleet can do what a run asks of them, found out before it begins."""
+"""What a run needs for virtual time: phones for its clients, a clock, and whether they can do what is asked of them."""
 
 from __future__ import annotations
+
+import warnings
 
 import numpy as np
 
 from fedarena import streams
+from fedarena.config import RunConfig
 from fedarena.errors import BadInputError
-from fedarena.fleet import Availability
-from fedarena.simulate import Simulation
+from fedarena.fleet import Availability, ClientFleet, load_fleet
+from fedarena.simulate import ClockOptions, Simulation
 from fedarena.simulate.jobs import FloatArray
+from fedarena.train import ClientData
 from fedarena.train.engine import IntArray
 
 _CLIENTS_LOOKED_AT = 10_000
 _FEW = 0.5  # a share of the clients below which the user is warned
+
+
+def match_fleet(config: RunConfig, data: ClientData, clients: IntArray) -> tuple[ClientFleet | None, list[str]]:
+    """A phone for every client, or None if phones are ideal; and what its source has to say."""
+    if config.training == "centralized":
+        for part in ("fleet", "protocol"):
+            if getattr(config, part)["name"] != "ideal":
+                raise BadInputError(
+                    f"training=centralized trains at the server, where there are no phones; leave {part} out"
+                )
+    if config.fleet["name"] == "ideal":
+        return None, []
+    with warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always")
+        fleet = load_fleet(config.fleet, len(clients))
+    sizes = data.counts(clients, "train") if config.clock.correlation else None
+    matched = fleet.match(clients, sizes, config.seed, config.clock.correlation)
+    return matched, [str(remark.message) for remark in remarks if remark.category is UserWarning]
+
+
+def clock_options(config: RunConfig) -> ClockOptions:
+    """The settings of the clock, in seconds."""
+    clock = config.clock
+    return ClockOptions(
+        leaving=clock.leaving,
+        overhead_seconds=clock.overhead_seconds,
+        crash_rate=clock.crash_rate,
+        start_seconds=3600 * clock.start_hour,
+        limit_seconds=np.inf if clock.hours is None else 3600 * clock.hours,
+    )
 
 
 def check_feasible(simulation: Simulation) -> list[str]:
