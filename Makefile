@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store bench-memories bench-speed clean help
+.PHONY: run test docs pictures bench-store bench-memories bench-fleet bench-speed clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million
 
 bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a commit, and RAM
 	$(BIN)/python benchmarks/memories.py
+
+bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them, and ten thousand participants
+	$(BIN)/python benchmarks/fleet.py --output docs/benchmarks/fleet.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

@@ -9,14 +9,16 @@ import numpy as np
 from fedarena.data import load_federation
 from fedarena.data.statistics import describe
 from fedarena.fleet import describe_fleet, load_fleet
-from fedarena.report import accuracy_figure, client_accuracy_figure, federation_figure, fleet_figure, write_picture
+from fedarena.report import client_accuracy_figure, federation_figure, fleet_figure, hours_figure, write_picture
 from fedarena.rundata import load_runs
 
 IMAGES = Path(__file__).parent / "images"
 
 if __name__ == "__main__":
     runs = load_runs([Path("runs/quickstart")])
-    write_picture(accuracy_figure(runs), IMAGES / "quickstart.png")
+    over_time = hours_figure(runs)
+    assert over_time is not None
+    write_picture(over_time, IMAGES / "quickstart.png")
     write_picture(client_accuracy_figure(runs), IMAGES / "clients.png")
     skewed = load_federation("digits", {"partition": {"name": "dirichlet", "alpha": 0.1}})
     write_picture(federation_figure(describe(skewed)), IMAGES / "digits-dirichlet.png")

@@ -14,7 +14,7 @@ from fedarena.report.methods import baselines, distinct_runs, has_clock, methods
 from fedarena.report.settings import as_text, as_yaml, differing_keys, in_common
 from fedarena.report.style import styles
 from fedarena.report.tables import FINAL_COLUMNS, Reach, columns_for, comparable, final_table, reach_table
-from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, count, listing, quantity, significant
+from fedarena.report.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, count, listing, quantity
 from fedarena.rundata import RunData, flatten_settings
 
 Plot = Callable[[go.Figure, str], Html]
@@ -276,7 +276,7 @@ def _known_costs(reached: Sequence[Sequence[Reach]]) -> dict[str, bool]:
     """What the cells of the table to reach accuracies show, in order, and whether anything of it is known."""
     cells = [reach for row in reached for reach in row]
     return {
-        "hours of virtual time": any(reach.hours is not None for reach in cells),
+        "virtual time": any(reach.hours is not None for reach in cells),
         "traffic": True,
         "compute": True,
         "energy": any(reach.joules is not None for reach in cells),
@@ -288,7 +288,7 @@ def _reach_cell(reach: Reach) -> Html:
     if reach.bytes is None:
         return tag("span", reach.partly, class_="quiet")
     texts = [
-        *([] if reach.hours is None else [f"{significant(reach.hours)} h"]),
+        *([] if reach.hours is None else [quantity(3600 * reach.hours, SECONDS)]),
         quantity(reach.bytes, BYTES),
         quantity(reach.flops, FLOPS),
         *([] if reach.joules is None else [quantity(reach.joules, JOULES)]),
