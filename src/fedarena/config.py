@@ -146,10 +146,12 @@ def resolve_settings(settings: Mapping[str, Any] | None, overrides: Mapping[str,
     With no settings, and unless the overrides name another federation, they start from the built-in quickstart.
     """
     if settings is None:
-        settings = quickstart_settings()
-        quickstart = merge({}, settings)["federation"]["name"]
-        if merge(merge({}, settings), overrides)["federation"].get("name", quickstart) != quickstart:
+        settings = merge({}, quickstart_settings())
+        quickstart, wanted = settings["federation"]["name"], merge(settings, overrides)
+        if wanted["federation"].get("name", quickstart) != quickstart:
             settings = {}
+        elif wanted.get("training") == "centralized":  # where there are no phones
+            settings = {key: value for key, value in settings.items() if key not in ("fleet", "protocol", "clock")}
     return resolve(merge(merge({}, settings), overrides))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 import runpy
 import shlex
@@ -21,6 +23,7 @@ from fedarena.suite import builtin_suites, read_suite
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FAST = ["rounds=1", "evaluation.max_clients=3"]
+ONE_SEED = "seeds=[0]"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -29,7 +32,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    lines = [line for block in blocks(page, "") for line in block.splitlines()]
+    lines = [line for block in blocks(page, "") for line in block.replace("\\\n", " ").splitlines()]
     words = [shlex.split(line.removeprefix(".venv/bin/"), comments=True) for line in lines]
     return [line[1:] for line in words if line and line[0] == "fedarena"]
 
@@ -37,8 +40,20 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    write_traces(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_traces(folder: Path) -> None:
+    """Files of the names and forms that the page about traces speaks of, with two phones."""
+    speeds = {number: {"computation": 50.0 * number, "communication": 8000.0} for number in (1, 2)}
+    behaviour = {"duration": 70_000, "active": [0], "inactive": [80_000], "finish_time": 86_400, "model": "a phone"}
+    (folder / "client_device_capacity").write_bytes(pickle.dumps(speeds))
+    (folder / "client_behave_trace").write_bytes(pickle.dumps({1: behaviour, 2: behaviour}))
+    events = ["00:00:10\tbattery_charged_on", "00:00:20\twifi", "00:00:30\tscreen_lock", "23:59:00\tscreen_unlock"]
+    messages = "\n".join(f"2020-01-31 {event}" for event in events)
+    (folder / "state_traces.json").write_text(json.dumps({"1": {"messages": messages}}))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -46,7 +61,7 @@ def test_commands(page: Path, workshop: Path) -> None:
     runner = CliRunner()
     for suite in ("quickstart", "examples/skew.yaml"):
         if any(f"runs/{Path(suite).stem}" in word for command in commands(page) for word in command):
-            assert runner.invoke(main, ["suite", suite, *FAST]).exit_code == 0
+            assert runner.invoke(main, ["suite", suite, *FAST, ONE_SEED]).exit_code == 0
     runpy.run_path("examples/own_federation.py")["write_store"](workshop / "stores" / "sensors")
     for command in commands(page):
         shown = " ".join(command)
@@ -55,7 +70,7 @@ def test_commands(page: Path, workshop: Path) -> None:
         # file names and classes that stand for the reader's own
         if "FOLDER" in command or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
             continue
-        fast = FAST if command[0] in ("run", "suite") else []
+        fast = {"run": FAST, "suite": [*FAST, ONE_SEED]}.get(command[0], [])
         given = {word.partition("=")[0] for word in command}
         result = runner.invoke(main, [*command, *(word for word in fast if word.partition("=")[0] not in given)])
         assert result.exit_code == 0, f"{shown}\n{result.output}"

@@ -156,8 +156,8 @@ def test_the_page_has_the_section_only_with_a_clock(make_run, timed, tmp_path):
     assert 'id="time-and-phones"' in with_time
     assert 'href="#time-and-phones"' in with_time
     assert "Time and phones" not in without
-    assert "hours of virtual time" in with_time
-    assert "hours of virtual time" not in without
+    assert "at or above the level: virtual time, traffic" in with_time
+    assert "at or above the level: traffic" in without
 
 
 def test_the_head_of_the_page_names_time_fleet_and_protocols(make_run, timed):
