@@ -35,10 +35,10 @@ def in_fresh_process(script: str, *arguments: object) -> dict[str, Any]:
     return result
 
 
-def measure_rounds(few: int, many: int, rounds: int) -> tuple[list[Measurement], dict[str, Any]]:
+def measure_rounds(few: int, many: int, rounds: int, repetitions: int) -> tuple[list[Measurement], dict[str, Any]]:
     """Medians of repetitions in which few and many clients take turns."""
     each: dict[int, list[dict[str, Any]]] = {few: [], many: []}
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         for clients, results in each.items():
             results.append(in_fresh_process("fleet_rounds.py", "--clients", clients, "--rounds", rounds))
     targets, facts = [], {}
@@ -51,7 +51,7 @@ def measure_rounds(few: int, many: int, rounds: int) -> tuple[list[Measurement],
             Measurement(f"{protocol}: {rounds:,} rounds of {many:,} clients", seconds[many], 10, "s"),
             Measurement(f"{protocol}: as a multiple of {few:,} clients", seconds[many] / seconds[few], 2, "x"),
         ]
-        facts[protocol] = {"seconds": seconds, **each[many][0][protocol]}
+        facts[protocol] = {**each[many][0][protocol], "seconds": seconds}
     return targets, facts
 
 
@@ -62,15 +62,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=fleet_rounds.ROUNDS)
     parser.add_argument("--participants", type=int, default=PARTICIPANTS)
     parser.add_argument("--output", type=Path, help="write the numbers, hardware and versions to this JSON file")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedarena-fleet-") as folder:
         targets, facts = fleet_build.measure(Path(folder), arguments.phones)
         fleet_build.show(targets, facts)
-        round_targets, round_facts = measure_rounds(arguments.few, arguments.phones, arguments.rounds)
+        round_targets, round_facts = measure_rounds(
+            arguments.few, arguments.phones, arguments.rounds, arguments.repetitions
+        )
         show_targets(
             "Rounds without training, a cohort of 100",
             round_targets,
-            f"Medians of {REPETITIONS}; few and many clients in turn.",
+            f"Medians of {arguments.repetitions}; few and many clients in turn.",
         )
         crowd = in_fresh_process("fleet_crowd.py", "--participants", arguments.participants, "--folder", folder)
     print(

@@ -8,7 +8,7 @@ import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
-from fedarena.simulate import Simulation, simulate
+from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
@@ -33,8 +33,10 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_algorithms_run_as_on_the_cpu(name: str) -> None:
-    """Three rounds with memories, start losses and personal models."""
+@pytest.mark.parametrize("protocol", ["ideal", "buffered", "asynchronous"])
+def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
+    """Three rounds with memories, start losses and personal models, also from models of different age."""
+    options = {"buffered": {"buffer_size": 2}, "asynchronous": {"updates_per_round": 3}}.get(protocol, {})
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
     clients = np.arange(1, len(SIZES))
     outcomes = []
@@ -56,6 +58,7 @@ def test_algorithms_run_as_on_the_cpu(name: str) -> None:
             evaluate_every=1,
             flops_per_sample=0,
             client_ids=lambda chosen: [str(client) for client in chosen],
+            protocol=PROTOCOLS.get(protocol)(**options),
         )
         *_, last = simulate(simulation)
         outcomes.append(last)
