@@ -8,7 +8,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
@@ -29,7 +28,7 @@ class ProgressBars(Observer):
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[score]}"),
             TimeElapsedColumn(),
             TextColumn("ETA"),
@@ -40,6 +39,8 @@ class ProgressBars(Observer):
         self._label = ""
         self._task: TaskID | None = None
         self._rounds = 0
+        self._begin_hour = 0.0
+        self._hours: float | None = None  # of virtual time, after which the run ends
 
     def __enter__(self) -> ProgressBars:
         self._progress.start()
@@ -60,7 +61,7 @@ class ProgressBars(Observer):
         if not self._live:
             return
         if self._task is None:
-            self._task = self._progress.add_task(message, total=100, score="")
+            self._task = self._progress.add_task(message, total=100, score="", count="")
         self._progress.update(self._task, description=message, completed=round(100 * fraction))
         if fraction >= 1:
             self._progress.remove_task(self._task)
@@ -76,11 +77,16 @@ class ProgressBars(Observer):
         if self._task is not None:  # the building of the federation
             self._progress.remove_task(self._task)
         self._rounds = run.config.rounds
+        self._begin_hour, self._hours = run.config.clock.start_hour, run.config.clock.hours
         label = self._label or str(run.config.name)
         if self._live:
-            self._task = self._progress.add_task(label, total=self._rounds, completed=rounds_done, score="")
+            count = f"{rounds_done}/{self._rounds}"
+            self._task = self._progress.add_task(
+                label, total=self._rounds, completed=rounds_done, score="", count=count
+            )
         else:
-            self._print(f"{label}: {self._rounds} rounds, {rounds_done} done, in {folder}")
+            limit = "" if self._hours is None else f" or {self._hours:g} hours of virtual time"
+            self._print(f"{label}: {self._rounds} rounds{limit}, {rounds_done} done, in {folder}")
 
     def finished_round(self, outcome: RoundOutcome) -> None:
         """Moves the bar on."""
@@ -88,9 +94,15 @@ class ProgressBars(Observer):
         score = None if accuracy is None else f"accuracy {accuracy:.4f}"
         if (personal := outcome.row.get("personal_accuracy")) is not None:
             score = f"{score}, personal {personal:.4f}"
+        hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
+        if score is not None and hours > 0:
+            score = f"{score} after {_duration(hours)}"
         if self._live and self._task is not None:
             fields = {} if score is None else {"score": score}
-            self._progress.update(self._task, completed=round, **fields)  # type: ignore[arg-type]
+            # A run that ends by the clock is as far as the clock is, if that is further.
+            done = max(round, 0 if self._hours is None else min(1.0, hours / self._hours) * self._rounds)
+            count = f"{round}/{self._rounds}"
+            self._progress.update(self._task, completed=done, count=count, **fields)  # type: ignore[arg-type]
         elif score is not None:
             prefix = f"{self._label}: " if self._label else ""
             self._print(f"{prefix}round {round} of {self._rounds}, {score}")
@@ -102,3 +114,11 @@ class ProgressBars(Observer):
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(hours: float) -> str:
+    """Virtual time in a unit that suits it."""
+    for unit, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
+        if hours >= length:
+            return f"{hours / length:.1f} {unit}"
+    return f"{3600 * hours:.0f} s"
