@@ -12,14 +12,25 @@ from rich.table import Table
 
 from fedarena.data.statistics import FederationStatistics
 from fedarena.registry import Registry
-from fedarena.report import HOURS_TO, columns_for, final_table
+from fedarena.report import TIME_TO, columns_for, final_table
 from fedarena.report.fleet import compute_column, distribution_of, network_columns, percent, phones_text
 from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *("accuracy", "status", "personal", HOURS_TO, "hours", "by client", "worst decile", "failed", "wasted", "loss"),
+    *(
+        "accuracy",
+        "status",
+        "personal",
+        TIME_TO,
+        "virtual time",
+        "by client",
+        "worst decile",
+        "failed",
+        "wasted",
+        "loss",
+    ),
     *("time", "traffic", "energy", "compute", "personal by client", "personal worst decile", "p10", "p90"),
     *("vs baseline", "seeds", "clients/s"),
 )
@@ -169,7 +180,7 @@ def _value(default: Any) -> Any:
 
 
 def _importance(title: str) -> int:
-    return _BY_IMPORTANCE.index(HOURS_TO if title.startswith(HOURS_TO) else title)
+    return _BY_IMPORTANCE.index(TIME_TO if title.startswith(TIME_TO) else title)
 
 
 def _shortened(label: str, length: int) -> str:

@@ -192,7 +192,7 @@ def test_a_button_hides_and_shows_a_reason(show, reports):
 
 def test_the_results_table_with_hours_fits_a_laptop(show, reports):
     box = show(reports["clock"], plots=FIGURES_WITH_CLOCK).locator(".scroll:has(.results)")
-    assert "hours to" in box.text_content()
+    assert "time to" in box.text_content()
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 

@@ -22,12 +22,12 @@ from fedarena.report.figures import (
 from fedarena.report.fleet import fleet_figure
 from fedarena.report.page import write_report
 from fedarena.report.picture import write_picture
-from fedarena.report.tables import FINAL_COLUMNS, HOURS_TO, FinalRow, columns_for, final_table
+from fedarena.report.tables import FINAL_COLUMNS, TIME_TO, FinalRow, columns_for, final_table
 from fedarena.report.timeline import timeline_figure
 
 __all__ = [
     "FINAL_COLUMNS",
-    "HOURS_TO",
+    "TIME_TO",
     "FinalRow",
     "accuracy_figure",
     "client_accuracy_figure",

@@ -49,7 +49,12 @@ def _percent(share: float) -> str:
 
 
 CLOCK_COLUMNS: tuple[ClockColumn, ...] = (
-    ClockColumn("hours", "virtual time of the whole run", lambda row: row.hours, significant),
+    ClockColumn(
+        "virtual time",
+        "of the whole run",
+        lambda row: row.hours,
+        lambda hours: quantity(3600 * hours, SECONDS),
+    ),
     ClockColumn(
         "per round",
         "virtual time of a round, mean",

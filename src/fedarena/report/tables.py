@@ -143,7 +143,11 @@ def _over_baseline_text(row: FinalRow) -> str:
     return ABSENT if row.over_baseline is None else f"{row.over_baseline.mean:+.3f}"
 
 
-HOURS_TO = "hours to"  # and an accuracy, which depends on the runs
+def _duration(hours: float | None) -> str:
+    return ABSENT if hours is None else quantity(3600 * hours, SECONDS)
+
+
+TIME_TO = "time to"  # and an accuracy, which depends on the runs
 
 FINAL_COLUMNS: tuple[Column, ...] = (
     _cost("seeds", "number of runs that count here", lambda row: str(len(row.seeds))),
@@ -159,13 +163,13 @@ FINAL_COLUMNS: tuple[Column, ...] = (
     _personal("personal worst decile", "the same, worst tenth of the clients", "personal_accuracy_worst_decile"),
     _metric("loss", "over all samples", "loss", "lower"),
     _clock(
-        HOURS_TO,
+        TIME_TO,
         "virtual time until the first evaluation at or above that accuracy",
         lambda row: row.hours_to_level,
-        significant,
+        _duration,
         "lower",
     ),
-    _clock("hours", "virtual time until then", lambda row: row.hours, significant),
+    _clock("virtual time", "what the phones and the server would have needed", lambda row: row.hours, _duration),
     _clock("failed", "share of the clients' jobs that were not used", lambda row: row.failed, _percent),
     _clock("wasted", "share of the phones' time that went into those", lambda row: row.wasted, _percent),
     _clock("energy", "of the phones until then", lambda row: row.joules, lambda mean: quantity(mean, JOULES)),
@@ -192,7 +196,7 @@ def columns_for(rows: Sequence[FinalRow]) -> list[Column]:
 
     shown = [column for column in FINAL_COLUMNS if not column.shown_if_known or known(column)]
     level = next((row.level for row in rows), None)
-    return [replace(column, title=f"{HOURS_TO} {level:g}") if column.title == HOURS_TO else column for column in shown]
+    return [replace(column, title=f"{TIME_TO} {level:g}") if column.title == TIME_TO else column for column in shown]
 
 
 def final_table(runs: Sequence[RunData]) -> list[FinalRow]:
