@@ -15,14 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import fleet_build
 import fleet_rounds
 from store import environment
-from targets import Measurement, show_targets
+from targets import Measurement, conclude, show_targets
 
 REPETITIONS = 3
 PARTICIPANTS = 10_000
@@ -81,12 +80,8 @@ def main() -> int:
         f"{crowd['train_seconds']:.1f} s, peak resident memory {crowd['peak_gigabytes']:.2f} GB"
     )
     targets += round_targets
-    if arguments.output:
-        rows = [{**asdict(row), "ok": row.ok} for row in targets]
-        measured = {**facts, "rounds": round_facts, "crowd": crowd}
-        content = {"targets": rows, "facts": measured, "environment": environment()}
-        arguments.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok for row in targets) else 1
+    everything = {**facts, "rounds": round_facts, "crowd": crowd}
+    return conclude(targets, everything, environment(), arguments.output)
 
 
 if __name__ == "__main__":

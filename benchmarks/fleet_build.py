@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy as np
 from fedarena import streams
 from fedarena.fleet import Availability, Fleet, load_fleet
 from store import environment, peak_resident_bytes
-from targets import Measurement, show_targets
+from targets import Measurement, conclude, show_targets
 
 PHONES = 1_000_000
 SLOTS_PER_WEEK = 37
@@ -171,11 +170,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedarena-fleet-") as folder:
         targets, facts = measure(Path(folder), arguments.phones)
     show(targets, facts)
-    if arguments.output:
-        rows = [{**asdict(row), "ok": row.ok} for row in targets]
-        content = {"targets": rows, "facts": facts, "environment": environment()}
-        arguments.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok for row in targets) else 1
+    return conclude(targets, facts, environment(), arguments.output)
 
 
 if __name__ == "__main__":

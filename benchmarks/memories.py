@@ -22,11 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from targets import Measurement, show_targets
+from targets import Measurement, conclude, show_targets
 
 FLOATS = 25_000  # of one client's memory
 COHORT = 10
@@ -152,11 +151,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedarena-memories-") as folder:
         targets, facts = measure(Path(folder), arguments.few, arguments.many)
     show(targets, facts)
-    if arguments.output:
-        rows = [{**asdict(row), "ok": row.ok} for row in targets]
-        content = {"targets": rows, "facts": facts, "environment": environment()}
-        arguments.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok for row in targets) else 1
+    return conclude(targets, facts, environment(), arguments.output)
 
 
 if __name__ == "__main__":

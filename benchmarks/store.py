@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import numpy as np
 
 from fedarena import streams
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
-from targets import Measurement, show_targets
+from targets import Measurement, conclude, show_targets
 
 LEAF_REDDIT_CLIENTS = 1_660_820
 SAMPLES = 20_000_000
@@ -172,11 +171,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedarena-store-") as folder:
         targets, facts = measure(Path(folder), arguments.clients, arguments.samples)
     show(targets, facts)
-    if arguments.output:
-        rows = [{**asdict(row), "ok": row.ok} for row in targets]
-        content = {"targets": rows, "facts": facts, "environment": environment()}
-        arguments.output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok for row in targets) else 1
+    return conclude(targets, facts, environment(), arguments.output)
 
 
 if __name__ == "__main__":

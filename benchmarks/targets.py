@@ -1,8 +1,11 @@
-"""Targets of a benchmark: what was measured, whether it is good enough, and a table of it."""
+"""Targets of a benchmark: what was measured, whether it is good enough, a table of it, and a file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,14 @@ def show_targets(title: str, targets: list[Measurement], remark: str) -> None:
     console = Console()
     console.print(table)
     console.print(remark)
+
+
+def conclude(
+    targets: list[Measurement], facts: dict[str, Any], environment: dict[str, Any], output: Path | None
+) -> int:
+    """Writes everything to `output`, if it is given; the exit code of the benchmark."""
+    if output:
+        rows = [{**asdict(row), "ok": row.ok} for row in targets]
+        content = {"targets": rows, "facts": facts, "environment": environment}
+        output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return 0 if all(row.ok for row in targets) else 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.metrics import OUTCOMES
 from fedarena.train.engine import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -17,7 +18,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Outcome(IntEnum):
-    """How a job ended; until it has, how it is going to end if nobody stops it."""
+    """How a job ended; until it has, how it is going to end if nobody stops it. In the order of `OUTCOMES`."""
 
     USED = 0
     LATE = 1
@@ -31,19 +32,7 @@ class Outcome(IntEnum):
     @property
     def label(self) -> str:
         """The word for it in tables."""
-        return _LABELS[self]
-
-
-_LABELS = (
-    "used",
-    "late",
-    "stale",
-    "left while downloading",
-    "left while training",
-    "left while uploading",
-    "crashed",
-    "not available",
-)
+        return OUTCOMES[self]
 
 
 @dataclass(frozen=True)

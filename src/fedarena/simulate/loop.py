@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import DivergedError
-from fedarena.metrics import PERSONAL, summarize_clients
-from fedarena.simulate.jobs import FloatArray, Outcome
+from fedarena.metrics import OUTCOMES, PERSONAL, summarize_clients
+from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import Clock, RoundPlan
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
@@ -126,7 +126,7 @@ def _describe_round(
         "trained_seconds": jobs.trained,
         "uploaded_seconds": jobs.uploaded,
         "end_seconds": jobs.end,
-        "outcome": [_LABELS[outcome] for outcome in jobs.outcomes.tolist()],
+        "outcome": [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()],
         "samples": jobs.samples,
         "loss": server.losses,
         "weight": np.where(used, plan.factors, np.nan),
@@ -135,9 +135,6 @@ def _describe_round(
         "joules": done.joules,
     }
     return row, columns
-
-
-_LABELS = [outcome.label for outcome in Outcome]
 
 
 def _feedback(plan: RoundPlan, losses: FloatArray) -> Feedback:
