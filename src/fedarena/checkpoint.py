@@ -78,6 +78,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("trained_seconds", pa.float64()),
         ("uploaded_seconds", pa.float64()),
         ("end_seconds", pa.float64()),
+        ("worked_seconds", pa.float64()),
         ("outcome", pa.string()),
         ("samples", pa.int64()),
         ("loss", pa.float64()),

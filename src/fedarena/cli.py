@@ -193,7 +193,7 @@ def describe(
     from fedarena.report import federation_figure, write_picture
     from fedarena.screen import statistics_table
 
-    is_store = Path(federation).is_dir()
+    is_store = Path(federation).is_dir() and federation not in NAMED_PARTS["federation"].names()
     part = {"name": "store", "path": federation} if is_store else {"name": federation}
     options = resolve_part(NAMED_PARTS["federation"], merge(part, parse_overrides(settings or [])), "federation")
     name = options.pop("name")
@@ -227,11 +227,12 @@ def fleet(
     import numpy as np
 
     from fedarena.config import merge, parse_overrides
-    from fedarena.fleet import describe_fleet, load_fleet
+    from fedarena.fleet import FLEETS, describe_fleet, load_fleet
     from fedarena.report import fleet_figure, write_picture
     from fedarena.screen import fleet_table
 
-    part = {"name": "file", "path": name} if Path(name).is_dir() else {"name": name}
+    is_folder = Path(name).is_dir() and name not in FLEETS.names()
+    part = {"name": "file", "path": name} if is_folder else {"name": name}
     with messages.status(f"Making {escape(name)}"):
         phones = load_fleet(merge(part, parse_overrides(settings or [])), clients or DEFAULT_PHONES)
         everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))

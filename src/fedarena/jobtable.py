@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedarena.metrics import USED, device_seconds
+from fedarena.metrics import USED
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -30,6 +30,7 @@ class JobTable:
     trained: FloatArray
     uploaded: FloatArray
     end: FloatArray
+    worked: FloatArray  # seconds of computing, sending and receiving, without pauses
     bytes: FloatArray  # down and up
     joules: FloatArray
 
@@ -51,17 +52,13 @@ class JobTable:
             trained=_floats(table["trained_seconds"]),
             uploaded=_floats(table["uploaded_seconds"]),
             end=_floats(table["end_seconds"]),
+            worked=_floats(table["worked_seconds"]),
             bytes=np.nan_to_num(_floats(table["bytes_down"])) + np.nan_to_num(_floats(table["bytes_up"])),
             joules=_floats(table["joules"]),
         )
 
     def __len__(self) -> int:
         return len(self.round)
-
-    @property
-    def seconds(self) -> FloatArray:
-        """How long each job kept a phone, pauses included."""
-        return device_seconds(self.begin, self.uploaded, self.end)
 
 
 def _integers(values: pa.ChunkedArray | pa.Array, missing: int = -1) -> IntArray:

@@ -89,7 +89,7 @@ def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) 
         "failures": {reason: count for reason, count in outcomes.items() if reason != USED},
         "wasted": {
             "seconds": _total(rounds, "wasted_seconds"),
-            "share": wasted_share(jobs.seconds, jobs.used),
+            "share": wasted_share(jobs.worked, jobs.used),
             "bytes": _total(rounds, "wasted_bytes"),
         },
         "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,

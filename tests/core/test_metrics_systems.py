@@ -14,7 +14,6 @@ from fedarena.metrics import (
     OUTCOMES,
     cost_to_level,
     count_outcomes,
-    device_seconds,
     elapsed_hours,
     gini,
     lorenz_curve,
@@ -138,11 +137,7 @@ def test_outcomes_are_counted_in_their_order() -> None:
 
 
 def test_wasted_work_by_hand() -> None:
-    begin = np.array([0.0, 0, 10, 20])
-    uploaded = np.array([30.0, np.nan, 50, np.nan])
-    end = np.array([40.0, 25, 50, 20])  # the first waited for the others, the second left, the last was not there
-    seconds = device_seconds(begin, uploaded, end)
-    assert seconds.tolist() == [30, 25, 40, 0]
+    seconds = np.array([30.0, 25, 40, 0])
     used = np.array([True, False, False, False])
     assert wasted_share(seconds, used) == pytest.approx(65 / 95)
     assert wasted_share(np.array([np.nan, 1, np.nan, 3]), used) == 1

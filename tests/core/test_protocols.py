@@ -79,6 +79,14 @@ def test_a_deadline_nobody_meets_costs_time_but_no_step() -> None:
     assert second.clock.time == 4
 
 
+def test_whoever_would_leave_or_crash_after_the_deadline_is_late() -> None:
+    world = make_world([10.0] * 3, [[(0, 5)], [(0, 25)], [(0, 1000)]], crash_rate=0.999)
+    plan = play(Deadline(seconds=0.01), world, 1, cohort=3)[0]
+    assert set(outcomes(plan).values()) == {"late"}
+    plan = play(Deadline(seconds=20), make_world([10.0] * 3, [[(0, 5)], [(0, 25)], [(0, 1000)]]), 1, cohort=3)[0]
+    assert outcomes(plan) == {0: "left while downloading", 1: "late", 2: "late"}
+
+
 def test_a_deadline_needs_a_share_of_successes() -> None:
     one_in_time = [1.0] + [100.0] * 19
     assert not play(Deadline(seconds=10), make_world(one_in_time), 1, cohort=20)[0].succeeded
@@ -254,6 +262,8 @@ def check_laws(plans, world, cohort: int) -> None:
         assert (plan.ended.end <= plan.clock.time + 1e-9).all()
         assert ((plan.ended.outcomes == Outcome.USED) == used).all()
         assert np.isfinite(plan.ended.uploaded[used]).all()
+        left = (plan.ended.outcomes >= Outcome.LEFT_DOWNLOADING) & (plan.ended.outcomes <= Outcome.LEFT_UPLOADING)
+        assert not world.phones.is_available(plan.ended.clients[left], plan.ended.end[left]).any()
         assert len(np.unique(plan.ended.clients[used])) == used.sum()
         assert len(plan.clock.running) <= cohort
         before = plan.clock.time

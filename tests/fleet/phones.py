@@ -28,6 +28,7 @@ def random_fleet(phones: int, availabilities: int | None = None, paired: bool = 
         seconds_per_sample=random.permutation(phones) + 1.0,
         download_bits_per_second=random.uniform(1e6, 1e8, size=phones),
         measured_upload=Ragged.from_lists(random.uniform(1e5, 1e7, size=(phones, 3)).tolist()),
+        compute_watts=random.uniform(1, 2, size=phones),
         radio_watts=random.uniform(1, 2, size=phones),
     )
     return Fleet("random", devices, random_availability(availabilities or phones, seed), paired)

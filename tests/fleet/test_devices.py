@@ -16,7 +16,7 @@ GOOD: dict[str, Any] = {
     "download_bits_per_second": [8e6, np.inf, 2e6],
     "upload_bits_per_second": [1e6, 2e6, 3e6],
     "compute_watts": [2.0, np.nan, 1.0],
-    "radio_watts": [3.0, 1.0, 0.0],
+    "radio_watts": [3.0, np.nan, 0.0],
 }
 lists_of_numbers = st.lists(st.lists(st.floats(1, 1e9), max_size=5), min_size=1, max_size=8)
 
@@ -46,6 +46,8 @@ def test_known_operations_come_first() -> None:
 def test_joules() -> None:
     joules = Devices.from_columns(**GOOD).joules([0, 1, 2], [10, 10, 10], [1, 1, 1])
     np.testing.assert_array_equal(joules, [23.0, np.nan, 10.0])
+    assert not Devices.from_columns(**GOOD).knows_energy
+    assert Devices.from_columns(**GOOD).take([0, 2]).knows_energy
 
 
 def test_means_of_measured_speeds() -> None:
@@ -136,6 +138,7 @@ def ragged(values: float) -> Ragged:
             "compute_watts of phone 'bob' is -2; it must be finite and not",
         ),
         ({"radio_watts": [1.0, 1.0, np.inf]}, "radio_watts of phone 'cid' is inf; it must be finite and not negative."),
+        ({"radio_watts": [1.0, 1.0, 1.0]}, "Of phone 'bob' only one of compute_watts and radio_watts is given; energy"),
         ({"radio_watts": [1.0]}, "seconds_per_sample has 3 phones, but radio_watts has 1; they must be equally many."),
         ({"measured_upload": Ragged.from_lists([[1.0]])}, "seconds_per_sample has 3 phones, but measured_upload has 1"),
         ({"measured_upload": ragged(0.0)}, "measured_upload of phone 'bob' has a speed of 0 bits per second; measured"),

@@ -327,6 +327,14 @@ def test_uniform_phones_are_alike_unless_given_ranges() -> None:
     assert set(spread.devices.upload_bits_per_second) == {2e6}
 
 
+@pytest.mark.parametrize(("share", "slot_seconds"), [(0.9, 4), (0.7, 1), (0.999, 300), (0.3, 1)])
+def test_a_share_that_whole_seconds_cannot_come_to_is_refused(share: float, slot_seconds: int) -> None:
+    with pytest.raises(BadInputError, match="cannot come to a share"):
+        load_fleet({"name": "uniform", "share": share, "slot_seconds": slot_seconds}, 10)
+    possible = load_fleet({"name": "uniform", "share": share, "slot_seconds": 20_000}, 10)
+    assert possible.availability.share() == pytest.approx(np.full(10, share), rel=1e-3)
+
+
 def test_uniform_phones_come_and_go_independently_of_the_time() -> None:
     options = {"name": "uniform", "share": 0.25, "slot_seconds": 600}
     availability = load_fleet(options, 10_000).availability

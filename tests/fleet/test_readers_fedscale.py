@@ -141,7 +141,7 @@ def changed(value: Any, *keys: Any, to: Any) -> Any:
         (changed(DEVICES, 1, "computation", to="153"), "must be a number, not '153'"),
         (changed(DEVICES, 1, "computation", to=True), "must be a number, not True"),
         (changed(DEVICES, 1, "computation", to=10**400), "must be a finite number above 0"),
-        (changed(DEVICES, 1, "computation", to=10**9000), "above 0, not a number that is too long to show"),
+        (changed(DEVICES, 1, "computation", to=10**9000), "holds a whole number of more than 1024 bytes"),
         ({1: DEVICES[1], "1": DEVICES[2]}, "has two phones of the same name"),
         ([list(range(1000))] * 1000, "must hold an entry for every phone, not [[0, 1, 2, 3, 4, 5, ...], "),
     ],

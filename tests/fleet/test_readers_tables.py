@@ -111,6 +111,7 @@ def all_columns(phones: int) -> Fleet:
         download_bits_per_second=np.where(random.random(phones) < 0.3, np.inf, 1e6 / 7),
         upload_bits_per_second=random.uniform(1, 2, size=phones),
         compute_watts=some,
+        radio_watts=some,
         measured_download=Ragged.from_lists(speeds),
         measured_upload=Ragged.from_lists(speeds[::-1]),
     )

@@ -137,7 +137,8 @@ class _World:
 
     def joules(self, jobs: list[dict[str, Any]]) -> None:
         for job in jobs:
-            job["joules"] = 2.5 * (job["end_seconds"] - job["begin_seconds"]) if self.energy else None
+            job["worked_seconds"] = job["end_seconds"] - job["begin_seconds"]
+            job["joules"] = 2.5 * job["worked_seconds"] if self.energy else None
 
     @staticmethod
     def cut(job: dict[str, Any], time: float) -> None:

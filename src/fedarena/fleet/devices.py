@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,11 @@ class Devices:
         """Bits per second of one upload each: a measured speed that the random bits choose, or the mean."""
         return _draw(self.upload_bits_per_second, self.measured_upload, rows, random_bits)
 
+    @cached_property
+    def knows_energy(self) -> bool:
+        """Whether all phones tell what their work costs."""
+        return not any(np.isnan(getattr(self, column)).any() for column in POWER_COLUMNS)
+
     def joules(self, rows: Rows, compute_seconds: npt.ArrayLike, radio_seconds: npt.ArrayLike) -> FloatArray:
         """The energy for that much time of computing, and of sending or receiving; NaN where it is not known."""
         wanted = known_rows(rows, len(self))
@@ -184,6 +190,12 @@ def _check_numbers(numbers: dict[str, FloatArray], names: Names) -> None:
             ~(np.isnan(watts) | ((watts >= 0) & np.isfinite(watts))),
             names,
             "it must be finite and not negative",
+        )
+    one_only = first_true(np.logical_xor(*(np.isnan(numbers[column]) for column in POWER_COLUMNS)))
+    if one_only is not None:
+        raise BadInputError(
+            f"Of {called(one_only, names)} only one of {' and '.join(POWER_COLUMNS)} is given; "
+            "energy needs both, or neither."
         )
 
 

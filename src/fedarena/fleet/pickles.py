@@ -20,6 +20,9 @@ from fedarena.errors import BadInputError
 
 MAX_PICKLE_BYTES = 1 << 28  # six times the largest file of FedScale
 MAX_DEPTH = 64
+# Whole numbers of traces are short; long ones would take for ever to be hashed or written out.
+_MAX_INTEGER_BYTES = 1024
+_MAX_DIGITS = 2500
 _LONGEST_NAME = 100
 _NEWEST_PROTOCOL = 5
 _PLAIN = {str, bytes, int, float, bool, type(None)}
@@ -138,6 +141,16 @@ class _Machine:
         instruction = _INSTRUCTIONS.get(code)
         return partial(self._refuse, code) if instruction is None else MethodType(instruction, self)
 
+    def _integer(self, digits: str) -> int:
+        if len(digits) > _MAX_DIGITS:
+            raise BadInputError(f"{self.path} holds a whole number of more than {_MAX_DIGITS} digits")
+        return int(digits)
+
+    def _integer_of(self, count: int) -> int:
+        if count > _MAX_INTEGER_BYTES:
+            raise BadInputError(f"{self.path} holds a whole number of more than {_MAX_INTEGER_BYTES} bytes")
+        return int.from_bytes(self._take(count), "little", signed=True)
+
     def _refuse(self, code: int) -> None:
         if code == ord("i"):
             raise self._wants_to_run(f"{self._line()}.{self._line()}")
@@ -223,11 +236,11 @@ class _Machine:
     @_on("I")
     def int_line(self) -> None:
         line = self._line()
-        self.stack.append({"00": False, "01": True}[line] if line in ("00", "01") else int(line))
+        self.stack.append({"00": False, "01": True}[line] if line in ("00", "01") else self._integer(line))
 
     @_on("L")
     def long_line(self) -> None:
-        self.stack.append(int(self._line().removesuffix("L")))
+        self.stack.append(self._integer(self._line().removesuffix("L")))
 
     @_on("J")
     def int_of_4_bytes(self) -> None:
@@ -244,11 +257,11 @@ class _Machine:
 
     @_on(0x8A)
     def short_long(self) -> None:
-        self.stack.append(int.from_bytes(self._take(self._unsigned(1)), "little", signed=True))
+        self.stack.append(self._integer_of(self._unsigned(1)))
 
     @_on(0x8B)
     def long(self) -> None:
-        self.stack.append(int.from_bytes(self._take(self._unsigned(4)), "little", signed=True))
+        self.stack.append(self._integer_of(self._unsigned(4)))
 
     @_on("F")
     def float_line(self) -> None:

@@ -99,10 +99,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 def as_shown(value: Any) -> str:
     """A value of a file in a sentence, cut short."""
-    try:
-        text = _SHORT.repr(value)
-    except ValueError:  # Python does not write down numbers of thousands of digits
-        text = "a number that is too long to show"
+    text = _SHORT.repr(value)
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 

@@ -64,11 +64,6 @@ def count_outcomes(names: Sequence[str], codes: IntArray) -> dict[str, int]:
     return {name: counts[name] for name in dict.fromkeys((*OUTCOMES, *sorted(names))) if counts.get(name)}
 
 
-def device_seconds(begin: FloatArray, uploaded: FloatArray, end: FloatArray) -> FloatArray:
-    """How long each job kept a phone: until its upload was complete, or until it ended without (NaN)."""
-    return np.fmin(uploaded, end) - begin
-
-
 def wasted_share(spent: FloatArray, used: BoolArray) -> float:
     """The share of what was spent that went into jobs that were not used; zero where nothing was spent."""
     total = float(np.nansum(spent))

@@ -231,7 +231,7 @@ def _all_outcomes(found: Sequence[tuple[Method, dict[str, int]]]) -> list[str]:
 def _wasted(method: Method) -> dict[str, float]:
     by_seed = [
         {
-            "phones' time": share_wasted(jobs.seconds, jobs.used),
+            "phones' time": share_wasted(jobs.worked, jobs.used),
             "traffic": share_wasted(jobs.bytes, jobs.used),
             **({"energy": share_wasted(jobs.joules, jobs.used)} if np.isfinite(jobs.joules).any() else {}),
         }

@@ -121,7 +121,7 @@ def _seed(run: RunData, jobs: JobTable) -> dict[str, float]:
         "failed_rounds": float((column(run.rounds, "succeeded")[1:] == 0).sum()),
         "jobs": len(jobs),
         "failed": 1 - float(jobs.used.mean()),
-        "wasted_time": wasted_share(jobs.seconds, jobs.used),
+        "wasted_time": wasted_share(jobs.worked, jobs.used),
         "wasted_bytes": wasted_share(jobs.bytes, jobs.used),
         "joules": _sum_of_known(joules),
         "staleness": float(jobs.staleness[jobs.used].mean()) if jobs.used.any() else math.nan,

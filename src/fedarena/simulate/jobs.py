@@ -73,9 +73,12 @@ class Jobs:
         return self.take(np.lexsort((self.numbers, self.end)))
 
     def stopped(self, which: BoolArray, time: float, outcome: Outcome) -> Jobs:
-        """The same jobs, but where `which` is true the server has no use for the update from `time` on."""
+        """The same jobs, but where `which` is true the server has no use for the update from `time` on.
+
+        Those that would have failed after that have not failed by then.
+        """
         end = np.where(which, np.minimum(self.end, time), self.end)
-        outcomes = np.where(which & self.arrive, int(outcome), self.outcomes)
+        outcomes = np.where(which & (self.arrive | (self.end > time)), int(outcome), self.outcomes)
         cut = {
             name: np.where(getattr(self, name) <= end, getattr(self, name), np.inf)
             for name in ("downloaded", "trained", "uploaded")

@@ -96,7 +96,7 @@ def _describe_round(
     jobs, used = plan.ended, plan.steps >= 0
     done = world.phones.done(jobs)
     samples = jobs.samples[used]
-    has_energy = bool(np.isfinite(done.joules).any())
+    has_energy = simulation.fleet is not None and simulation.fleet.fleet.devices.knows_energy
     row = {
         "clients": int(used.sum()),
         "samples": int(samples.sum()),
@@ -110,7 +110,7 @@ def _describe_round(
         "end_seconds": plan.clock.time,
         "wasted_seconds": float(done.seconds[~used].sum()),
         "wasted_bytes": int((done.bytes_down + done.bytes_up)[~used].sum()),
-        "joules": float(np.nansum(done.joules)) if has_energy else None,
+        "joules": float(done.joules.sum()) if has_energy else None,
         "staleness": float(plan.staleness[used].mean()) if used.any() else None,
         "succeeded": plan.succeeded,
     }
@@ -126,6 +126,7 @@ def _describe_round(
         "trained_seconds": jobs.trained,
         "uploaded_seconds": jobs.uploaded,
         "end_seconds": jobs.end,
+        "worked_seconds": done.seconds,
         "outcome": [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()],
         "samples": jobs.samples,
         "loss": server.losses,

@@ -11,5 +11,7 @@ from fedarena.fleet.traces import PathOption
 
 @FLEETS.register("file")
 def file(phones: int, *, path: PathOption) -> Fleet:
-    """Opens the fleet in the folder `path`, as `Fleet.save` wrote it."""
-    return Fleet.open(Path(path).expanduser())
+    """Opens the fleet in the folder `path`, as `Fleet.save` wrote it, and checks that nothing in it is damaged."""
+    fleet = Fleet.open(Path(path).expanduser())
+    fleet.verify()
+    return fleet

@@ -12,6 +12,7 @@ from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
 
+_SHARE_TOLERANCE = 0.05  # of what is asked for, because slots and periods are whole seconds
 # One number for all phones, or the lowest and the highest of a range.
 Range = float | tuple[float, float]
 
@@ -56,9 +57,14 @@ def _availability(share: float, slot_seconds: int, phones: int, seed: int) -> Av
         raise BadInputError(f"fleet.slot_seconds must be at least 1, not {slot_seconds}.")
     if share == 0:
         return Availability.never(phones)
-    period = round(slot_seconds / share)
-    if period == slot_seconds:
+    if share == 1:
         return Availability.always(phones)
+    period = round(slot_seconds / share)
+    if abs(slot_seconds / period - share) > _SHARE_TOLERANCE * min(share, 1 - share):
+        raise BadInputError(
+            f"fleet.share: slots of {slot_seconds} seconds in whole seconds cannot come to a share of {share:g}, "
+            f"only to {slot_seconds / period:.3g}; choose longer slots."
+        )
     if period > np.iinfo(np.int32).max:
         raise BadInputError(
             f"fleet.share: {share:g} with slots of {slot_seconds} seconds means one slot in {period} seconds; "
