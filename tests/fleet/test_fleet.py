@@ -236,6 +236,18 @@ def test_no_changed_byte_goes_unnoticed(saved: Path, name: str) -> None:
     assert noticed > len(original) // 7 / 4
 
 
+def test_a_run_does_not_begin_with_a_damaged_fleet(saved: Path) -> None:
+    fleet = load_fleet({"name": "file", "path": str(saved)}, 3)
+    path = saved / AVAILABILITY_NAME
+    data = path.read_bytes()
+    place = data.index(fleet.availability.starts[3:8].tobytes()) + 8
+    path.unlink()  # the mapped file stays as it was
+    path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    Fleet.open(saved)  # which looks at nothing
+    with pytest.raises(DamagedFileError):
+        load_fleet({"name": "file", "path": str(saved)}, 3)
+
+
 def test_fingerprint() -> None:
     fleet = random_fleet(20)
     assert random_fleet(20).fingerprint == fleet.fingerprint
