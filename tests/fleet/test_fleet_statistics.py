@@ -54,16 +54,44 @@ def test_a_few_phones_by_hand() -> None:
     week = found["week"]
     assert week["step_seconds"] == 900
     assert len(week["shares"]) == 7 * 96
-    for day in range(7):
-        hours = [week["shares"][day * 96 + 4 * hour] for hour in range(24)]
-        others = [0.0, 0.25] if day % 2 else [0.25, 0.0]
-        second = [0.0, 0.25] if day % 2 else [0.0, 0.0]
-        expected = [0.5] * 6 + [0.25] * 4 + [0.25 + max(others[0], second[1]), 0.25 + second[1]]
-        expected += [0.25] * 10 + [0.5] * 2
-        assert hours == expected
+    # From 10 to 11 o'clock the last phone is there every day, from 11 to 12 every other day, so in half of the weeks.
+    hours = [0.5] * 6 + [0.25] * 4 + [0.5, 0.375] + [0.25] * 10 + [0.5] * 2
+    assert week["shares"] == [share for hour in hours for share in [hour] * 4] * 7
     assert found["speeds"]["seconds_per_sample"] == [0.0] * 4
     assert found["speeds"]["download_bits_per_second"] == [None] * 4  # without limit
     assert "flops_per_second" not in found["speeds"]
+
+
+def alike(begin: int, end: int, period: int, phones: int) -> Fleet:
+    row = np.arange(phones)
+    availability = Availability.from_intervals(row, row * 0 + begin, row * 0 + end, row * 0 + period)
+    return Fleet("alike", ideal_devices(phones), availability, paired=True)
+
+
+def test_phones_that_come_at_round_times_are_not_always_there() -> None:
+    """Ten minutes of every quarter of an hour: whoever asks at the full quarter sees them every time."""
+    shares = describe(alike(0, 600, 900, 200), 200)["week"]["shares"]
+    assert shares == pytest.approx([2 / 3] * 7 * 96, abs=0.07)
+    assert np.mean(shares) == pytest.approx(2 / 3, abs=0.002)
+
+
+@pytest.mark.parametrize("phones", [3, 2_500, 10_000])  # asked in every week, in some, in one
+def test_the_first_week_is_one_of_several(phones: int) -> None:
+    week = 7 * 24 * HOUR
+    found = describe(alike(week, 2 * week, 2 * week, phones), phones)["week"]
+    assert found["weeks"] == 8
+    assert found["shares"] == pytest.approx([0.5] * 7 * 96, abs=0 if phones == 3 else 0.04)
+
+
+def test_the_week_is_that_of_exact_sums() -> None:
+    fleet = random_fleet(100)
+    quarters = np.arange(8 * 7 * 96)[:, None] * 900.0
+    seconds = fleet.availability.available_seconds(np.arange(100), quarters, quarters + 900)
+    expected = seconds.mean(axis=1).reshape(8, -1).mean(axis=0) / 900
+    found = np.array(describe(Fleet("same", fleet.devices, fleet.availability, paired=True), 100)["week"]["shares"])
+    # 800 questions in every quarter of an hour
+    assert np.abs(found - expected).max() < 5 * 0.5 / np.sqrt(800)
+    assert (found - expected).mean() == pytest.approx(0, abs=0.003)
 
 
 def test_speeds_belong_to_the_same_client() -> None:

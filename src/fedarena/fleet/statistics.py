@@ -21,6 +21,7 @@ MOST_SPEEDS = 2_000
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 STEP_SECONDS = 900
 WEEK_SECONDS = 7 * DAY_SECONDS
+WEEKS = 8
 DIGITS = 5
 
 
@@ -28,7 +29,7 @@ def describe_fleet(client_fleet: ClientFleet, clients: IntArray, seed: int) -> d
     """How often `clients` are available, for how long, and how fast their phones are; of many clients, of a sample.
 
     - ``shares``: the share of the time in which a client is available
-    - ``week``: the share of clients that is available at every quarter of an hour
+    - ``week``: the share of clients that is available in every quarter of an hour of a week, mean of several weeks
     - ``slots``: how long clients stay when they are there
     - ``speeds``: of single clients, position by position the same client in all lists
     """
@@ -49,7 +50,7 @@ def describe_fleet(client_fleet: ClientFleet, clients: IntArray, seed: int) -> d
             "paired": fleet.paired,
         },
         "shares": _distribution(availability.share()),
-        "week": _week(availability),
+        "week": _week(availability, seed),
         "slots": _slots(availability),
         "speeds": _speeds(fleet.devices.take(client_fleet.device_of[few])),
     }
@@ -87,11 +88,23 @@ def _distribution(values: FloatArray) -> dict[str, Any]:
     }
 
 
-def _week(availability: Availability) -> dict[str, Any]:
-    rows = np.arange(len(availability))
-    times = range(0, WEEK_SECONDS, STEP_SECONDS)
-    shares = [_plain(availability.is_available(rows, time).mean()) for time in times]
-    return {"step_seconds": STEP_SECONDS, "shares": shares}
+def _week(availability: Availability, seed: int) -> dict[str, Any]:
+    """Asks clients at random moments of every quarter of an hour, since many come and go at round times.
+
+    Phones need not repeat with the week, so several weeks count alike. Few clients are asked in each of them; of many,
+    every one in some of them, which keeps the number of questions small.
+    """
+    clients = len(availability)
+    turns = min(WEEKS, max(1, MOST_CLIENTS // clients))
+    rows = np.arange(clients)
+    apart = (np.arange(turns) * WEEKS // turns)[:, None]
+    random = streams.generator(seed, "fleet/week")
+    shares = []
+    for begin in range(0, WEEK_SECONDS, STEP_SECONDS):
+        weeks = (apart + random.integers(WEEKS, size=clients)) % WEEKS
+        times = weeks * WEEK_SECONDS + begin + random.uniform(0, STEP_SECONDS, size=weeks.shape)
+        shares.append(_plain(availability.is_available(rows, times).mean()))
+    return {"step_seconds": STEP_SECONDS, "weeks": WEEKS, "shares": shares}
 
 
 def _slots(availability: Availability) -> dict[str, Any]:
