@@ -1,6 +1,6 @@
 """Phones at scale: is a fleet of a million made and opened quickly, and does a round cost what its cohort costs?
 
-    python benchmarks/fleet.py [--output result.json] [--phones 1000000] [--rounds 1000]
+    python benchmarks/fleet.py [--output result.json] [--phones 1000000] [--rounds 1000] [--repetitions 3]
 
 Three parts, everything in fresh processes: making, saving and opening a fleet (`fleet_build.py`); rounds without
 training for many clients beside few (`fleet_rounds.py`); and a real round of logistic regression with ten thousand
@@ -61,10 +61,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=fleet_rounds.ROUNDS)
     parser.add_argument("--participants", type=int, default=PARTICIPANTS)
     parser.add_argument("--output", type=Path, help="write the numbers, hardware and versions to this JSON file")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="of what is short; medians count")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fedarena-fleet-") as folder:
-        targets, facts = fleet_build.measure(Path(folder), arguments.phones)
+        targets, facts = fleet_build.measure(Path(folder), arguments.phones, arguments.repetitions)
         fleet_build.show(targets, facts)
         round_targets, round_facts = measure_rounds(
             arguments.few, arguments.phones, arguments.rounds, arguments.repetitions

@@ -123,11 +123,11 @@ def in_fresh_process(part: str, path: Path, phones: int) -> dict[str, float]:
     return result
 
 
-def measure(folder: Path, phones: int) -> tuple[list[Measurement], dict[str, float]]:
+def measure(folder: Path, phones: int, repetitions: int = REPETITIONS) -> tuple[list[Measurement], dict[str, float]]:
     path = folder / "fleet"
     made = in_fresh_process("build", path, phones)
     in_order = in_fresh_process("sort", path, phones)
-    probes = [in_fresh_process("probe", path, phones) for _ in range(REPETITIONS)]
+    probes = [in_fresh_process("probe", path, phones) for _ in range(repetitions)]
     opened = {key: statistics.median(probe[key] for probe in probes) for key in probes[0]}
     targets = [
         Measurement("build", made["build_seconds"], 60, "s"),

@@ -1,4 +1,4 @@
-"""The benchmark of building fleets runs at a small size and reports what it did. How fast it was is not for tests."""
+"""The benchmark of phones at scale runs at a small size and reports what it did. How fast it was is not for tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fleet_build.py"
-PHONES = 2_000
-TARGETS = {
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+PHONES = 3_000
+PROTOCOLS = ("synchronous", "deadline", "buffered")
+BUILD_TARGETS = {
     "build": (60, "s"),
     "peak resident memory of building and saving": (2, "GB"),
     "open": (1, "s"),
@@ -26,12 +27,16 @@ TARGETS = {
 @pytest.mark.slow
 def test_small_benchmark(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
-    arguments = ["--phones", str(PHONES), "--output", str(output)]
-    finished = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
+    sizes = {"phones": PHONES, "few": 1500, "rounds": 4, "participants": 50, "repetitions": 1}
+    arguments = ["--output", str(output), *(f"--{name}={size}" for name, size in sizes.items())]
+    command = [sys.executable, str(SCRIPTS / "fleet.py"), *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert finished.stderr == ""
     content = json.loads(output.read_text())
     rows, facts = content["targets"], content["facts"]
-    assert {row["what"]: (row["target"], row["unit"]) for row in rows} == TARGETS
+    building, rounds = rows[: len(BUILD_TARGETS)], rows[len(BUILD_TARGETS) :]
+    assert {row["what"]: (row["target"], row["unit"]) for row in building} == BUILD_TARGETS
+    assert [(row["target"], row["unit"]) for row in rounds] == [(10, "s"), (2, "x")] * len(PROTOCOLS)
     assert all(row["measured"] > 0 for row in rows)
     assert [row["ok"] for row in rows] == [row["measured"] < row["target"] for row in rows]
     assert re.findall(r"\b(yes|no)\b", finished.stdout) == ["yes" if row["ok"] else "no" for row in rows]
@@ -42,11 +47,19 @@ def test_small_benchmark(tmp_path: Path) -> None:
     # Three numbers of four bytes for every interval, eight of eight bytes for every phone.
     assert facts["stored_megabytes"] == pytest.approx((12 * facts["intervals"] + 64 * PHONES) / 1e6, rel=0.05)
     assert facts["sort_kept_gigabytes"] == pytest.approx((12 * 37 + 16) * PHONES / 1e9, rel=0.01)
+    for protocol in PROTOCOLS:
+        measured = facts["rounds"][protocol]
+        assert set(measured["seconds"]) == {"1500", "3000"}
+        assert measured["used"] > 50
+        assert measured["virtual_hours"] > 0
+    assert facts["rounds"]["synchronous"]["invited"] == 130
+    assert facts["crowd"]["participants"] == 50
+    assert facts["crowd"]["invited"] == 65
     assert {"processor", "cores", "python", "numpy", "pyarrow"} <= content["environment"].keys()
 
 
 def test_a_week_in_the_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     import fleet_build
 
     rows, starts, ends = fleet_build.week_in_order_of_time(10)
