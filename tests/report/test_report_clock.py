@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from clocked_runs import with_clock
 from rich.console import Console
 
 from fedarena.config import resolve_settings
-from fedarena.report import columns_for, final_table, write_report
+from fedarena.report import clock_section, columns_for, final_table, write_report
 from fedarena.report.clock_table import clock_columns, clock_rows
 from fedarena.report.methods import evaluation_curve, has_clock, methods_of
 from fedarena.report.sections import facts, headline
@@ -148,6 +150,79 @@ def test_failed_rounds_are_counted(make_run):
     rounds = run.rounds.set_column(place, "succeeded", pa.array(succeeded))
     (row,) = clock_rows(methods_of([type(run)(**{**vars(run), "rounds": rounds})]))
     assert row.failed_rounds == 2, "round 0 is the untrained model"
+
+
+def without_jobs(run):
+    """The run, if nobody had ever begun to work."""
+    rows = [{**row, "invited": 0, "failed": 0, "joules": None, "succeeded": False} for row in run.rounds.to_pylist()]
+    rounds = pa.Table.from_pylist(rows, schema=run.rounds.schema)
+    return replace(run, rounds=rounds, jobs=run.jobs.slice(0, 0), summary={"status": "finished"})
+
+
+def test_a_run_without_any_job_is_in_the_table(make_run, tmp_path):
+    idle, other = without_jobs(with_clock(make_run())), with_clock(make_run("fedyogi"))
+    (row, _) = clock_rows(methods_of([idle, other]))
+    assert (row.failed_rounds, row.jobs, row.never_invited) == (60, 0, 1)
+    assert row.hours > 0
+    for runs in ([idle], [idle, other]):
+        page = write_report(runs, tmp_path / "report.html").read_text()
+        table = re.search(r'<table class="clock">.*?</table>', page, flags=re.DOTALL)[0]
+        heads = re.findall(r"<abbr[^>]*>(.*?)</abbr>", table)
+        cells = dict(zip(heads, re.findall(r"<td>(.*?)</td>", table), strict=False))
+        assert (cells["failed rounds"], cells["jobs"], cells["never invited"]) == ("60.0", "0", "100.0%")
+        assert {cells[name] for name in ("failed", "wasted time", "wasted traffic", "Gini")} == {"–"}
+
+
+def test_a_seed_without_jobs_leaves_shares_to_the_others(make_run):
+    busy, idle = with_clock(make_run("fedavg", 0), energy=True), without_jobs(with_clock(make_run("fedavg", 1)))
+    (row,), (alone,) = clock_rows(methods_of([idle, busy])), clock_rows(methods_of([busy]))
+    for name in ("failed", "wasted_time", "wasted_bytes", "joules", "staleness", "gini"):
+        assert getattr(row, name) == getattr(alone, name)
+    assert (row.jobs, row.failed_rounds) == (alone.jobs / 2, 30)
+
+
+def called(run, label, **config):
+    return replace(run, label=label, config={**run.config, **config})
+
+
+def captions(page, heading):
+    """The captions of all figures whose title begins like this."""
+    return re.findall(rf"<h3>{heading}[^<]*</h3>.*?<figcaption>(.*?)</figcaption>", page, flags=re.DOTALL)
+
+
+def test_protocols_without_a_timeline_are_named(timed, tmp_path):
+    run = timed[0]
+    names = ["synchronous", "idle", "deadline", "readiness", "steady"]
+    runs = [called(run, name, protocol={"name": name}) for name in names]
+    runs[1] = without_jobs(runs[1])
+    found = captions(write_report(runs, tmp_path / "report.html").read_text(), "Phones at work")
+    assert len(found) == clock_section.MAX_TIMELINES, "the one without jobs takes no place"
+    assert found[-1].endswith(" Not shown: 2 more protocols (idle and steady).")
+    assert not [caption for caption in found[:-1] if "Not shown" in caption]
+    # Another run of the same protocol has something to show.
+    runs = [called(runs[1], "first", protocol={"name": "deadline"}), runs[2]]
+    (caption,) = captions(write_report(runs, tmp_path / "report.html").read_text(), "Phones at work")
+    assert "Not shown" not in caption
+
+
+def test_fleets_without_a_picture_are_named(timed, tmp_path):
+    fleets = [{**timed[0].fleet, "name": f"fleet {number}", "fingerprint": number} for number in range(3)]
+    runs = [replace(called(timed[0], fleet["name"]), fleet=fleet) for fleet in fleets]
+    found = captions(write_report(runs, tmp_path / "report.html").read_text(), "Available clients")
+    assert len(found) == clock_section.MAX_FLEETS
+    assert found[1].endswith(" Not shown: 1 more fleet (fleet 2).")
+    assert "Not shown" not in found[0]
+
+
+def test_the_caption_says_that_the_curve_is_of_several_weeks(timed, tmp_path):
+    def caption(fleet):
+        page = write_report([replace(timed[0], fleet=fleet)], tmp_path / "report.html").read_text()
+        return captions(page, "Available clients")[0]
+
+    fleet = timed[0].fleet
+    assert "the curve is the mean of 8 weeks." in caption(fleet)
+    first = {name: value for name, value in fleet["week"].items() if name != "weeks"}
+    assert "weeks" not in caption({**fleet, "week": first}), "as earlier versions wrote it"
 
 
 def test_the_page_has_the_section_only_with_a_clock(make_run, timed, tmp_path):

@@ -131,6 +131,16 @@ def test_wasted_work_is_a_share_of_time_traffic_and_energy(timed):
     assert [text.split(" ")[0] for text in bars["fedyogi"].text] == ["phones'", "traffic", "energy"]
 
 
+@pytest.mark.parametrize("knowing", [0, 1])
+def test_energy_that_one_seed_alone_knows_is_that_of_this_seed(make_run, knowing):
+    runs = [with_clock(make_run("fedavg", seed), energy=seed == knowing) for seed in (0, 1)]
+    (both,) = report.wasted_figure(runs).data
+    (alone,) = report.wasted_figure([runs[knowing]]).data
+    assert both.text[2] == alone.text[2]
+    assert both.text[2].startswith("energy")
+    assert both.x[0] != alone.x[0], "time is the mean of both"
+
+
 def test_participation_counts_clients_that_were_never_invited(timed):
     lines = named(report.participation_figure(timed))
     (name,) = [name for name in lines if name.startswith("fedyogi")]

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from fedarena.cli import DEFAULT_PHONES, main
 from fedarena.fleet import Availability, Devices, Fleet, describe_fleet, load_fleet
 from fedarena.report import fleet_figure
+from fedarena.report.fleet import compute_columns
 from fedarena.report.style import DARK_COLOURS
 from fedarena.screen import fleet_table
 
@@ -59,7 +60,7 @@ def test_dots_are_clients_with_their_speeds() -> None:
     (dots,) = traces(describe(make_fleet([(0, 10)])))["x"]
     assert sorted(zip(dots.x, dots.y, strict=True)) == [(100, 1), (200, 2), (400, 4), (800, 8)]
     figure = fleet_figure(describe(make_fleet([(0, 10)])))
-    assert figure.layout.xaxis.title.text == "time per sample in training (ms)"
+    assert figure.layout.xaxis.title.text == "training: time per sample (ms)"
     assert figure.layout.yaxis.title.text == "network (Mbit/s)"
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
 
@@ -75,16 +76,60 @@ def test_uploads_are_shown_apart_where_they_differ() -> None:
 def test_speeds_in_operations_have_their_unit() -> None:
     flops = {"seconds_per_sample": None, "flops_per_second": [1e9, 2e9, 3e9, 4e9]}
     fleet = describe(make_fleet([(0, 10)], **flops))
-    assert fleet_figure(fleet).layout.xaxis.title.text == "computing in training (GFLOP/s)"
+    assert fleet_figure(fleet).layout.xaxis.title.text == "training: computing (GFLOP/s)"
     assert any("computing (GFLOP/s)" in line for line in printed(fleet))
+
+
+BOTH = {"flops_per_second": [1e9, 2e9, 3e9, 4e9]}  # besides the time for a sample
+MIXED = {"seconds_per_sample": [0.1, np.nan, 0.2, 0.3], "flops_per_second": [np.nan, 2e9, 4e9, 8e9]}
+
+
+def test_operations_are_used_where_they_are_known_as_in_the_simulation() -> None:
+    made = make_fleet([(0, 10)], **BOTH)
+    assert made.devices.compute_seconds(0, samples=5, flops=1e9) == 1, "and not five times 0.1"
+    fleet = describe(made)
+    (dots,) = traces(fleet)["x"]
+    assert sorted(dots.x) == [1, 2, 3, 4]
+    assert fleet_figure(fleet).layout.xaxis.title.text == "training: computing (GFLOP/s)"
+    assert any("computing (GFLOP/s)" in line for line in printed(fleet))
+    assert not any("time per sample" in line for line in printed(fleet))
+
+
+def test_a_fleet_that_mixes_both_says_of_how_many_clients() -> None:
+    fleet = describe(make_fleet([(0, 10)], **MIXED))
+    figure = fleet_figure(fleet)
+    (text,) = [note.text for note in figure.layout.annotations if "computing" in note.text]
+    assert text.split("<br>")[:2] == [
+        "computing of 75.0 % of clients: four fifths 2.40 GFLOP/s to 7.20 GFLOP/s",
+        "time per sample of 25.0 % of clients: 100 ms for all",
+    ]
+    (dots,) = traces(fleet)["x"]
+    assert sorted(x for x in dots.x if np.isfinite(x)) == [2, 4, 8]
+    assert figure.layout.xaxis.title.text == "training: computing of 75.0 % of clients (GFLOP/s)"
+    assert any("computing of 75.0 % (GFLOP/s)" in line for line in printed(fleet))
+
+
+@pytest.mark.parametrize(
+    ("flops", "order"),
+    [
+        ([np.nan, np.nan, np.nan, 1e9], ["time per sample of 75.0 % of clients", "computing of 25.0 % of clients"]),
+        ([np.nan, np.nan, 1e9, 1e9], ["computing of 50.0 % of clients", "time per sample of 50.0 % of clients"]),
+        ([np.nan] * 4, ["time per sample"]),
+        ([np.inf] * 4, ["computing"]),
+    ],
+)
+def test_the_more_frequent_way_to_tell_speeds_is_first(flops: list[float], order: list[str]) -> None:
+    seconds = np.where(np.isnan(flops), 0.1, np.nan)
+    speeds = describe(make_fleet([(0, 10)], seconds_per_sample=seconds, flops_per_second=flops))["speeds"]
+    assert [column.title for column in compute_columns(speeds)] == order
 
 
 def test_the_week_is_drawn_as_it_is() -> None:
     (line,) = traces(describe(make_fleet([(6 * 3600, 12 * 3600)])))["x2"]
-    hours = np.array(line.x) * 24 % 24
-    assert (line.x[0], line.x[-1]) == (0, 7 - 1 / 96)
+    hours = np.array(line.x) % 24
+    assert (line.x[0], line.x[-1]) == (0, 7 * 24 - 1 / 4)
     assert np.array_equal(np.array(line.y) == 1, (hours >= 6) & (hours < 12))
-    assert line.customdata[0] == "day 0, 00:00"
+    assert line.customdata[0] == "day 0, 0:00"
     assert line.customdata[96 + 4 * 13 + 1] == "day 1, 13:15"
 
 

@@ -10,6 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from fedarena.errors import BadInputError
 from fedarena.report import FINAL_COLUMNS, final_table, write_report
+from fedarena.report.drawing import MAX_LINE_POINTS
 from fedarena.report.sections import facts
 
 
@@ -266,7 +267,7 @@ def test_a_report_that_fails_leaves_the_old_one(comparison, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_large_comparisons_stay_small_files(make_run, tmp_path):
-    long = make_run("x", rounds=5_000, every=1, clients=2)
+    long = make_run("x", rounds=MAX_LINE_POINTS + 100, every=1, clients=2)
     wide = make_run("x", rounds=1, every=1, clients=20_000)
     runs = []
     for label in map(str, range(10)):

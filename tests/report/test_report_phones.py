@@ -43,6 +43,12 @@ def test_the_week_shows_the_share_of_available_clients(run):
         (160, 180, [160, 168, None, 0, 12], 7),
         (0, 400, [0, 168], 7),
         (200, 210, [32, 42], 7),
+        (150, 168, [150, 168], 7),  # ends at midnight and does not go on
+        # Short runs are drawn longer than they are, and within the week.
+        (8, 8.01, [8, 8 + 0.007 * 48], 2),
+        (50, 50.5, [50, 50 + 0.007 * 72], 3),
+        (47.95, 47.99, [48 - 0.007 * 48, 48], 2),
+        (167.99, 168.01, [168 - 0.007 * 168, 168, None, 0, 0.007 * 168], 7),
     ],
 )
 def test_the_time_of_a_run_is_marked_within_the_week(run, start, end, expected, days):
@@ -61,6 +67,19 @@ def test_every_method_has_its_own_mark_in_its_colour(run, make_run):
     assert marks["fedavg"].y[0] > marks["fedyogi"].y[0]
     colours = {trace.line.color for trace in figure.data} | {figure.data[0].fillcolor}
     assert colours <= set(DARK_COLOURS)
+
+
+def test_the_length_of_a_short_run_is_that_of_the_run(run):
+    (mark,) = [t for t in week_figure(run.fleet, [moved(run, 8, 8.05)], [run]).data if t.yaxis == "y2"]
+    assert mark.hovertemplate == "fedavg: 3.00 min from day 0, 8:00<extra></extra>"
+
+
+def test_the_caption_tells_both_kinds_of_speeds(run, tmp_path):
+    speeds = {**run.fleet["speeds"], "flops_per_second": [1e9] * 300 + [None] * 100}
+    mixed = type(run)(**{**vars(run), "fleet": {**run.fleet, "speeds": speeds}})
+    text = write_report([mixed], tmp_path / "report.html").read_text()
+    assert "Each dot is a client, of the first kind alone. Training, computing of 75.0 % of clients: 1.00 GFLOP" in text
+    assert "; time per sample of 25.0 % of clients: median" in text
 
 
 def test_speeds_are_those_of_the_sampled_clients(run):

@@ -229,6 +229,7 @@ def _all_outcomes(found: Sequence[tuple[Method, dict[str, int]]]) -> list[str]:
 
 
 def _wasted(method: Method) -> dict[str, float]:
+    """Shares by kind, each the mean of the seeds that know it; energy may be known in some alone."""
     by_seed = [
         {
             "phones' time": share_wasted(jobs.worked, jobs.used),
@@ -237,7 +238,8 @@ def _wasted(method: Method) -> dict[str, float]:
         }
         for jobs in jobs_of(method)
     ]
-    return {kind: float(np.mean([shares[kind] for shares in by_seed])) for kind in by_seed[0]} if by_seed else {}
+    kinds = dict.fromkeys(kind for shares in by_seed for kind in shares)
+    return {kind: float(np.mean([shares[kind] for shares in by_seed if kind in shares])) for kind in kinds}
 
 
 def _covering(histogram: NDArray[np.int64], share: float) -> int:

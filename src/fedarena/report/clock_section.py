@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final
 
 import plotly.graph_objects as go
 
 from fedarena.report import clock_figures, figures
 from fedarena.report.clock_table import clock_columns, clock_rows
-from fedarena.report.fleet import compute_column, network_columns, percent, spread_text
+from fedarena.report.fleet import compute_columns, network_columns, percent, spread_text
 from fedarena.report.html import Html, join, tag
 from fedarena.report.methods import Method, has_clock, methods_of
 from fedarena.report.phones import fleets_of, speeds_figure, week_figure
 from fedarena.report.sections import Plot, explanations, swatches, table
 from fedarena.report.timeline import spans_rounds, timeline_figure
-from fedarena.report.units import BITS_PER_SECOND
+from fedarena.report.units import BITS_PER_SECOND, count, listing
 from fedarena.rundata import RunData
 
 MAX_TIMELINES: Final = 3
@@ -66,8 +65,8 @@ def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
                 "The last point holds all that were older, too.",
             ),
         ),
-        *(_timeline(run, plot) for run in _typical_runs(timed)),
-        *(_phones(fleet, its_runs, runs, plot) for fleet, its_runs in islice(fleets_of(runs), MAX_FLEETS)),
+        *_timelines(timed, plot),
+        *_fleets(runs, plot),
     ]
     return join(parts)
 
@@ -83,42 +82,56 @@ def _table(runs: Sequence[RunData]) -> Html:
     return tag("div", table(heads, body, "clock"), explained, class_="above")
 
 
-def _timeline(run: RunData, plot: Plot) -> Html:
-    figure = timeline_figure(run)
-    which = (
-        "Clients that were at work in the middle of a round of median length. Dotted lines: a round ends. "
-        if spans_rounds(run)
-        else "Clients of a round of median length, from the first whose job ended to the last. "
-    )
-    return _if_any(plot, figure, f"{which}A cross: the job ended there without being used.")
+def _timelines(methods: Sequence[Method], plot: Plot) -> Iterator[Html]:
+    """A picture of every protocol, and not of more than a few; the last caption says which have none."""
+    drawn: dict[str, tuple[RunData, go.Figure]] = {}
+    tried: dict[str, None] = {}
+    for run in (run for method in methods for run in method.counted if has_clock(run)):
+        protocol = str((run.config.get("protocol") or {}).get("name"))
+        tried[protocol] = None
+        if protocol not in drawn and len(drawn) < MAX_TIMELINES and (figure := timeline_figure(run)) is not None:
+            drawn[protocol] = run, figure
+    left_out = [protocol for protocol in tried if protocol not in drawn]
+    for number, (run, figure) in enumerate(drawn.values(), start=1):
+        which = (
+            "Clients that were at work in the middle of a round of median length. Dotted lines: a round ends. "
+            if spans_rounds(run)
+            else "Clients of a round of median length, from the first whose job ended to the last. "
+        )
+        rest = _not_shown("protocol", left_out) if number == len(drawn) else ""
+        yield plot(figure, f"{which}A cross: the job ended there without being used.{rest}")
 
 
-def _phones(fleet: Mapping[str, Any], its_runs: Sequence[RunData], runs: Sequence[RunData], plot: Plot) -> Html:
-    shares, speeds = fleet["shares"], fleet["speeds"]
-    compute, what, scale = compute_column(speeds)
+def _fleets(runs: Sequence[RunData], plot: Plot) -> Iterator[Html]:
+    """Pictures of every fleet, and not of more than a few; the last caption says which have none."""
+    fleets = list(fleets_of(runs))
+    shown = fleets[:MAX_FLEETS]
+    left_out = [str(fleet["name"]) for fleet, _ in fleets[MAX_FLEETS:]]
+    for number, (fleet, its_runs) in enumerate(shown, start=1):
+        yield _phones(fleet, its_runs, runs, plot, _not_shown("fleet", left_out) if number == len(shown) else "")
+
+
+def _not_shown(kind: str, names: Sequence[str]) -> str:
+    """The end of a caption where there is more than is shown."""
+    return f" Not shown: {count(len(names), f'more {kind}')} ({listing(list(dict.fromkeys(names)))})." if names else ""
+
+
+def _phones(
+    fleet: Mapping[str, Any], its_runs: Sequence[RunData], runs: Sequence[RunData], plot: Plot, rest: str
+) -> Html:
+    shares, speeds, weeks = fleet["shares"], fleet["speeds"], fleet["week"].get("weeks", 1)
+    training = [f"{column.title}: {spread_text(column.values, column.scale)}" for column in compute_columns(speeds)]
     transfers = [f"{name}: {spread_text(found, BITS_PER_SECOND)}" for name, found in network_columns(speeds).items()]
+    dots = "Each dot is a client" + (", of the first kind alone" if len(training) > 1 else "")
     return _pair(
         plot(
             week_figure(fleet, its_runs, runs),
-            f"A client is available {percent(shares['mean'])} of the time on average. Days begin at midnight. "
-            "The bars below show when the first run of each method took place.",
+            f"A client is available {percent(shares['mean'])} of the time on average. Days begin at midnight"
+            + (f"; the curve is the mean of {count(weeks, 'week')}. " if weeks > 1 else ". ")
+            + f"The bars below show when the first run of each method took place.{rest}",
         ),
-        _if_any(
-            plot,
-            speeds_figure(fleet),
-            f"Each dot is a client. Training, {what}: {spread_text(compute, scale)}; {'; '.join(transfers)}.",
-        ),
+        _if_any(plot, speeds_figure(fleet), f"{dots}. Training, {'; '.join([*training, *transfers])}."),
     )
-
-
-def _typical_runs(methods: Sequence[Method]) -> Iterator[RunData]:
-    """A run of every protocol, and not of more than a few."""
-    by_protocol: dict[str, RunData] = {}
-    for method in methods:
-        for run in method.counted:
-            if has_clock(run):
-                by_protocol.setdefault(str((run.config.get("protocol") or {}).get("name")), run)
-    yield from list(by_protocol.values())[:MAX_TIMELINES]
 
 
 def _if_any(plot: Plot, figure: go.Figure | None, caption: str) -> Html:

@@ -10,14 +10,14 @@ import numpy as np
 
 from fedarena.jobtable import JobTable
 from fedarena.metrics import gini, wasted_share
-from fedarena.report.methods import FloatArray, Method, column, jobs_in, training_clients
+from fedarena.report.methods import FloatArray, Method, column, has_clock, training_clients
 from fedarena.report.units import ABSENT, JOULES, SECONDS, quantity, significant
 from fedarena.rundata import RunData
 
 
 @dataclass(frozen=True)
 class ClockRow:
-    """One method at the end of its runs: means over seeds, NaN where nothing is known."""
+    """One method at the end of its runs: means over the seeds that know a number, NaN where none does."""
 
     label: str
     hours: float
@@ -98,9 +98,9 @@ def clock_rows(methods: Sequence[Method]) -> list[ClockRow]:
     """A row for every method in which virtual time passes."""
     rows = []
     for method in methods:
-        seeds = [_seed(run, jobs) for run in method.counted if (jobs := jobs_in(run)) is not None]
+        seeds = [_seed(run) for run in method.counted if has_clock(run)]
         if seeds:
-            means = {name: float(np.mean([seed[name] for seed in seeds])) for name in seeds[0]}
+            means = {name: _mean_of_known([seed[name] for seed in seeds]) for name in seeds[0]}
             rows.append(ClockRow(label=method.label, **means))
     return rows
 
@@ -110,7 +110,8 @@ def clock_columns(rows: Sequence[ClockRow]) -> list[ClockColumn]:
     return [column for column in CLOCK_COLUMNS if not column.if_positive or any(column.value(row) > 0 for row in rows)]
 
 
-def _seed(run: RunData, jobs: JobTable) -> dict[str, float]:
+def _seed(run: RunData) -> dict[str, float]:
+    jobs = JobTable.from_table(run.jobs)  # empty where nobody ever began
     ends, joules = column(run.rounds, "end_seconds"), column(run.rounds, "joules")
     _, invited = np.unique(jobs.client, return_counts=True)
     clients = training_clients(run)
@@ -120,9 +121,9 @@ def _seed(run: RunData, jobs: JobTable) -> dict[str, float]:
         "seconds_per_round": seconds / (len(ends) - 1),
         "failed_rounds": float((column(run.rounds, "succeeded")[1:] == 0).sum()),
         "jobs": len(jobs),
-        "failed": 1 - float(jobs.used.mean()),
-        "wasted_time": wasted_share(jobs.worked, jobs.used),
-        "wasted_bytes": wasted_share(jobs.bytes, jobs.used),
+        "failed": 1 - float(jobs.used.mean()) if len(jobs) else math.nan,
+        "wasted_time": wasted_share(jobs.worked, jobs.used) if len(jobs) else math.nan,
+        "wasted_bytes": wasted_share(jobs.bytes, jobs.used) if len(jobs) else math.nan,
         "joules": _sum_of_known(joules),
         "staleness": float(jobs.staleness[jobs.used].mean()) if jobs.used.any() else math.nan,
         "never_invited": math.nan if clients is None else 1 - len(invited) / clients,
@@ -132,3 +133,8 @@ def _seed(run: RunData, jobs: JobTable) -> dict[str, float]:
 
 def _sum_of_known(values: FloatArray) -> float:
     return float(np.nansum(values)) if np.isfinite(values).any() else math.nan
+
+
+def _mean_of_known(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan

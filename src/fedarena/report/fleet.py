@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,6 +14,7 @@ from fedarena.report.style import QUIET_INK, SERIES_LIGHT, band_colour, empty_fi
 from fedarena.report.units import BITS_PER_SECOND, FLOPS, SECONDS, Scale, count, fitting_unit, quantity, significant
 
 DAY_SECONDS: Final = 86_400
+DAY_HOURS: Final = 24
 # From top to bottom: speeds, week, slots. The gaps hold an axis and a heading.
 _SPEEDS_DOMAIN: Final = (0.7, 0.92)
 _WEEK_DOMAIN: Final = (0.36, 0.56)
@@ -52,78 +53,63 @@ def fleet_figure(fleet: Mapping[str, Any]) -> go.Figure:
 
 
 def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
-    compute, what, scale = compute_column(speeds)
-    networks = network_columns(speeds)
-    x = drawable(compute)
-    drawn = {name: y for name, column in networks.items() if np.isfinite(x * (y := drawable(column))).any()}
-    known = [(what, compute, scale), *((name, column, BITS_PER_SECOND) for name, column in networks.items())]
-    details = [f"{name}: {_most(column, unit)}" for name, column, unit in known]
-    if drawn:
-        every_y = np.concatenate(list(drawn.values()))
-        x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), scale)
-        y_factor, y_unit = fitting_unit(float(np.nanmedian(every_y)), BITS_PER_SECOND)
-        for (name, y), colour in zip(drawn.items(), SERIES_LIGHT, strict=False):
-            figure.add_trace(
-                go.Scatter(
-                    x=x / x_factor,
-                    y=y / y_factor,
-                    mode="markers",
-                    marker={"color": colour, "size": 4, "opacity": 0.5},
-                    name=name,
-                    hovertemplate=f"%{{x:.3~g}} {x_unit}, %{{y:.3~g}} {y_unit}<extra></extra>",
-                    showlegend=len(drawn) > 1,
-                )
-            )
-        figure.update_layout(
-            xaxis={
-                "title": {"text": f"{what} in training ({x_unit})"},
-                "type": "log",
-                "tickangle": 0,
-                **logarithmic_marks(x / x_factor),
-            },
-            yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **logarithmic_marks(every_y / y_factor)},
-            legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"},
-        )
+    details = [f"{column.title}: {_most(column.values, column.scale)}" for column in compute_columns(speeds)]
+    details += [f"{name}: {_most(column, BITS_PER_SECOND)}" for name, column in network_columns(speeds).items()]
+    if draw_speeds(figure, speeds):
+        figure.update_layout(legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"})
     else:
         _leave_empty(figure, "", "either computing or transfers take no time")
     figure.update_layout(yaxis={"domain": _SPEEDS_DOMAIN})
     _add_heading(figure, "Device speeds", details, _SPEEDS_DOMAIN[1])
 
 
-def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, Any]) -> None:
-    available = np.array(week["shares"], dtype=np.float64)
-    days = np.arange(len(available)) * week["step_seconds"] / DAY_SECONDS
-    minutes = (days % 1 * 1440).round().astype(np.int64)
-    figure.add_trace(
-        go.Scatter(
-            x=days,
-            y=available,
-            customdata=[f"day {day:.0f}, {m // 60:02}:{m % 60:02}" for day, m in zip(days // 1, minutes, strict=True)],
-            mode="lines",
-            line={"color": SERIES_LIGHT[0], "width": 2},
-            fill="tozeroy",
-            fillcolor=band_colour(SERIES_LIGHT[0]),
-            hovertemplate="%{customdata}: %{y:.1%}<extra></extra>",
-            showlegend=False,
-            xaxis="x2",
-            yaxis="y2",
+def draw_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> bool:
+    """A dot for each client on the first axes; False where there is none, because something takes no time.
+
+    Where computing is known in two ways, the dots are the clients of the more frequent one.
+    """
+    compute = compute_columns(speeds)[0]
+    x = drawable(compute.values)
+    networks = {name: drawable(column) for name, column in network_columns(speeds).items()}
+    networks = {name: y for name, y in networks.items() if np.isfinite(x * y).any()}
+    if not networks:
+        return False
+    every_y = np.concatenate(list(networks.values()))
+    x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), compute.scale)
+    y_factor, y_unit = fitting_unit(float(np.nanmedian(every_y)), BITS_PER_SECOND)
+    for (name, y), colour in zip(networks.items(), SERIES_LIGHT, strict=False):
+        figure.add_scatter(
+            x=x / x_factor,
+            y=y / y_factor,
+            mode="markers",
+            marker={"color": colour, "size": 4, "opacity": 0.5},
+            line={"color": colour},  # for the button that hides them
+            name=name,
+            legendgroup=name,
+            showlegend=len(networks) > 1,
+            hovertemplate=f"%{{x:.3~g}} {x_unit}, %{{y:.3~g}} {y_unit}<extra></extra>",
         )
+    figure.update_layout(
+        xaxis={
+            "title": {"text": f"training: {compute.title} ({x_unit})"},
+            "type": "log",
+            "tickangle": 0,
+            **logarithmic_marks(x / x_factor),
+        },
+        yaxis={"title": {"text": f"network ({y_unit})"}, "type": "log", **logarithmic_marks(every_y / y_factor)},
     )
-    last = int(np.ceil(days[-1])) if len(days) else 1
-    highest = float(available.max()) if len(available) else 1.0
+    return True
+
+
+def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, Any]) -> None:
+    draw_week(figure, week, 7, SERIES_LIGHT[0], "2")
     figure.update_layout(
         xaxis2={
             "title": {"text": "day, from midnight to midnight"},
-            "range": [0, last],
-            "tickvals": list(range(last + 1)),
-            "showgrid": True,
+            "tickvals": list(range(0, 7 * DAY_HOURS + 1, DAY_HOURS)),
+            "ticktext": [str(day) for day in range(8)],
         },
-        yaxis2={
-            "title": {"text": "available clients"},
-            "domain": _WEEK_DOMAIN,
-            "tickformat": ".0%" if highest >= 0.05 else ".1%",
-            "range": [0, 1.08 * highest or 1],
-        },
+        yaxis2={"title": {"text": "available clients"}, "domain": _WEEK_DOMAIN},
     )
     low, middle, high = (shares["percentiles"][percentile] for percentile in ("10", "50", "90"))
     if low == high:
@@ -134,6 +120,35 @@ def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, A
             f"median {percent(middle)}, four fifths {percent(low)} to {percent(high)}",
         ]
     _add_heading(figure, "Available clients over a week", details, _WEEK_DOMAIN[1])
+
+
+def draw_week(figure: go.Figure, week: Mapping[str, Any], days: int, colour: str, axes: str = "") -> None:
+    """The share of clients that is available over the hours of the first `days` of a week."""
+    shares = np.array(week["shares"], dtype=np.float64)
+    hours = np.arange(len(shares)) * week["step_seconds"] / 3600
+    shown = hours < days * DAY_HOURS
+    figure.add_scatter(
+        x=hours[shown],
+        y=shares[shown],
+        customdata=[clock_text(hour) for hour in hours[shown]],
+        mode="lines",
+        line={"color": colour, "width": 2},
+        fill="tozeroy",
+        fillcolor=band_colour(SERIES_LIGHT[0]),
+        name="clients",
+        legendgroup="clients",
+        showlegend=False,
+        hovertemplate="%{customdata}: %{y:.1%}<extra></extra>",
+        xaxis=f"x{axes}",
+        yaxis=f"y{axes}",
+    )
+    highest = float(shares[shown].max(initial=0.0)) or 1.0
+    figure.update_layout(
+        **{
+            f"xaxis{axes}": {"range": [0, days * DAY_HOURS], "showgrid": True, "tickangle": 0},
+            f"yaxis{axes}": {"tickformat": ".0%" if highest >= 0.05 else ".1%", "range": [0, 1.08 * highest]},
+        }
+    )
 
 
 def _add_slots(figure: go.Figure, slots: Mapping[str, Any]) -> None:
@@ -204,12 +219,49 @@ def phones_text(fleet: Mapping[str, Any]) -> str:
     return f"{count(phones['devices'], 'device')} and {phones['availabilities']:,} availabilities"
 
 
-def compute_column(speeds: Mapping[str, Any]) -> tuple[Sequence[float | None], str, Scale]:
-    """What is known about how fast phones compute: the numbers, what they are, and their unit."""
-    if "seconds_per_sample" in speeds:
-        return speeds["seconds_per_sample"], "time per sample", SECONDS
+class ComputeColumn(NamedTuple):
+    """How fast phones compute, in one of two ways: null for clients of whom it is known in the other way."""
+
+    values: Sequence[float | None]
+    name: str
+    scale: Scale
+    share: float  # of the clients
+
+    @property
+    def title(self) -> str:
+        """The name, and whose it is where it is not everybody's."""
+        return self.name if self.share == 1 else f"{self.name} of {percent(self.share)} of clients"
+
+
+def compute_columns(speeds: Mapping[str, Any]) -> list[ComputeColumn]:
+    """What is known about how fast phones compute: one way, or two, that of more clients first.
+
+    Operations per second count where they are known, as in the simulation.
+    """
+    nothing = [None] * speeds["clients"]
+    operations = speeds.get("flops_per_second", nothing)
+    samples = speeds.get("seconds_per_sample", nothing)
+    samples = [None if known is not None else seconds for seconds, known in zip(samples, operations, strict=True)]
+    # Neither is there for a phone that computes without limit, which is told in operations.
+    by_sample = sum(seconds is not None for seconds in samples) / len(samples)
     per_second = tuple((factor, f"{unit}/s") for factor, unit in FLOPS)
-    return speeds["flops_per_second"], "computing", per_second
+    both = [
+        ComputeColumn(operations, "computing", per_second, 1 - by_sample),
+        ComputeColumn(samples, "time per sample", SECONDS, by_sample),
+    ]
+    return sorted((column for column in both if column.share), key=lambda column: -column.share)
+
+
+def compute_column(speeds: Mapping[str, Any]) -> tuple[Sequence[float | None], str, Scale]:
+    """The first of `compute_columns`, with a title that is short enough for a table."""
+    values, name, scale, share = compute_columns(speeds)[0]
+    return values, name if share == 1 else f"{name} of {percent(share)}", scale
+
+
+def clock_text(hour: float) -> str:
+    """A moment as people say it: "day 1, 13:15"."""
+    minutes = round(hour * 60)
+    return f"day {minutes // 1440}, {minutes // 60 % 24}:{minutes % 60:02}"
 
 
 def network_columns(speeds: Mapping[str, Any]) -> dict[str, Sequence[float | None]]:

@@ -8,18 +8,18 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from fedarena.report.drawing import add_line, logarithmic_marks
-from fedarena.report.fleet import compute_column, drawable, network_columns
+from fedarena.report.drawing import add_line
+from fedarena.report.fleet import DAY_HOURS, clock_text, draw_speeds, draw_week
 from fedarena.report.methods import column, has_clock, methods_of
-from fedarena.report.style import INK, SERIES_LIGHT, Style, band_colour, empty_figure, figure_text, styles
-from fedarena.report.units import BITS_PER_SECOND, SECONDS, fitting_unit, quantity
+from fedarena.report.style import INK, Style, empty_figure, figure_text, styles
+from fedarena.report.units import SECONDS, quantity
 from fedarena.rundata import RunData
 
-DAY_HOURS: Final = 24
 WEEK_HOURS: Final = 7 * DAY_HOURS
 _FEWEST_DAYS: Final = 2
 _MOST_NAMED_DAYS: Final = 4  # of more, the axis has the numbers alone, to fit a phone's width
 _RUNS_DOMAIN: Final = 0.035  # height of a run's bar below the curve
+_SHORTEST_BAR: Final = 0.007  # of the width: a run of minutes would not be seen among days
 
 
 def fleets_of(runs: Sequence[RunData]) -> Iterator[tuple[Mapping[str, Any], list[RunData]]]:
@@ -33,26 +33,34 @@ def fleets_of(runs: Sequence[RunData]) -> Iterator[tuple[Mapping[str, Any], list
 
 
 def week_figure(fleet: Mapping[str, Any], runs: Sequence[RunData], every_run: Sequence[RunData]) -> go.Figure:
-    """Clients available over days, and below when each method ran; a week at most, since then all repeats.
+    """Clients available over the days of a week, and below when each method ran.
 
-    `runs` are those of this fleet; `every_run` says how methods look.
+    Later weeks are marked like the first one, of which no more days are shown than are needed. `runs` are those of
+    this fleet; `every_run` says how methods look.
     """
     look = styles(methods_of(every_run))
     spans = [(method.label, _span(method.counted[0])) for method in methods_of(runs) if method.counted]
     last = max((end for _, (_, end) in spans), default=0.0)
     days = int(np.clip(np.ceil(last / DAY_HOURS), _FEWEST_DAYS, 7))
     figure = empty_figure(f"Available clients: {figure_text(fleet['name'])}", "", "available clients", height=380)
-    _add_week(figure, fleet["week"], days)
+    draw_week(figure, fleet["week"], days, INK)
+    marks = list(range(0, days * DAY_HOURS + 1, DAY_HOURS // 4 if days == _FEWEST_DAYS else DAY_HOURS))
     room = min(0.3, _RUNS_DOMAIN * len(spans))
     figure.update_layout(
         yaxis={"domain": [room + 0.04, 1]},
         yaxis2={"domain": [0, room], "range": [-len(spans) + 0.5, 0.5], "visible": False},
-        xaxis={"anchor": "y2"},
+        xaxis={
+            "anchor": "y2",
+            "tickvals": marks,
+            "ticktext": [_mark(mark, days) for mark in marks],
+            "title": {"text": "" if days <= _MOST_NAMED_DAYS else "day"},
+        },
+        margin={"r": 28},
     )
     for row, (label, (start, end)) in enumerate(spans):
         name, style = figure_text(label), Style(look[label].colour, "solid")
-        x = np.array(_within_week(start, end))
-        text = f"{quantity((end - start) * 3600, SECONDS)} from {_clock(start)}"
+        x = np.array(_within_week(start, end, _SHORTEST_BAR * days * DAY_HOURS, days * DAY_HOURS))
+        text = f"{quantity((end - start) * 3600, SECONDS)} from {clock_text(start)}"
         line = {"color": style.colour, "width": 5}
         y = np.full(x.size, float(-row))
         add_line(figure, x, y, name, style, line=line, yaxis="y2", hovertemplate=f"{name}: {text}<extra></extra>")
@@ -60,64 +68,9 @@ def week_figure(fleet: Mapping[str, Any], runs: Sequence[RunData], every_run: Se
 
 
 def speeds_figure(fleet: Mapping[str, Any]) -> go.Figure | None:
-    """How fast single clients' devices compute and transfer; None where neither takes time."""
-    compute, what, scale = compute_column(fleet["speeds"])
-    x = drawable(compute)
-    networks = {name: drawable(found) for name, found in network_columns(fleet["speeds"]).items()}
-    networks = {name: y for name, y in networks.items() if np.isfinite(x * y).any()}
-    if not networks:
-        return None
-    every = np.concatenate(list(networks.values()))
-    x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), scale)
-    y_factor, y_unit = fitting_unit(float(np.nanmedian(every)), BITS_PER_SECOND)
-    title = f"Device speeds: {figure_text(fleet['name'])}"
-    figure = empty_figure(title, f"training: {what} ({x_unit})", f"network ({y_unit})", height=380)
-    for (name, y), colour in zip(networks.items(), SERIES_LIGHT, strict=False):
-        figure.add_scatter(
-            x=x / x_factor,
-            y=y / y_factor,
-            mode="markers",
-            marker={"color": colour, "size": 4, "opacity": 0.5},
-            line={"color": colour},
-            name=name,
-            legendgroup=name,
-            showlegend=len(networks) > 1,
-            hovertemplate=f"%{{x:.3~g}} {x_unit}, %{{y:.3~g}} {y_unit}<extra></extra>",
-        )
-    figure.update_xaxes(type="log", **logarithmic_marks(x / x_factor))
-    figure.update_yaxes(type="log", **logarithmic_marks(every / y_factor))
-    return figure
-
-
-def _add_week(figure: go.Figure, week: Mapping[str, Any], days: int) -> None:
-    shares = np.array(week["shares"], dtype=np.float64)
-    hours = np.arange(len(shares)) * week["step_seconds"] / 3600
-    shown = hours < days * DAY_HOURS
-    figure.add_scatter(
-        x=hours[shown],
-        y=shares[shown],
-        customdata=[_clock(hour) for hour in hours[shown]],
-        mode="lines",
-        line={"color": INK, "width": 2},
-        fill="tozeroy",
-        fillcolor=band_colour(SERIES_LIGHT[0]),
-        name="clients",
-        legendgroup="clients",
-        showlegend=False,
-        hovertemplate="%{customdata}: %{y:.1%}<extra></extra>",
-    )
-    highest = float(shares[shown].max(initial=0.0)) or 1.0
-    marks = list(range(0, days * DAY_HOURS + 1, DAY_HOURS // 4 if days == _FEWEST_DAYS else DAY_HOURS))
-    figure.update_yaxes(tickformat=".0%" if highest >= 0.05 else ".1%", range=[0, 1.08 * highest])
-    figure.update_xaxes(
-        range=[0, days * DAY_HOURS],
-        tickvals=marks,
-        ticktext=[_mark(mark, days) for mark in marks],
-        tickangle=0,
-        showgrid=True,
-        title_text="" if days <= _MOST_NAMED_DAYS else "day",
-    )
-    figure.update_layout(margin_r=28)
+    """How fast single clients' devices compute and transfer; None where one of both takes no time."""
+    figure = empty_figure(f"Device speeds: {figure_text(fleet['name'])}", "", "", height=380)
+    return figure if draw_speeds(figure, fleet["speeds"]) else None
 
 
 def _mark(hour: int, days: int) -> str:
@@ -131,14 +84,18 @@ def _span(run: RunData) -> tuple[float, float]:
     return float(ends[0]) / 3600, float(ends[-1]) / 3600
 
 
-def _within_week(start: float, end: float) -> list[float]:
-    """The ends of a line over the hours of a week; in two pieces where it goes on into the next week."""
+def _within_week(start: float, end: float, shortest: float, limit: float) -> list[float]:
+    """The ends of a line over the hours of a week; in two pieces where it goes on into the next week.
+
+    A piece is at least as long as `shortest`, to be seen, but stays before `limit`.
+    """
     if end - start >= WEEK_HOURS:
         return [0.0, WEEK_HOURS]
     first, last = start % WEEK_HOURS, end % WEEK_HOURS
-    return [first, last] if first <= last else [first, WEEK_HOURS, np.nan, 0.0, last]
-
-
-def _clock(hour: float) -> str:
-    minutes = round(hour * 60)
-    return f"day {minutes // 1440}, {minutes // 60 % 24}:{minutes % 60:02}"
+    pieces = [(first, last)] if first <= last else [(first, WEEK_HOURS), (0.0, last)]
+    ends: list[float] = []
+    for begin, stop in pieces:
+        if stop > 0:  # what ends at the week's last midnight does not go on
+            seen = min(begin, limit - shortest)
+            ends += [np.nan, seen, max(stop, seen + shortest)]
+    return ends[1:]
