@@ -105,7 +105,7 @@ def test_a_fleet_that_mixes_both_says_of_how_many_clients() -> None:
     ]
     (dots,) = traces(fleet)["x"]
     assert sorted(x for x in dots.x if np.isfinite(x)) == [2, 4, 8]
-    assert figure.layout.xaxis.title.text == "training: computing of 75.0 % of clients (GFLOP/s)"
+    assert figure.layout.xaxis.title.text == "training: computing of 75.0 % (GFLOP/s)"
     assert any("computing of 75.0 % (GFLOP/s)" in line for line in printed(fleet))
 
 

@@ -21,6 +21,7 @@ _WEEK_DOMAIN: Final = (0.36, 0.56)
 _SLOTS_DOMAIN: Final = (0.0, 0.22)
 _HEADING_SHIFT: Final = 8
 _LINE_PIXELS: Final = 17
+_LINE_SHARE: Final = 0.02  # of the height
 _LENGTH_MARKS: Final = {
     1: "1 s",
     10: "10 s",
@@ -59,8 +60,10 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
         figure.update_layout(legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"})
     else:
         _leave_empty(figure, "", "either computing or transfers take no time")
-    figure.update_layout(yaxis={"domain": _SPEEDS_DOMAIN})
-    _add_heading(figure, "Device speeds", details, _SPEEDS_DOMAIN[1])
+    bottom, top = _SPEEDS_DOMAIN
+    top -= _LINE_SHARE * max(0, len(details) - 3)  # there is room for three lines below the title
+    figure.update_layout(yaxis={"domain": (bottom, top)})
+    _add_heading(figure, "Device speeds", details, top)
 
 
 def draw_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> bool:
@@ -68,14 +71,14 @@ def draw_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> bool:
 
     Where computing is known in two ways, the dots are the clients of the more frequent one.
     """
-    compute = compute_columns(speeds)[0]
-    x = drawable(compute.values)
+    compute, what, scale = compute_column(speeds)
+    x = drawable(compute)
     networks = {name: drawable(column) for name, column in network_columns(speeds).items()}
     networks = {name: y for name, y in networks.items() if np.isfinite(x * y).any()}
     if not networks:
         return False
     every_y = np.concatenate(list(networks.values()))
-    x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), compute.scale)
+    x_factor, x_unit = fitting_unit(float(np.nanmedian(x)), scale)
     y_factor, y_unit = fitting_unit(float(np.nanmedian(every_y)), BITS_PER_SECOND)
     for (name, y), colour in zip(networks.items(), SERIES_LIGHT, strict=False):
         figure.add_scatter(
@@ -91,7 +94,7 @@ def draw_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> bool:
         )
     figure.update_layout(
         xaxis={
-            "title": {"text": f"training: {compute.title} ({x_unit})"},
+            "title": {"text": f"training: {what} ({x_unit})"},
             "type": "log",
             "tickangle": 0,
             **logarithmic_marks(x / x_factor),
@@ -253,7 +256,7 @@ def compute_columns(speeds: Mapping[str, Any]) -> list[ComputeColumn]:
 
 
 def compute_column(speeds: Mapping[str, Any]) -> tuple[Sequence[float | None], str, Scale]:
-    """The first of `compute_columns`, with a title that is short enough for a table."""
+    """The first of `compute_columns`, with a title that is short enough for a table, or an axis on a phone."""
     values, name, scale, share = compute_columns(speeds)[0]
     return values, name if share == 1 else f"{name} of {percent(share)}", scale
 
