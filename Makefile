@@ -27,7 +27,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,pictures]'
 	@touch $@
 
-run: $(VENV)/.installed  ## Compare FedAvg, FedProx and FedYogi on real users' messages; writes a report
+run: $(VENV)/.installed  ## Compare four methods on real users' messages and phones; writes a report
 	@$(BIN)/fedarena suite quickstart
 
 test: $(VENV)/.installed-test  ## Lint, types, import rules, tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -233,10 +234,16 @@ def fleet(
 
     is_folder = Path(name).is_dir() and name not in FLEETS.names()
     part = {"name": "file", "path": name} if is_folder else {"name": name}
-    with messages.status(f"Making {escape(name)}"):
+    if save is not None and save.exists():
+        raise BadInputError(f"{save} exists; give --save another name, or remove it")
+    with messages.status(f"Making {escape(name)}"), warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always")
         phones = load_fleet(merge(part, parse_overrides(settings or [])), clients or DEFAULT_PHONES)
         everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
         description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
+    for remark in remarks:
+        if remark.category is UserWarning:
+            messages.print(f"Warning: {remark.message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     screen.print(fleet_table(description))
     if save is not None:
         phones.save(save)

@@ -82,9 +82,9 @@ class ClockConfig(_Section):
     """What holds for virtual time whatever the protocol."""
 
     leaving: Literal["abort", "pause"] = "abort"  # what a phone that leaves does with its job
-    overhead_seconds: NonNegativeFloat = 0.0  # what the server takes before every round
+    overhead_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0  # what the server takes before every round
     crash_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the jobs that fail at a random moment
-    start_hour: NonNegativeFloat = 0.0  # of virtual time, counted from a midnight
+    start_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # of virtual time, counted from a midnight
     hours: PositiveFloat | None = None  # of virtual time, after which no further round begins
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0  # of clients' numbers of samples with phones' speeds
 

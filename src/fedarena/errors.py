@@ -30,3 +30,7 @@ class DivergedError(RunFailedError):
         self.round, self.client = round, client
         where = f"in round {round}" + (f" at client {client!r}" if client is not None else "")
         super().__init__(f"{what} {where}. A smaller learning rate usually helps.")
+
+
+class TrainingStuckError(RunFailedError):
+    """Training cannot go on: nobody comes, nobody finishes, or a selector or the clock makes no sense any more."""

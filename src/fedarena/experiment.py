@@ -111,6 +111,8 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
     )
+    protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
+    protocol.prepare(config.cohort, len(training_clients))
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,
@@ -125,7 +127,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         flops_per_sample=count_training_flops(task, algorithm),
         client_ids=data.client_ids,
         selector=selector,
-        protocol=_make(PROTOCOLS, config.protocol, Protocol, "a protocol"),
+        protocol=protocol,
         fleet=fleet,
         clock=clock_options(config),
         sends=not centralized,

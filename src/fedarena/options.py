@@ -89,10 +89,15 @@ def explain(error: ValidationError, where: str = "") -> str:
     """The first problem pydantic found, as one sentence with the dotted key, the reason and the value given."""
     problem = error.errors()[0]
     parts = [where] if where else []
-    key = ".".join(parts + [str(part) for part in problem["loc"]])
+    key = ".".join(parts + [str(part) for part in problem["loc"] if not _is_type(part)])
     reason = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
     return f"{key}: {reason[0].lower()}{reason[1:]}, not {problem['input']!r}"
+
+
+def _is_type(part: int | str) -> bool:
+    """Whether a part of a place is only the type that was tried, out of several that are allowed."""
+    return isinstance(part, str) and (part in ("float", "int", "str", "bool") or "[" in part)

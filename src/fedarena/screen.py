@@ -19,20 +19,9 @@ from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *(
-        "accuracy",
-        "status",
-        "personal",
-        TIME_TO,
-        "virtual time",
-        "by client",
-        "worst decile",
-        "failed",
-        "wasted",
-        "loss",
-    ),
-    *("time", "traffic", "energy", "compute", "personal by client", "personal worst decile", "p10", "p90"),
-    *("vs baseline", "seeds", "clients/s"),
+    *("accuracy", "status", "personal", TIME_TO, "virtual time", "failed", "by client", "worst decile"),
+    *("wasted", "loss", "time", "traffic", "energy", "compute", "personal by client", "personal worst decile"),
+    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
 )
 _SHORTEST_LABEL = 8
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
-from fedarena.errors import BadInputError, DivergedError, FedArenaError
+from fedarena.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
 from fedarena.experiment import Observer, prepare, resume_run, start_run
 from fedarena.recorder import CONFIG_FILE
 from fedarena.registry import nearest
@@ -106,7 +106,7 @@ def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Cal
                 resume_run(folder / name, observer)
             else:
                 start_run(config, folder, observer)
-        except DivergedError as error:
+        except (DivergedError, TrainingStuckError) as error:
             failures.append(f"{name}: {error}")
         except FedArenaError:  # a full disk or a damaged file would stop the next run, too
             raise

@@ -51,9 +51,16 @@ def clock_options(config: RunConfig) -> ClockOptions:
 
 def check_feasible(simulation: Simulation) -> list[str]:
     """Refuses runs in which nobody could ever take part; warns of those in which many clients cannot."""
-    fleet, protocol = simulation.fleet, simulation.protocol
-    if fleet is None or protocol.ignores_availability:
-        return []
+    fleet, protocol, clock = simulation.fleet, simulation.protocol, simulation.clock
+    if fleet is None:
+        idle = not protocol.ignores_availability or clock != ClockOptions()
+        remark = "With fleet=ideal no time passes and nobody leaves: protocol and clock make no difference"
+        return [remark] if idle else []
+    if protocol.ignores_availability:
+        leaves = bool((fleet.fleet.availability.share() < 1).any())
+        return ["protocol=ideal ignores that phones leave; the others do not"] if leaves else []
+    ignored = protocol.overlaps and clock.overhead_seconds > 0
+    warnings = ["Asynchronous protocols have no pause between rounds: clock.overhead_seconds is ignored"] * ignored
     clients = simulation.training_clients
     availability = fleet.fleet.availability
     if not np.diff(availability.offsets)[fleet.availability_of[clients]].any():
@@ -61,23 +68,31 @@ def check_feasible(simulation: Simulation) -> list[str]:
             f"Nobody of the {len(clients):,} clients is ever available in the fleet {fleet.fleet.name!r}; "
             "choose another fleet, or protocol=ideal, which ignores availability"
         )
-    if simulation.clock.leaving == "pause":
-        return []
     looked_at = _sample(clients, simulation.seed)
+    stays = availability.take(fleet.availability_of[looked_at])
+    there = float(stays.share().mean()) * len(clients)
+    if there < simulation.cohort:
+        warnings.append(
+            f"On average {there:.3g} of the {len(clients):,} clients are available at a time, "
+            f"fewer than the cohort of {simulation.cohort}; rounds go on with those who are there"
+        )
     needed = _job_seconds(simulation, looked_at)
-    possible = needed <= _longest_stays(availability.take(fleet.availability_of[looked_at]))
+    possible = needed <= protocol.patience_seconds
+    if clock.leaving == "abort":
+        possible &= needed <= _longest_stays(stays)
     if not possible.any() and len(looked_at) == len(clients):
         raise BadInputError(
-            f"No client can ever finish a job: the fastest would take {needed.min():,.0f} seconds, "
-            "longer than its phone ever stays. Give less local work, choose a faster fleet, or clock.leaving=pause"
+            f"No client can ever finish a job: the fastest would take {needed.min():.3g} seconds, "
+            "longer than its phone ever stays or the server waits. Give less local work, choose a faster fleet, "
+            "another protocol, or clock.leaving=pause"
         )
     share = float(possible.mean())
     if share < _FEW:
-        return [
-            f"Only {share:.0%} of the clients' phones ever stay long enough to finish a job "
-            f"(it takes {np.median(needed):,.0f} seconds on the median phone); the others always fail"
-        ]
-    return []
+        warnings.append(
+            f"Only {share:.0%} of the clients' phones can finish a job in one stay and in time "
+            f"(it takes {np.median(needed):.3g} seconds on the median phone); the others always fail"
+        )
+    return warnings
 
 
 def _sample(clients: IntArray, seed: int) -> IntArray:

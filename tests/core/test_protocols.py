@@ -155,7 +155,6 @@ class Slow:
         protocol, ended, steps, staleness = self.protocol, [], [], []
         wanted = protocol.updates_per_step * protocol.steps_per_round
         first_version, used, time = self.version, 0, self.time
-        self.time += self.world.overhead_seconds
         self.fill(round, [])
         while not self.running:
             self.time = self.world.next_available(self.time)
@@ -299,12 +298,20 @@ def test_laws_of_every_protocol(name, selector, phones, cohort, crash_rate) -> N
 
 def test_a_selector_that_breaks_the_rules_is_told_so() -> None:
     world = make_world(SECONDS)
-    for chosen, complaint in (([0, 0], "different"), ([0, 1, 2, 3], "at most 3"), ([17], "not a candidate")):
+    for chosen, complaint in (
+        ([0, 0], "different"),
+        ([0, 1, 2, 3], "at most 3"),
+        ([17], "not a candidate"),
+        ([], "chose nobody, although somebody is available"),
+        (None, "must return an array of clients' indexes, not None"),
+        ([0.5], "must return an array of clients' indexes"),
+    ):
         selector = SELECTORS.get("uniform")()
-        selector.select = lambda *_, chosen=chosen: np.array(chosen)  # type: ignore[method-assign]
+        selector.select = lambda *_, chosen=chosen: chosen  # type: ignore[method-assign]
         broken = type(world)(**{**vars(world), "selector": selector})
-        with pytest.raises(BadInputError, match=complaint):
-            play(Readiness(), broken, 1, cohort=3)
+        for protocol in (Readiness(), Buffered(buffer_size=2)):
+            with pytest.raises(RunFailedError, match=complaint):
+                play(protocol, broken, 1, cohort=3)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def test_uniform_phones_come_and_go_independently_of_the_time() -> None:
         ({"share": 1e-9}, "choose a larger share or shorter slots"),
         ({"slot_seconds": 0}, "slot_seconds must be at least 1, not 0"),
         ({"seconds_per_sample": [0.2, 0.1]}, r"a number or a range \[low, high\], but 0.2 is above 0.1"),
-        ({"seconds_per_sample": -1}, "seconds_per_sample must be positive, not -1"),
+        ({"seconds_per_sample": -1}, "seconds_per_sample must not be negative, but is -1"),
         ({"download_bits_per_second": [0, 1e6]}, "download_bits_per_second must be positive, not 0"),
         ({"upload_bits_per_second": "fast"}, "upload_bits_per_second"),
         ({"speed": 3}, "has no option 'speed'"),

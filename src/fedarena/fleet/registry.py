@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedarena.errors import BadInputError
 from fedarena.fleet.fleet import Fleet
 from fedarena.options import resolve_part
 from fedarena.registry import Registry
@@ -21,4 +22,8 @@ FLEETS: Registry[Source] = Registry("fleet")
 def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:
     """The fleet that ``settings["name"]`` makes for that many clients; the other entries are its options."""
     resolved = resolve_part(FLEETS, settings, "fleet")
-    return FLEETS.get(resolved.pop("name"))(phones, **resolved)
+    name = resolved.pop("name")
+    fleet = FLEETS.get(name)(phones, **resolved)
+    if not isinstance(fleet, Fleet):
+        raise BadInputError(f"The fleet {name!r} must return a Fleet, not {fleet!r:.60}")
+    return fleet

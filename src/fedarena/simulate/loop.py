@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import DivergedError
+from fedarena.errors import DivergedError, TrainingStuckError
 from fedarena.metrics import OUTCOMES, PERSONAL, summarize_clients
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import Clock, RoundPlan
@@ -20,6 +20,9 @@ from fedarena.simulate.world import World
 from fedarena.train import ClientScores
 from fedarena.train.engine import IntArray
 from fedarena.train.versions import VersionedTraining
+
+# Some thousand years; beyond that, fractions of a second get lost.
+_LONGEST_SECONDS = 1e11
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ def simulate(
         latest.snapshot = snapshot
         snapshot, row, jobs = _play_round(simulation, world, training, snapshot)
         yield _finish_round(simulation, snapshot, row, jobs, time.perf_counter() - began)
+    if snapshot.clock.version == 0:
+        raise TrainingStuckError(
+            f"None of the {snapshot.round} rounds brought an update: too few clients were available, or they left, "
+            "crashed or were late; the table of jobs says which"
+        )
 
 
 class _LatestModel:
@@ -81,6 +89,11 @@ def _play_round(
 ) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     round = before.round + 1
     plan = simulation.protocol.play(round, before.clock, world)
+    if plan.clock.time > _LONGEST_SECONDS:
+        raise TrainingStuckError(
+            f"Round {round} would end after {plan.clock.time / 3600:.3g} hours of virtual time, "
+            "which no clock can tell; choose faster phones or less work"
+        )
     server = Server(simulation, training, before, plan)
     server.run()
     row, jobs = _describe_round(simulation, world, plan, server, round)

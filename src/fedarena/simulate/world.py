@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedarena import streams
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.errors import TrainingStuckError
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector
@@ -46,9 +47,7 @@ class World:
             current_loss=self.current_loss,
             turn=turn,
         )
-        chosen = np.asarray(self.selector.select(number, candidates, round), dtype=np.int64)
-        self._check(chosen, number, busy)
-        return chosen
+        return self._checked(self.selector.select(number, candidates, round), number, busy)
 
     def invite_each(self, times: FloatArray, round: int, busy: IntArray, first_turn: int) -> IntArray:
         """A client for every one of these moments, one after the other; ends before the first at which there is nobody.
@@ -85,9 +84,20 @@ class World:
         """Like `invite`, but where nobody is available, the server waits until somebody is; also says since when."""
         clients = self.invite(number, time, round)
         while not len(clients):
-            time = self.next_available(time)
+            time = self.next_chance(time)
             clients = self.invite(number, time, round)
         return time, clients
+
+    def next_chance(self, time: float) -> float:
+        """When to try again after nobody was invited at `time`."""
+        later = self.next_available(time)
+        if later <= time:
+            raise TrainingStuckError(f"{self._selector} chose nobody, although somebody is available")
+        return later
+
+    @property
+    def _selector(self) -> str:
+        return f"The selector {type(self.selector).__name__}"
 
     def next_available(self, time: float, busy: IntArray | None = None) -> float:
         """The first moment, from `time` on, at which somebody who is not busy is available."""
@@ -99,7 +109,7 @@ class World:
             if len(clients):
                 moment = min(moment, float(self.phones.next_available(clients, time).min()))
         if not np.isfinite(moment):
-            raise RunFailedError(
+            raise TrainingStuckError(
                 f"After {time / 3600:.1f} hours of virtual time nobody is left who is ever available again, "
                 "so training cannot go on"
             )
@@ -110,11 +120,15 @@ class World:
         numbers = np.arange(first_number, first_number + len(clients))
         return self.phones.plan(clients, numbers, np.asarray(times, dtype=np.float64), version)
 
-    def _check(self, chosen: IntArray, number: int, busy: IntArray | None) -> None:
+    def _checked(self, chosen: Any, number: int, busy: IntArray | None) -> IntArray:
         """Whoever writes a selector of their own is told what it does wrong."""
-        name = type(self.selector).__name__
-        if len(chosen) > number or len(np.unique(chosen)) < len(chosen):
-            raise BadInputError(f"The selector {name} must choose at most {number} different clients")
-        place = np.minimum(np.searchsorted(self.clients, chosen), len(self.clients) - 1)
-        if (self.clients[place] != chosen).any() or (busy is not None and np.isin(chosen, busy).any()):
-            raise BadInputError(f"The selector {name} chose a client who is not a candidate")
+        clients = np.asarray(chosen)
+        if clients.ndim != 1 or (len(clients) and clients.dtype.kind not in "iu"):
+            raise TrainingStuckError(f"{self._selector} must return an array of clients' indexes, not {chosen!r:.60}")
+        clients = clients.astype(np.int64)
+        if len(clients) > number or len(np.unique(clients)) < len(clients):
+            raise TrainingStuckError(f"{self._selector} must choose at most {number} different clients")
+        place = np.minimum(np.searchsorted(self.clients, clients), len(self.clients) - 1)
+        if (self.clients[place] != clients).any() or (busy is not None and np.isin(clients, busy).any()):
+            raise TrainingStuckError(f"{self._selector} chose a client who is not a candidate")
+        return clients

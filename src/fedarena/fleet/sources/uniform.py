@@ -46,7 +46,8 @@ def _spread(name: str, bounds: Range, phones: int, seed: int) -> FloatArray:
     if low > high:
         raise BadInputError(f"fleet.{name} must be a number or a range [low, high], but {low:g} is above {high:g}.")
     if low < 0 or (low == 0 and name != "seconds_per_sample"):
-        raise BadInputError(f"fleet.{name} must be positive, not {low:g}.")
+        allowed = "not be negative, but is" if name == "seconds_per_sample" else "be positive, not"
+        raise BadInputError(f"fleet.{name} must {allowed} {low:g}.")
     return low + (high - low) * streams.uniform(seed, f"fleet/{name}", np.arange(phones))
 
 

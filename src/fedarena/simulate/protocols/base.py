@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,7 @@ class Protocol:
     overlaps = False  # whether jobs go on when a round ends
     mixes_models = False  # whether the server moves towards the client's model instead of adding its update
     rescales = False  # whether stale updates only count less beside fresh ones, or also move the server less
+    patience_seconds = math.inf  # after which no update is used any more
     cohort: int
 
     def prepare(self, cohort: int, population: int) -> None:

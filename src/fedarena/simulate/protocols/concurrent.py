@@ -19,7 +19,8 @@ _MOST_AT_ONCE = 32
 class Concurrent(Protocol):
     """Keeps as many clients training as the cohort is large: whenever a job ends, somebody else is invited.
 
-    Nobody has two jobs that end in the same round. Where nobody is available, a place stays empty until the next job
+    There is no pause between rounds: the server makes its step while others train. Nobody has two jobs that end in the
+    same round. Where nobody is available, a place stays empty until the next job
     ends; where nobody is training any more, the round ends with what has arrived.
     """
 
@@ -66,10 +67,10 @@ class _Course:
         self.steps: list[IntArray] = []
         self.staleness: list[IntArray] = []
         self.used = 0
-        begin = clock.time + world.overhead_seconds
+        begin = clock.time
         self._fill(begin)
         while not len(self.running):
-            begin = world.next_available(begin)
+            begin = world.next_chance(begin)
             self._fill(begin)
 
     @property

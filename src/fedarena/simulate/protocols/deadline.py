@@ -23,8 +23,17 @@ class Deadline(Protocol):
         if minimum_invited < 1:
             raise BadInputError(f"protocol.minimum_invited must be at least 1, not {minimum_invited}")
         check_share("minimum_success_share", minimum_success_share)
-        self.seconds, self.minimum_invited = seconds, minimum_invited
+        self.seconds = self.patience_seconds = seconds
+        self.minimum_invited = minimum_invited
         self.minimum_success_share = minimum_success_share
+
+    def prepare(self, cohort: int, population: int) -> None:
+        """Told once: how many clients to invite, out of how many."""
+        super().prepare(cohort, population)
+        if self.minimum_invited > max(cohort, 2):
+            raise BadInputError(
+                f"protocol.minimum_invited is {self.minimum_invited}, but only the cohort of {cohort} is ever invited"
+            )
 
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
         """The next round."""
