@@ -272,6 +272,7 @@ def test_large_comparisons_stay_small_files(make_run, tmp_path):
     runs = []
     for label in map(str, range(10)):
         for seed in range(5):
-            changed = {"label": label, "name": f"{label}-{seed}", "clients": wide.clients}
+            config = {**long.config, "seed": seed}
+            changed = {"label": label, "name": f"{label}-{seed}", "clients": wide.clients, "config": config}
             runs.append(type(long)(**{**vars(long), **changed}))
     assert write_report(runs, tmp_path / "report.html").stat().st_size < 8_000_000
