@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+import pyarrow.compute as pc
 
 from fedarena.report import figures
 from fedarena.report.html import Html, join, swatch_colour, tag
@@ -78,7 +79,7 @@ def facts(runs: Sequence[RunData]) -> str:
         count(len(runs), "run"),
         f"{noun} {listing(federations)}" + (" in several settings" if varied else ""),
         _count_or_range(runs, "rounds", "round"),
-        f"{_count_or_range(federated, 'cohort', 'client')} a round" if federated else "trained at the server",
+        f"{_clients_a_round(federated)} a round" if federated else "trained at the server",
     ]
     if timed := [run for run in runs if has_clock(run)]:
         parts += [_named_parts(timed, "fleet"), _named_parts(timed, "protocol")]
@@ -352,8 +353,21 @@ def _named_parts(runs: Sequence[RunData], kind: str) -> str:
     return f"{kind if len(names) == 1 else f'{kind}s'} {listing(names)}"
 
 
+def _clients_a_round(runs: Sequence[RunData]) -> str:
+    """How many clients' updates a round uses; on phones, on average, because they may be fewer than were wanted."""
+    return _range([_used_clients(run) if has_clock(run) else int(run.config["cohort"]) for run in runs], "client")
+
+
+def _used_clients(run: RunData) -> int:
+    used: int = pc.sum(run.rounds["clients"]).as_py() or 0
+    return round(used / max(1, run.rounds.num_rows - 1))
+
+
 def _count_or_range(runs: Sequence[RunData], setting: str, noun: str) -> str:
     """A setting that counts something: "60 rounds", or "30 to 60 rounds" where runs differ."""
-    numbers = [int(run.config[setting]) for run in runs]
+    return _range([int(run.config[setting]) for run in runs], noun)
+
+
+def _range(numbers: Sequence[int], noun: str) -> str:
     low, high = min(numbers), max(numbers)
     return count(high, noun) if low == high else f"{low:,} to {count(high, noun)}"
