@@ -228,7 +228,7 @@ def test_a_saved_fleet_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["fedscale", "sed=1"], "has no option 'sed'; did you mean 'seed'?"),
         (["uniform", "share=2"], "fleet.share must be between 0 and 1, not 2."),
         (["ideal", "-o", "picture.txt"], "A picture cannot be written as 'picture.txt'"),
-        (["ideal", "--save", "there"], "already exists"),
+        (["ideal", "--save", "there"], "there exists; give --save another name"),
         (["there"], "there"),
     ],
 )
