@@ -360,7 +360,8 @@ def _clients_a_round(runs: Sequence[RunData]) -> str:
 
 def _used_clients(run: RunData) -> int:
     used: int = pc.sum(run.rounds["clients"]).as_py() or 0
-    return round(used / max(1, run.rounds.num_rows - 1))
+    rounds: int = max(1, run.rounds.num_rows - 1)
+    return round(used / rounds)
 
 
 def _count_or_range(runs: Sequence[RunData], setting: str, noun: str) -> str:
