@@ -113,6 +113,11 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     )
     protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
     protocol.prepare(config.cohort, len(training_clients))
+    if protocol.overlaps and not algorithm.tolerates_stale_updates:
+        raise BadInputError(
+            f"{config.algorithm['name']} adds up what clients keep, which updates to older models would break; "
+            f"choose another protocol than {config.protocol['name']}, or another algorithm"
+        )
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,
@@ -327,6 +332,10 @@ def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
     now = _identity(experiment)
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))
+        if "fleet_fingerprint" not in recorded:
+            raise BadInputError(
+                f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
+            )
         before = {key: recorded[key] for key in now}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None

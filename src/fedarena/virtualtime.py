@@ -12,6 +12,7 @@ from fedarena.errors import BadInputError
 from fedarena.fleet import Availability, ClientFleet, load_fleet
 from fedarena.simulate import ClockOptions, Simulation
 from fedarena.simulate.jobs import FloatArray
+from fedarena.simulate.protocols.concurrent import Concurrent
 from fedarena.train import ClientData
 from fedarena.train.engine import IntArray
 
@@ -62,6 +63,11 @@ def check_feasible(simulation: Simulation) -> list[str]:
     ignored = protocol.overlaps and clock.overhead_seconds > 0
     warnings = ["Asynchronous protocols have no pause between rounds: clock.overhead_seconds is ignored"] * ignored
     clients = simulation.training_clients
+    if isinstance(protocol, Concurrent) and len(clients) < simulation.cohort + protocol.updates_per_round:
+        warnings.append(
+            f"Nobody has two jobs that end in the same round, and there are only {len(clients):,} clients: "
+            "rounds wait for slow ones; choose a smaller cohort, or fewer updates a round"
+        )
     availability = fleet.fleet.availability
     if not np.diff(availability.offsets)[fleet.availability_of[clients]].any():
         raise BadInputError(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
 
-from fedarena.algorithms import FedAvg, FedAvgM, Scaffold
+from fedarena.algorithms import FedAvg, FedAvgM, FedNova, QFedAvg, Reptile, Scaffold
 from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
 from fedarena.train import CohortEngine, ReferenceEngine
 
 ROUNDS = 12
+RUN_NUMBERS = itertools.count()
 
 
 def fleet_of_different_speeds():
@@ -30,7 +32,7 @@ def fleet_of_different_speeds():
 
 
 def run(make_federation, protocol, engine_kind, algorithm=None, cohort: int = 4):
-    federation = make_federation(make_clients(), 3, name=f"{protocol}{engine_kind}")
+    federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, ROUNDS, cohort)
     simulation = replace(simulation, protocol=protocol, fleet=fleet_of_different_speeds())
     return list(simulate(simulation))
@@ -122,3 +124,28 @@ def test_older_models_are_kept_as_long_as_somebody_trains_from_them(make_federat
         clock, kept = outcome.snapshot.clock, outcome.snapshot.broadcasts
         wanted = {int(v) for v in clock.running.versions if clock.version - 3 <= v < clock.version}
         assert set(kept) == wanted
+
+
+@pytest.mark.parametrize("protocol", [Buffered(buffer_size=1, max_staleness=None), Asynchronous(updates_per_round=4)])
+@pytest.mark.parametrize("algorithm", [FedNova, QFedAvg, Reptile])
+def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation, algorithm, protocol) -> None:
+    """With one client a step, these methods are FedAvg; so must they be with updates of any age."""
+    options = {FedNova: {}, QFedAvg: {"q": 0.0}, Reptile: {"meta_lr": 1.0, "final_meta_lr": 1.0}}[algorithm]
+    *_, ours = run(make_federation, protocol, CohortEngine, algorithm(**options))
+    *_, plain_average = run(make_federation, protocol, CohortEngine, FedAvg())
+    np.testing.assert_allclose(
+        flat(ours.snapshot.state["params"]), flat(plain_average.snapshot.state["params"]), rtol=1e-6, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("kind", [Buffered, Asynchronous])
+def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, rescale: bool) -> None:
+    protocol = Buffered(buffer_size=3, rescale=rescale) if kind is Buffered else Asynchronous(updates_per_round=3)
+    *_, last = run(make_federation, protocol, CohortEngine, Scaffold())
+    memories = last.snapshot.memories
+    own = [memories.get(client) for client in range(len(SIZES))]
+    (group,) = {group for memory in own if memory for group in memory}
+    total = sum(memory[group]["1.weight"] for memory in own if memory)
+    (server,) = [group for group in last.snapshot.state if group != "params"]
+    np.testing.assert_allclose(last.snapshot.state[server]["1.weight"], total / len(SIZES), rtol=1e-6, atol=1e-9)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_worlds import MODEL_BYTES, make_world
 
+from fedarena.fleet import Availability, Devices, Fleet, Ragged
 from fedarena.simulate import Outcome
+from fedarena.simulate.phones import Load, Phones
 
 SLOTS = st.lists(st.integers(0, 199), min_size=0, max_size=6, unique=True).map(
     lambda bounds: list(zip(*[iter(sorted(bounds))] * 2, strict=False))
@@ -28,6 +32,41 @@ def test_every_phase_takes_what_it_costs() -> None:
     assert done.samples.tolist() == [10, 10]
     assert done.seconds.tolist() == [6, 90]
     assert done.joules.tolist() == [2 * 2 + 4 * 1, 2 * 30 + 60 * 1]
+
+
+def phones_of(devices: Devices, **load: Any) -> Phones:
+    clients = np.arange(len(devices))
+    fleet = Fleet("made", devices, Availability.always(len(devices)), paired=True).match(clients, None, 0)
+    fleet.device_of[:] = clients
+    given = {"download_bytes": 1000, "upload_bytes": 3000, "flops_per_sample": 7.0, **load}
+    return Phones(fleet, Load(processed_samples=lambda clients: np.full(len(clients), 10), **given), seed=0)
+
+
+def test_up_and_down_have_their_own_bytes_and_speeds_and_operations_count() -> None:
+    devices = Devices.from_columns(
+        seconds_per_sample=[5.0, np.nan],
+        flops_per_second=[np.nan, 35.0],
+        download_bits_per_second=[800.0, 1600.0],
+        upload_bits_per_second=[400.0, 100.0],
+    )
+    jobs = phones_of(devices).plan(np.arange(2), np.arange(2), np.zeros(2), 0)
+    assert jobs.download_seconds.tolist() == [10, 5]
+    assert jobs.compute_seconds.tolist() == [50, 2]
+    assert jobs.upload_seconds.tolist() == [60, 240]
+
+
+def test_measured_speeds_are_drawn_for_every_transfer() -> None:
+    speeds = Ragged.from_lists([[80.0, 800.0, 8000.0]])
+    devices = Devices.from_columns(seconds_per_sample=[0.0], measured_download=speeds, measured_upload=speeds)
+    phones = phones_of(devices, upload_bytes=1000)
+    jobs = phones.plan(np.zeros(600, dtype=np.int64), np.arange(600), np.zeros(600), 0)
+    for seconds in (jobs.download_seconds, jobs.upload_seconds):
+        values, counts = np.unique(seconds, return_counts=True)
+        assert values.tolist() == [1, 10, 100]
+        assert counts.min() > 150
+    assert 0.25 < (jobs.download_seconds == jobs.upload_seconds).mean() < 0.42  # one does not follow from the other
+    again = phones.plan(np.zeros(600, dtype=np.int64), np.arange(600), np.full(600, 9.0), 4)
+    assert (again.download_seconds == jobs.download_seconds).all()
 
 
 @pytest.mark.parametrize(

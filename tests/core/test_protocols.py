@@ -111,6 +111,48 @@ def test_readiness_waits_for_a_share() -> None:
     assert outcomes(plan)[4] == "late"
 
 
+def test_readiness_with_failures_waits_until_nobody_is_left() -> None:
+    world = make_world(SECONDS, [[(0, 1000)], [(0, 1000)], [(0, 2)], [(0, 5)], [(0, 1000)]])
+    plan = play(Readiness(share=0.8), world, 1, cohort=5)[0]
+    assert plan.clock.time == 150
+    assert (plan.steps >= 0).sum() == 3
+
+
+@pytest.mark.parametrize("protocol", [Ideal(), Synchronous(), Readiness(), Deadline(seconds=1000)])
+def test_the_server_takes_its_time_before_every_round(protocol) -> None:
+    world = make_world([2.0] * 6, overhead_seconds=11, always_on=protocol.ignores_availability)
+    plans = play(protocol, world, 3, cohort=3)
+    assert [plan.clock.time for plan in plans] == [17, 34, 51]
+
+
+def test_a_deadline_with_nobody_there_waits_for_the_first() -> None:
+    world = make_world(SECONDS, [[(400, 900)]] * 5)
+    first, second = play(Deadline(seconds=20), world, 2, cohort=4)
+    assert (first.succeeded, first.clock.time) == (False, 400)
+    assert second.succeeded
+
+
+def test_a_cohort_of_one_is_enough_for_itself() -> None:
+    assert play(Deadline(seconds=1000), make_world(SECONDS), 1, cohort=1)[0].succeeded
+
+
+def test_shares_are_not_lost_to_rounding() -> None:
+    world = make_world([1.0] * 55 + [900.0] * 45)
+    assert play(Deadline(seconds=10, minimum_success_share=0.55), world, 1, cohort=100)[0].succeeded
+    assert len(play(Readiness(share=1e-11), make_world(SECONDS), 1, cohort=5)[0].ended) == 5
+
+
+def test_a_selector_made_from_uniform_is_asked() -> None:
+    class OnlyEven(SELECTORS.get("uniform")):  # type: ignore[misc]
+        def select(self, number, candidates, round):
+            return candidates.draw(number, accept=lambda clients: clients % 2 == 0)
+
+    world = make_world([1.0] * 20)
+    even = type(world)(**{**vars(world), "selector": OnlyEven()})
+    for plan in play(Buffered(buffer_size=2), even, 5, cohort=3):
+        assert (plan.ended.clients % 2 == 0).all()
+
+
 def test_buffered_goes_on_while_some_are_slow() -> None:
     # three at a time; a step with every two updates
     plans = play(Buffered(buffer_size=2, max_staleness=None), make_world(SECONDS), 30, cohort=3)
@@ -325,7 +367,8 @@ def test_a_selector_that_breaks_the_rules_is_told_so() -> None:
         (Buffered, {"buffer_size": 0}, "buffer_size must be at least 1"),
         (Buffered, {"staleness_exponent": -1}, "staleness_exponent must not be negative"),
         (Buffered, {"max_staleness": -1}, "max_staleness must not be negative"),
-        (Buffered, {"buffer_size": 6}, "the updates of 6 different clients"),
+        (Buffered, {"buffer_size": 6}, "the updates of 6 different clients.*choose a smaller protocol.buffer_size"),
+        (Asynchronous, {"updates_per_round": 6}, "choose a smaller protocol.updates_per_round"),
         (Asynchronous, {"mixing": 0}, "mixing must be above 0"),
         (Asynchronous, {"updates_per_round": 0}, "updates_per_round must be at least 1"),
     ],

@@ -43,6 +43,8 @@ def not_a_fleet(phones: int) -> None:
         ({"protocol": {"name": "deadline", "seconds": 0.001}}, "longer than its phone ever stays or the server waits"),
         ({"protocol": {"name": "deadline", "minimum_invited": 5}}, "only the cohort of 4 is ever invited"),
         ({"protocol": {"name": "buffered", "buffer_size": 21}}, "the updates of 21 different clients"),
+        ({"protocol": "buffered", "algorithm": "mocha"}, "which updates to older models would break"),
+        ({"protocol": "asynchronous", "algorithm": "feddyn"}, "which updates to older models would break"),
         ({"training": "centralized", "cohort": 1}, "where there are no phones; leave fleet out"),
         ({"clock.start_hour": 1e9}, "clock.start_hour"),
         ({"clock.hours": 0}, "clock.hours"),
@@ -65,6 +67,7 @@ def test_what_users_should_know() -> None:
     assert "ignores that phones leave" in warnings_of(protocol="ideal")
     assert "no time passes" in warnings_of(fleet="ideal")
     assert "no time passes" in warnings_of(fleet="ideal", protocol="ideal", **{"clock.crash_rate": 0.5})
+    assert "rounds wait for slow ones" in warnings_of(protocol={"name": "buffered", "buffer_size": 18})
     assert "overhead_seconds is ignored" in warnings_of(
         protocol={"name": "buffered", "buffer_size": 2}, **{"clock.overhead_seconds": 3.0}
     )

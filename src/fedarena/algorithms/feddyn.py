@@ -20,6 +20,8 @@ from fedarena.train import Algorithm, Groups, Work
 class FedDyn(Algorithm):
     """Dynamic regularization of strength `alpha`, which makes local optima agree with the global one."""
 
+    tolerates_stale_updates = False
+
     def __init__(self, *, alpha: float = 0.01):
         check_positive(alpha=alpha)
         self.alpha = alpha

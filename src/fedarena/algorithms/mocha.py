@@ -28,6 +28,8 @@ from fedarena.train import Algorithm, Groups, Work
 class Mocha(Algorithm):
     """Multi-task learning: a model per client, drawn to the mean of all by `lam` and to zero by `ridge`."""
 
+    tolerates_stale_updates = False
+
     def __init__(self, *, lam: float = 0.1, ridge: float = 0.0):
         check_not_negative(lam=lam, ridge=ridge)
         self.lam, self.ridge = lam, ridge

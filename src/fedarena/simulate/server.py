@@ -13,7 +13,7 @@ from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.memories import Memories, MemoryChanges
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.simulation import Simulation, Snapshot
-from fedarena.train import Groups, Job, JobResults, finite_rows, is_finite
+from fedarena.train import Groups, Job, JobResults, finite_rows, is_finite, take_row
 from fedarena.train.engine import IntArray
 from fedarena.train.versions import VersionedTraining
 
@@ -23,8 +23,10 @@ class _Contribution:
     """What is left of some clients' results when their updates are added up."""
 
     clients: IntArray
-    update_sum: Groups  # weighted
-    weight: float
+    change_sum: Groups  # of the parameters, weighted and shrunk by age
+    change_weight: float
+    other_sum: Groups  # of everything else that clients send, weighted
+    other_weight: float
     memory: Groups
     steps: int
     losses: FloatArray
@@ -66,7 +68,7 @@ class Server:
 
     def _take_one_step(self, used: IntArray) -> None:
         """A step with the mean of all updates, whichever versions they began with."""
-        jobs, mean = self._plan.ended.take(used), WeightedMean()
+        jobs, changes, others = self._plan.ended.take(used), WeightedMean(), WeightedMean()
         by_client = used[np.argsort(jobs.clients)]
         clients = self._plan.ended.clients[by_client]
 
@@ -75,11 +77,12 @@ class Server:
             return self._contribution(results, self._plan.factors[positions])
 
         for part in self._training.train_and(contribute, *self._jobs_of(jobs), self.broadcasts, self._before.memories):
-            mean.add(part.update_sum, part.weight, len(part.clients))
+            changes.add(part.change_sum, part.change_weight, len(part.clients))
+            others.add(part.other_sum, part.other_weight, len(part.clients))
             self._changes.add(part.clients, part.memory)
             self.steps += part.steps
             self.losses[by_client[np.searchsorted(clients, part.clients)]] = part.losses
-        self._step(mean.mean())
+        self._step(self.state, {**others.mean(), **changes.mean()})
 
     def _take_many_steps(self, used: IntArray) -> None:
         """A step towards each client's model, one after the other.
@@ -98,17 +101,14 @@ class Server:
             self.losses[position] = result.losses[0]
             self.steps += int(result.work.steps.sum())
             self._changes.add(result.clients, result.memory)
-            start, now = self.broadcasts[int(job.versions[0])]["params"], self.broadcasts[self._version]["params"]
-            factor = float(self._plan.factors[position])
-            params = result.update.get("params", {})
-            update = {name: factor * (u[0] + start[name] - now[name]) for name, u in params.items()}
-            others = {
-                group: {name: u[0] for name, u in tensors.items()}
-                for group, tensors in result.update.items()
-                if group != "params"
-            }
+            now, start = self.state["params"], self.broadcasts[int(job.versions[0])]["params"]
             cohort = {"clients": torch.tensor(1.0, dtype=torch.float64)}
-            self._step({"params": update, **others, "cohort": cohort})
+            # What the client's model comes to is the algorithm's business: a step from where the client began.
+            self._step({**self.state, "params": start}, {**take_row(result.update, 0), "cohort": cohort})
+            there, share = self.state["params"], float(self._plan.factors[position])
+            mixed = {name: now[name] + share * (there[name] - now[name]) for name in now}
+            self.state = {**self.state, "params": mixed}
+            self.broadcasts[self._version] = self._simulation.algorithm.broadcast(self.state)
 
     def _train_each(self, jobs: Jobs) -> dict[int, JobResults]:
         """The results of every client by itself."""
@@ -126,9 +126,9 @@ class Server:
         each = [Job(client, round) for client, round in zip(jobs.clients.tolist(), rounds.tolist(), strict=True)]
         return each, jobs.versions.tolist()
 
-    def _step(self, mean_update: Groups) -> None:
+    def _step(self, state: Groups, mean_update: Groups) -> None:
         algorithm = self._simulation.algorithm
-        self.state = algorithm.server_step(self.state, mean_update, self._round)
+        self.state = algorithm.server_step(state, mean_update, self._round)
         if not is_finite(self.state):
             raise DivergedError("The server's state became infinite or undefined", self._round, None)
         self._version += 1
@@ -138,14 +138,18 @@ class Server:
         """Adds up the updates; done by whichever worker computed them."""
         weights = np.asarray(self._simulation.algorithm.client_weight(results.work), dtype=np.float64)
         scaled = weights * factors
-        update_sum = weighted_sum(results.update, scaled)
+        # Age takes away from how far the model moves, not from what clients and server know of each other.
+        change_sum = weighted_sum({group: t for group, t in results.update.items() if group == "params"}, scaled)
+        other_sum = weighted_sum({group: t for group, t in results.update.items() if group != "params"}, weights)
         # A sum shows whether all terms are finite, and there is less of it to look at.
-        if not (np.isfinite(results.losses).all() and is_finite(update_sum)):
+        if not (np.isfinite(results.losses).all() and is_finite(change_sum) and is_finite(other_sum)):
             self._check_finite(results)
         return _Contribution(
             clients=results.clients,
-            update_sum=update_sum,
-            weight=float((scaled if self._simulation.protocol.rescales else weights).sum()),
+            change_sum=change_sum,
+            change_weight=float((scaled if self._simulation.protocol.rescales else weights).sum()),
+            other_sum=other_sum,
+            other_weight=float(weights.sum()),
             memory=results.memory,
             steps=int(results.work.steps.sum()),
             losses=results.losses,

@@ -12,7 +12,7 @@ from fedarena import streams
 from fedarena.errors import TrainingStuckError
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
-from fedarena.simulate.selectors import Candidates, Selector
+from fedarena.simulate.selectors import Candidates, Selector, Uniform
 from fedarena.train.engine import IntArray
 
 _CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
@@ -55,7 +55,8 @@ class World:
         `busy` are not invited, and nobody is invited twice.
         """
         chosen: list[int] = []
-        shortcut = self._draw_each(times, round, busy, first_turn) if self.selector.is_uniform else {}
+        is_uniform = type(self.selector).select is Uniform.select
+        shortcut = self._draw_each(times, round, busy, first_turn) if is_uniform else {}
         for place, time in enumerate(times.tolist()):
             client = next((client for client in shortcut.get(place, ()) if client not in chosen), None)
             if client is None:

@@ -35,6 +35,7 @@ class Algorithm:
     """
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
+    tolerates_stale_updates = True  # whether updates may be added to another model than the one they began with
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
     local: LocalTraining  # how they train

@@ -12,8 +12,10 @@ from fedarena.train.engine import IntArray
 
 # A round in which so many times the clients it is about have failed is given up.
 _PATIENCE = 20
-# Places that are filled in one go, though those invited last may turn out to be invited too early.
-_MOST_AT_ONCE = 32
+# Places that are filled in one go, though those invited last may turn out to be invited too early: at least so many,
+# and such a part of large cohorts.
+_AT_ONCE = 32
+_PARTS = 30
 
 
 class Concurrent(Protocol):
@@ -25,6 +27,8 @@ class Concurrent(Protocol):
     """
 
     overlaps = True
+    name: str
+    size_option: str  # which setting says how many updates make a round
     updates_per_step: int
     steps_per_round: int
     staleness_exponent: float
@@ -36,12 +40,16 @@ class Concurrent(Protocol):
         for name in ("staleness_exponent", "max_staleness"):
             if (getattr(self, name) or 0) < 0:
                 raise BadInputError(f"protocol.{name} must not be negative, but is {getattr(self, name)}")
-        updates = self.updates_per_step * self.steps_per_round
-        if not 1 <= updates <= population:
+        if self.updates_per_round > population:
             raise BadInputError(
-                f"A round of this protocol takes the updates of {updates} different clients; "
-                f"that must be at least 1 and at most all {population}"
+                f"A round of protocol={self.name} takes the updates of {self.updates_per_round} different clients, "
+                f"but there are only {population}; choose a smaller {self.size_option}"
             )
+
+    @property
+    def updates_per_round(self) -> int:
+        """How many updates make a round."""
+        return self.updates_per_step * self.steps_per_round
 
     def oldest_useful(self, version: int) -> int:
         """The oldest version whose updates can still be used."""
@@ -62,7 +70,7 @@ class _Course:
         self.protocol, self.round, self.world = protocol, round, world
         self.first_version = self.version = clock.version
         self.time, self.next_job, self.running = clock.time, clock.next_job, clock.running
-        self.updates_wanted = protocol.updates_per_step * protocol.steps_per_round
+        self.updates_wanted = protocol.updates_per_round
         self.ended = no_jobs()
         self.steps: list[IntArray] = []
         self.staleness: list[IntArray] = []
@@ -145,7 +153,7 @@ class _Course:
             # There were not enough clients before; perhaps there are now.
             clients = self.world.invite(empty + 1, float(times[0]), self.round, self._busy(), self.next_job)
             return self._plan(clients, times[0]), 1
-        times = times[:_MOST_AT_ONCE]
+        times = times[: max(_AT_ONCE, self.protocol.cohort // _PARTS)]
         clients = self.world.invite_each(times, self.round, self._busy(), self.next_job)
         return self._plan(clients, times[: len(clients)]), min(len(clients) + 1, len(times))
 

@@ -44,7 +44,7 @@ class Deadline(Protocol):
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
         deadline = begin + self.seconds
         in_time = np.flatnonzero(jobs.arrive & (jobs.end <= deadline))
-        if len(in_time) < self.minimum_success_share * self.cohort:
+        if len(in_time) < self.minimum_success_share * self.cohort - 1e-9:
             in_time = in_time[:0]
         return close_round(jobs, in_time, min(float(jobs.end[-1]), deadline), clock)
 

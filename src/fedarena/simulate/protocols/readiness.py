@@ -26,7 +26,7 @@ class Readiness(Protocol):
         """The next round."""
         begin, clients = world.invite_when_possible(self.cohort, clock.time + world.overhead_seconds, round)
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
-        enough = math.ceil(self.share * len(jobs) - 1e-9)
+        enough = max(1, math.ceil(self.share * len(jobs) - 1e-9))
         first = np.flatnonzero(jobs.arrive)[:enough]
         end = jobs.end[first[-1]] if len(first) == enough else jobs.end[-1]
         return close_round(jobs, first, float(end), clock)

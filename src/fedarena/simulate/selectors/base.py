@@ -30,8 +30,6 @@ class Selector:
     works because `observe` alone may change anything, and because random numbers come from the candidates.
     """
 
-    is_uniform = False  # whether all candidates are always equally likely, which allows a shortcut
-
     def prepare(self, clients: IntArray, samples: Callable[[IntArray], IntArray], cohort: int, seed: int) -> None:
         """Called once, before the first round.
 

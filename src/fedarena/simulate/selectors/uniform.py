@@ -9,8 +9,6 @@ from fedarena.simulate.selectors.base import SELECTORS, Candidates, IntArray, Se
 class Uniform(Selector):
     """Everybody who is available is equally likely, and so is every set of them."""
 
-    is_uniform = True
-
     def select(self, number: int, candidates: Candidates, round: int) -> IntArray:
         """A uniform draw."""
         return candidates.draw(number, "cohort")
