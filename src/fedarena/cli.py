@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import signal
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -228,7 +227,7 @@ def fleet(
     import numpy as np
 
     from fedarena.config import merge, parse_overrides
-    from fedarena.fleet import FLEETS, describe_fleet, load_fleet
+    from fedarena.fleet import FLEETS, describe_fleet, load_fleet_with_remarks
     from fedarena.report import fleet_figure, write_picture
     from fedarena.screen import fleet_table
 
@@ -236,14 +235,13 @@ def fleet(
     part = {"name": "file", "path": name} if is_folder else {"name": name}
     if save is not None and save.exists():
         raise BadInputError(f"{save} exists; give --save another name, or remove it")
-    with messages.status(f"Making {escape(name)}"), warnings.catch_warnings(record=True) as remarks:
-        warnings.simplefilter("always")
-        phones = load_fleet(merge(part, parse_overrides(settings or [])), clients or DEFAULT_PHONES)
+    with messages.status(f"Making {escape(name)}"):
+        options = merge(part, parse_overrides(settings or []))
+        phones, remarks = load_fleet_with_remarks(options, clients or DEFAULT_PHONES)
         everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
         description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
     for remark in remarks:
-        if remark.category is UserWarning:
-            messages.print(f"Warning: {remark.message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     screen.print(fleet_table(description))
     if save is not None:
         phones.save(save)

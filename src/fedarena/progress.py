@@ -16,6 +16,7 @@ from rich.progress import (
 )
 
 from fedarena.experiment import Experiment, Observer
+from fedarena.report.units import SECONDS, quantity
 from fedarena.simulate import RoundOutcome
 
 
@@ -96,7 +97,7 @@ class ProgressBars(Observer):
             score = f"{score}, personal {personal:.4f}"
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
-            score = f"{score} after {_duration(hours)}"
+            score = f"{score} after {quantity(3600 * hours, SECONDS)}"
         if self._live and self._task is not None:
             fields = {} if score is None else {"score": score}
             # A run that ends by the clock is as far as the clock is, if that is further.
@@ -114,11 +115,3 @@ class ProgressBars(Observer):
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def _duration(hours: float) -> str:
-    """Virtual time in a unit that suits it."""
-    for unit, length in (("d", 24.0), ("h", 1.0), ("min", 1 / 60)):
-        if hours >= length:
-            return f"{hours / length:.1f} {unit}"
-    return f"{3600 * hours:.0f} s"

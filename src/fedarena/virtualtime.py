@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from fedarena import streams
 from fedarena.config import RunConfig
 from fedarena.errors import BadInputError
-from fedarena.fleet import Availability, ClientFleet, load_fleet
+from fedarena.fleet import Availability, ClientFleet, load_fleet_with_remarks
 from fedarena.simulate import ClockOptions, Simulation
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols.concurrent import Concurrent
@@ -30,12 +28,9 @@ def match_fleet(config: RunConfig, data: ClientData, clients: IntArray) -> tuple
                 )
     if config.fleet["name"] == "ideal":
         return None, []
-    with warnings.catch_warnings(record=True) as remarks:
-        warnings.simplefilter("always")
-        fleet = load_fleet(config.fleet, len(clients))
+    fleet, remarks = load_fleet_with_remarks(config.fleet, len(clients))
     sizes = data.counts(clients, "train") if config.clock.correlation else None
-    matched = fleet.match(clients, sizes, config.seed, config.clock.correlation)
-    return matched, [str(remark.message) for remark in remarks if remark.category is UserWarning]
+    return fleet.match(clients, sizes, config.seed, config.clock.correlation), remarks
 
 
 def clock_options(config: RunConfig) -> ClockOptions:
@@ -54,9 +49,9 @@ def check_feasible(simulation: Simulation) -> list[str]:
     """Refuses runs in which nobody could ever take part; warns of those in which many clients cannot."""
     fleet, protocol, clock = simulation.fleet, simulation.protocol, simulation.clock
     if fleet is None:
-        idle = not protocol.ignores_availability or clock != ClockOptions()
+        expects_time = not protocol.ignores_availability or clock != ClockOptions()
         remark = "With fleet=ideal no time passes and nobody leaves: protocol and clock make no difference"
-        return [remark] if idle else []
+        return [remark] if expects_time else []
     if protocol.ignores_availability:
         leaves = bool((fleet.fleet.availability.share() < 1).any())
         return ["protocol=ideal ignores that phones leave; the others do not"] if leaves else []

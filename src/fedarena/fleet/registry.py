@@ -6,6 +6,7 @@ makes phones up makes that many, a source that reads a file gives what it holds.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,3 +28,11 @@ def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:
     if not isinstance(fleet, Fleet):
         raise BadInputError(f"The fleet {name!r} must return a Fleet, not {fleet!r:.60}")
     return fleet
+
+
+def load_fleet_with_remarks(settings: Mapping[str, Any] | str, phones: int) -> tuple[Fleet, list[str]]:
+    """Like `load_fleet`, and what its source has to say, which would otherwise be Python's warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fleet = load_fleet(settings, phones)
+    return fleet, [str(warning.message) for warning in caught if warning.category is UserWarning]

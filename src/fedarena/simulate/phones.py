@@ -50,11 +50,15 @@ class Phones:
     leaving: Leaving = "abort"  # what a phone that leaves does with its job
     crash_rate: float = 0.0  # how many of the jobs fail at a random moment
 
+    @property
+    def leaving_fleet(self) -> ClientFleet | None:
+        """The fleet, if its availability matters."""
+        return None if self.always_on else self.fleet
+
     def is_available(self, clients: IntArray, times: float | FloatArray) -> BoolArray:
         """Whether each of these could be invited then."""
-        if self.fleet is None or self.always_on:
-            return np.ones(len(clients), dtype=np.bool_)
-        return self.fleet.is_available(clients, times)
+        fleet = self.leaving_fleet
+        return np.ones(len(clients), dtype=np.bool_) if fleet is None else fleet.is_available(clients, times)
 
     def seconds_left(self, clients: IntArray, time: float) -> FloatArray:
         """How long each of these, if available, stays so without a break."""
@@ -62,9 +66,8 @@ class Phones:
 
     def next_available(self, clients: IntArray, time: float) -> FloatArray:
         """When each of these is available next; infinite if never."""
-        if self.fleet is None or self.always_on:
-            return np.full(len(clients), time)
-        return self.fleet.next_available(clients, time)
+        fleet = self.leaving_fleet
+        return np.full(len(clients), time) if fleet is None else fleet.next_available(clients, time)
 
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""
@@ -91,9 +94,8 @@ class Phones:
         """What phones did for these jobs until they ended."""
         whole = jobs.download_seconds + jobs.compute_seconds + jobs.upload_seconds
         worked = jobs.end - jobs.begin
-        if self._pauses:
-            assert self.fleet is not None
-            worked = self.fleet.available_seconds(jobs.clients, jobs.begin, jobs.end)
+        if self._pausing_fleet is not None:
+            worked = self._pausing_fleet.available_seconds(jobs.clients, jobs.begin, jobs.end)
         worked = np.where(np.isfinite(jobs.uploaded), whole, np.clip(worked, 0, whole))
         down = np.minimum(worked, jobs.download_seconds)
         compute = np.clip(worked - jobs.download_seconds, 0, jobs.compute_seconds)
@@ -110,20 +112,17 @@ class Phones:
         )
 
     @property
-    def _pauses(self) -> bool:
-        return self.fleet is not None and not self.always_on and self.leaving == "pause"
+    def _pausing_fleet(self) -> ClientFleet | None:
+        return self.leaving_fleet if self.leaving == "pause" else None
 
     def _leaves_at(self, clients: IntArray, times: FloatArray) -> FloatArray:
-        if self.fleet is None or self.always_on:
-            return np.full(len(clients), np.inf)
-        return self.fleet.leaves_at(clients, times)
+        fleet = self.leaving_fleet
+        return np.full(len(clients), np.inf) if fleet is None else fleet.leaves_at(clients, times)
 
     def _after(self, work: FloatArray, clients: IntArray, begin: FloatArray) -> FloatArray:
         """When so many seconds of work are done, by phones that stay or come back."""
-        if not self._pauses:
-            return begin + work
-        assert self.fleet is not None
-        return self.fleet.finish_time(clients, begin, work, "pause")
+        fleet = self._pausing_fleet
+        return begin + work if fleet is None else fleet.finish_time(clients, begin, work, "pause")
 
     def _seconds(
         self, clients: IntArray, numbers: IntArray, samples: IntArray

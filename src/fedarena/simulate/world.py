@@ -34,7 +34,7 @@ class World:
     def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
         """Up to `number` clients who are available at `time` and not busy, chosen by the selector."""
         phones = self.phones
-        everybody = phones.fleet is None or phones.always_on
+        everybody = phones.leaving_fleet is None
         candidates = Candidates(
             self.clients,
             time,
@@ -100,15 +100,12 @@ class World:
     def _selector(self) -> str:
         return f"The selector {type(self.selector).__name__}"
 
-    def next_available(self, time: float, busy: IntArray | None = None) -> float:
-        """The first moment, from `time` on, at which somebody who is not busy is available."""
+    def next_available(self, time: float) -> float:
+        """The first moment, from `time` on, at which somebody is available."""
         moment = np.inf
         for begin in range(0, len(self.clients), _CLIENTS_AT_ONCE):
             clients = self.clients[begin : begin + _CLIENTS_AT_ONCE]
-            if busy is not None:
-                clients = clients[~np.isin(clients, busy)]
-            if len(clients):
-                moment = min(moment, float(self.phones.next_available(clients, time).min()))
+            moment = min(moment, float(self.phones.next_available(clients, time).min()))
         if not np.isfinite(moment):
             raise TrainingStuckError(
                 f"After {time / 3600:.1f} hours of virtual time nobody is left who is ever available again, "

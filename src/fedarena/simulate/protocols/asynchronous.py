@@ -19,7 +19,7 @@ class Asynchronous(Concurrent):
     `updates_per_round` such steps.
     """
 
-    name, size_option = "asynchronous", "protocol.updates_per_round"
+    size_option = "protocol.updates_per_round"
     mixes_models = True
     updates_per_step = 1
 

@@ -55,7 +55,7 @@ class Protocol:
     cohort: int
 
     def prepare(self, cohort: int, population: int) -> None:
-        """Told once: how many clients' updates a round is meant to use, out of how many clients."""
+        """Told before the run: how many clients' updates a round is meant to use, out of how many clients."""
         self.cohort = cohort
 
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
@@ -67,14 +67,14 @@ class Protocol:
         return version
 
 
-def close_round(jobs: Jobs, used: IntArray, end: float, clock: Clock, outcome: Outcome = Outcome.LATE) -> RoundPlan:
+def close_round(jobs: Jobs, used: IntArray, end: float, clock: Clock) -> RoundPlan:
     """A round in which everybody began with the current model and the server stops waiting at `end`.
 
-    `used` are positions of jobs; those that arrive but are not among them have the given outcome.
+    `used` are positions of jobs; whoever is not among them and has not failed by then is late.
     """
     not_used = np.ones(len(jobs), dtype=np.bool_)
     not_used[used] = False
-    ended = jobs.stopped(not_used, end, outcome)
+    ended = jobs.stopped(not_used, end, Outcome.LATE)
     steps = np.where(not_used, -1, 0)
     version = clock.version + int(len(used) > 0)
     after = Clock(end, version, clock.next_job + len(jobs))

@@ -16,7 +16,7 @@ class Buffered(Concurrent):
     updates count less beside fresh ones. The paper's server momentum is the algorithm ``fedavgm``.
     """
 
-    name, size_option = "buffered", "protocol.buffer_size"
+    size_option = "protocol.buffer_size"
     steps_per_round = 1
 
     def __init__(

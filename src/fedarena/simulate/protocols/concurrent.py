@@ -22,12 +22,11 @@ class Concurrent(Protocol):
     """Keeps as many clients training as the cohort is large: whenever a job ends, somebody else is invited.
 
     There is no pause between rounds: the server makes its step while others train. Nobody has two jobs that end in the
-    same round. Where nobody is available, a place stays empty until the next job
-    ends; where nobody is training any more, the round ends with what has arrived.
+    same round. Where nobody is available, a place stays empty until the next job ends; where nobody is training any
+    more, the round ends with what has arrived.
     """
 
     overlaps = True
-    name: str
     size_option: str  # which setting says how many updates make a round
     updates_per_step: int
     steps_per_round: int
@@ -35,14 +34,14 @@ class Concurrent(Protocol):
     max_staleness: int | None
 
     def prepare(self, cohort: int, population: int) -> None:
-        """Told once: how many clients train at the same time, out of how many."""
+        """Told before the run: how many clients train at the same time, out of how many."""
         super().prepare(cohort, population)
         for name in ("staleness_exponent", "max_staleness"):
             if (getattr(self, name) or 0) < 0:
                 raise BadInputError(f"protocol.{name} must not be negative, but is {getattr(self, name)}")
         if self.updates_per_round > population:
             raise BadInputError(
-                f"A round of protocol={self.name} takes the updates of {self.updates_per_round} different clients, "
+                f"A round of this protocol takes the updates of {self.updates_per_round} different clients, "
                 f"but there are only {population}; choose a smaller {self.size_option}"
             )
 

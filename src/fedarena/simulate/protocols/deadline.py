@@ -28,7 +28,7 @@ class Deadline(Protocol):
         self.minimum_success_share = minimum_success_share
 
     def prepare(self, cohort: int, population: int) -> None:
-        """Told once: how many clients to invite, out of how many."""
+        """Told before the run: how many clients to invite, out of how many."""
         super().prepare(cohort, population)
         if self.minimum_invited > max(cohort, 2):
             raise BadInputError(
