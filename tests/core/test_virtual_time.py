@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from small_runs import config
 
 from fedarena.errors import BadInputError, TrainingStuckError
 from fedarena.experiment import Observer, prepare, start_run
 from fedarena.fleet import Availability, Fleet, load_fleet
+from fedarena.progress import ProgressBars
+from fedarena.report.units import SECONDS, quantity
 from fedarena.rundata import load_run
 from fedarena.suite import Suite, run_suite
 
@@ -92,6 +97,37 @@ def test_a_clock_that_runs_away(tmp_path: Path) -> None:
     settings = on_phones(fleet={"name": "uniform", "seconds_per_sample": 1e300})
     with pytest.raises(TrainingStuckError, match="which no clock can tell"):
         start_run(settings, tmp_path)
+
+
+def with_watts(phones: int, *, known: int) -> Fleet:
+    """Of so many phones it is known what their work costs."""
+    fleet = load_fleet("uniform", phones)
+    watts = np.where(np.arange(phones) < known, 2.0, np.nan)
+    return replace(fleet, devices=replace(fleet.devices, compute_watts=watts, radio_watts=watts))
+
+
+@pytest.mark.parametrize("known", [20, 19])
+def test_energy_is_known_if_all_phones_tell_it(tmp_path: Path, known: int) -> None:
+    run = start_run(on_phones(fleet={"name": f"{__name__}:with_watts", "known": known}, cohort=15), tmp_path)
+    by_round = run.rounds["joules"].to_pylist()[1:]
+    if known < 20:
+        assert by_round == [None] * 4
+        assert run.summary["joules"] is None
+    else:
+        jobs = run.jobs.to_pandas()
+        assert by_round == pytest.approx(jobs.groupby("round")["joules"].sum().tolist())
+        assert jobs["joules"].tolist() == pytest.approx((2 * jobs["worked_seconds"]).tolist())
+        assert run.summary["joules"] == pytest.approx(sum(by_round))
+
+
+def test_the_screen_tells_virtual_time(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with ProgressBars(console) as bars:
+        run = start_run(on_phones(**{"clock.start_hour": 5.0, "clock.hours": 100.0}), tmp_path, bars)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "4 rounds or 100 hours of virtual time, 0 done" in shown
+    seconds = run.rounds["end_seconds"][-1].as_py() - 5 * 3600
+    assert f"after {quantity(seconds, SECONDS)}" in shown.splitlines()[-1]
 
 
 def test_hours_end_a_run(tmp_path: Path) -> None:

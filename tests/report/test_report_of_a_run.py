@@ -9,6 +9,7 @@ from fedarena.config import resolve_settings
 from fedarena.experiment import start_run
 from fedarena.metrics import OUTCOMES
 from fedarena.report import final_table, timeline_figure, write_report
+from fedarena.report.sections import facts
 from fedarena.simulate.jobs import Outcome
 
 
@@ -45,6 +46,14 @@ def test_the_rounds_say_the_same_as_the_jobs(run):
     assert rounds["wasted_bytes"].sum() == (failed["bytes_down"] + failed["bytes_up"]).sum()
     assert jobs["end_seconds"].max() <= rounds["end_seconds"].iloc[-1]
     assert np.isfinite(jobs.loc[jobs["outcome"] == "used", "uploaded_seconds"]).all()
+
+
+def test_the_head_of_the_page_says_how_many_updates_were_used(run):
+    used = round(run.rounds.to_pandas()["clients"][1:].mean())
+    assert f" · {used} client" in facts([run])
+    assert used != round(run.rounds.to_pandas()["invited"][1:].mean())
+    few = type(run)(**{**vars(run), "config": run.config | {"cohort": 999}})
+    assert facts([few]) == facts([run])
 
 
 def test_summary_table_and_page_show_its_time(run, tmp_path):
