@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedarena.cli import DEFAULT_PHONES, main
+from fedarena.cli import main
+from fedarena.cli.catalogue import DEFAULT_PHONES
 from fedarena.fleet import Availability, Devices, Fleet, describe_fleet, load_fleet
 from fedarena.report import fleet_figure
 from fedarena.report.fleet import compute_columns

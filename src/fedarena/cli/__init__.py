@@ -1,0 +1,8 @@
+"""The command line. Importing a module registers its commands; --help shows them in this order."""
+
+# ruff: isort: off
+from fedarena.cli import runs
+from fedarena.cli import catalogue
+from fedarena.cli.base import main
+
+__all__ = ["catalogue", "main", "runs"]

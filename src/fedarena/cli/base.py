@@ -1,0 +1,76 @@
+"""What all commands share: the application, the two consoles, and how errors end."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedarena import __version__
+from fedarena.errors import FedArenaError
+
+main = typer.Typer(
+    name="fedarena",
+    help="How would a federated learning method really do? Benchmarks on real users' data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+screen = Console()
+messages = Console(stderr=True)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings, for example: rounds=10 algorithm=fedprox algorithm.mu=0.1"
+    ),
+]
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was asked to end; treated like Ctrl-C, but the exit code tells the difference."""
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def command(function: Command) -> Command:
+    """Registers a command whose errors end as one sentence and an exit code."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        signal.signal(signal.SIGTERM, _raise_terminated)
+        try:
+            function(*args, **kwargs)
+        except FedArenaError as error:
+            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt as error:
+            raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
+
+    main.command(function.__name__.rstrip("_"))(wrapped)
+    return function
+
+
+@main.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        screen.print(f"fedarena {__version__}", highlight=False)
+        raise typer.Exit()

@@ -1,0 +1,123 @@
+"""Commands that show what there is: federations, fleets, and everything that can be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedarena.cli.base import Output, command, messages, screen
+from fedarena.errors import BadInputError
+
+# So many are made to look at, unless somebody asks for more.
+DEFAULT_PHONES = 2_000
+
+
+@command
+def describe(
+    federation: Annotated[
+        str, typer.Argument(metavar="FEDERATION", help="A federation's name, or the folder of a store.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Options of the federation, for example: partition=dirichlet partition.alpha=0.1",
+        ),
+    ] = None,
+    output: Output = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Also check every byte against its checksum.")] = False,
+) -> None:
+    """Show who is in a federation: a table, and a picture of clients' sizes and label mixes."""
+    from fedarena.config import NAMED_PARTS, merge, parse_overrides
+    from fedarena.data import load_federation
+    from fedarena.data.statistics import describe as find_statistics
+    from fedarena.options import resolve_part
+    from fedarena.report import federation_figure, write_picture
+    from fedarena.screen import statistics_table
+
+    is_store = Path(federation).is_dir() and federation not in NAMED_PARTS["federation"].names()
+    part = {"name": "store", "path": federation} if is_store else {"name": federation}
+    options = resolve_part(NAMED_PARTS["federation"], merge(part, parse_overrides(settings or [])), "federation")
+    name = options.pop("name")
+    with messages.status(f"Reading {federation}") as status:
+        opened = load_federation(name, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
+        if verify:
+            opened.verify()
+        statistics = find_statistics(opened)
+    screen.print(statistics_table(statistics))
+    path = write_picture(federation_figure(statistics), output or Path(f"{opened.name}.html"))
+    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@command
+def fleet(
+    name: Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name, or the folder of a saved one.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fleet, for example: training_factor=2 seed=1"),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option("--clients", min=1, help="How many clients have a phone; otherwise as many as there are phones."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FOLDER", help="Also write the fleet to this folder.")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show a fleet of phones: a table, and a picture of how fast they are, when they are available and for how long."""
+    import numpy as np
+
+    from fedarena.config import merge, parse_overrides
+    from fedarena.fleet import FLEETS, describe_fleet, load_fleet_with_remarks
+    from fedarena.report import fleet_figure, write_picture
+    from fedarena.screen import fleet_table
+
+    is_folder = Path(name).is_dir() and name not in FLEETS.names()
+    part = {"name": "file", "path": name} if is_folder else {"name": name}
+    if save is not None and save.exists():
+        raise BadInputError(f"{save} exists; give --save another name, or remove it")
+    with messages.status(f"Making {escape(name)}"):
+        options = merge(part, parse_overrides(settings or []))
+        phones, remarks = load_fleet_with_remarks(options, clients or DEFAULT_PHONES)
+        everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
+        description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
+    for remark in remarks:
+        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    screen.print(fleet_table(description))
+    if save is not None:
+        phones.save(save)
+        screen.print(f"Fleet: {save}", highlight=False, markup=False, soft_wrap=True)
+    path = write_picture(fleet_figure(description), output or Path(f"{phones.name}.html"))
+    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@command
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(metavar="[KIND]", help="federations, fleets, models, algorithms, and so on"),
+    ] = None,
+) -> None:
+    """Show what there is to choose from, with options and defaults."""
+    from fedarena.config import NAMED_PARTS
+    from fedarena.data import PARTITIONERS
+    from fedarena.registry import nearest
+    from fedarena.screen import names_table, parts_table
+    from fedarena.suite import builtin_suites
+
+    registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()} | {"partitioners": PARTITIONERS}
+    kinds = [*registries, "suites"]
+    if kind is not None and kind not in kinds:
+        raise BadInputError(f"There is nothing of the kind {kind!r} to list; {nearest(kind, kinds)}")
+    for shown in kinds if kind is None else [kind]:
+        if shown == "suites":
+            rows = [
+                (name, path.read_text().partition("\n")[0].strip("# "), "") for name, path in builtin_suites().items()
+            ]
+            screen.print(names_table(shown, rows))
+        else:
+            screen.print(parts_table(shown, registries[shown]))

@@ -1,0 +1,127 @@
+"""Commands about runs: start, resume, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from fedarena.cli.base import Output, RunsFolder, Settings, command, messages, screen
+from fedarena.errors import BadInputError
+
+if TYPE_CHECKING:
+    from fedarena.api import Result
+    from fedarena.rundata import RunData
+
+
+@command
+def run(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.yaml] [KEY=VALUE]...",
+            help="A configuration file, and settings that override it, for example: rounds=10 algorithm=fedprox",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Show the complete configuration with every default, and stop."),
+    ] = False,
+    runs: RunsFolder = Path("runs"),
+) -> None:
+    """Run one experiment; without a file, the built-in quickstart."""
+    from fedarena.config import parse_overrides, read_settings, resolve_settings
+
+    arguments = list(settings or [])
+    from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
+    config = resolve_settings(from_file, parse_overrides(arguments))
+    if print_config:
+        from fedarena.experiment import Observer, open_federation
+
+        _, complete = open_federation(config, Observer())
+        screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
+        return
+    from fedarena import api
+
+    _show(api.run(config.to_dict(), runs_folder=runs))
+
+
+@command
+def resume(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> None:
+    """Go on with a run that was stopped; the result is the same as if it never had been."""
+    from fedarena import api
+
+    _show(api.resume(folder))
+
+
+@command
+def suite(
+    source: Annotated[str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a built-in suite.")],
+    settings: Settings = None,
+    runs: RunsFolder = Path("runs"),
+) -> None:
+    """Run a matrix of settings and seeds; runs that are finished already are kept, stopped ones go on."""
+    from fedarena.config import parse_overrides
+    from fedarena.progress import ProgressBars
+    from fedarena.report import write_report
+    from fedarena.rundata import load_runs
+    from fedarena.suite import read_suite, run_suite
+
+    plan = read_suite(source, parse_overrides(settings or []))
+    folder = runs / plan.name
+    screen.print(f"Suite [bold]{escape(plan.name)}[/]: {len(plan.runs)} runs in {escape(str(folder))}", highlight=False)
+    with ProgressBars(messages) as bars:
+        failures = run_suite(plan, runs, bars, bars.announce)
+    results = load_runs([folder / name for name in plan.runs], _notice)
+    for result in results:
+        write_report([result], result.path / "report.html")
+    _print_scores(results)
+    path = write_report(results, folder / "report.html", title=plan.name)
+    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    for failure in failures:
+        messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@command
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    output: Output = None,
+) -> None:
+    """Compare runs in one self-contained HTML file."""
+    from fedarena.report import write_report
+    from fedarena.rundata import load_runs
+
+    if output is not None and (output.is_dir() or not output.name):
+        raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
+    results = load_runs(folders, _notice)
+    _print_scores(results)
+    path = write_report(results, output or (folders[0] if len(folders) == 1 else Path()) / "report.html")
+    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show(result: Result) -> None:
+    """The end of a single run: its scores, and where to look."""
+    _print_scores([result])
+    screen.print(
+        f"Run folder: {result.path}\nReport: {result.path / 'report.html'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _notice(sentence: str) -> None:
+    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_scores(results: Sequence[RunData]) -> None:
+    from fedarena.screen import baselines, scores_table
+
+    screen.print(scores_table(results, screen.width))
+    for line in baselines(results):
+        screen.print(line, highlight=False, markup=False)
