@@ -32,6 +32,7 @@ FAMILIES = {
     "lstm": (TEXT, {"embedding": 3, "hidden": 4}),
     "resnet18": (IMAGES, {"width": 4}),
     "transformer": (TEXT, {"layers": 2, "heads": 2, "width": 6}),
+    "vit": (IMAGES, {"layers": 2, "heads": 2, "width": 6, "mlp_ratio": 1.5, "prompts": 2}),
 }
 LOCALS = {
     "epochs": LocalTraining(epochs=2, batch_size=8, lr=0.1),

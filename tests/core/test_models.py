@@ -8,8 +8,8 @@ from torch import nn
 
 from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
+from fedarena.models.blocks import Attention
 from fedarena.models.characters import LSTMLayer
-from fedarena.models.transformer import CausalAttention
 
 TEXT = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
 DIGITS = DataSpec("classification", 10, (1, 8, 8))
@@ -24,7 +24,7 @@ def parameters(module: nn.Module) -> int:
 @pytest.mark.parametrize("name", MODELS.names())
 @pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
-    for_text, for_images = name in ("char_mlp", "lstm", "transformer"), "cnn" in name or "resnet" in name
+    for_text, for_images = name in ("char_mlp", "lstm", "transformer"), "cnn" in name or name in ("resnet18", "vit")
     if for_text != (spec.kind == "next_token") or (for_images and not spec.is_image):
         with pytest.raises(BadInputError, match=f"'{name}' needs .* try model={default_model(spec)}"):
             build_model(name, spec, {}, seed=0)
@@ -67,6 +67,22 @@ def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
         ("transformer", TEXT, {"heads": 3}, "model.width must be a multiple of model.heads, but 128 is not one of 3"),
         ("transformer", TEXT, {"dropout": 1.0}, "model.dropout must be at least 0 and below 1, not 1"),
         ("transformer", TEXT, {"dropout": -0.1}, "model.dropout must be at least 0 and below 1, not -0.1"),
+        ("vit", DIGITS, {"layers": 0}, "model.layers must be at least 1, not 0"),
+        ("vit", DIGITS, {"patch": 0}, "model.patch must be at least 1, not 0"),
+        ("vit", DIGITS, {"heads": 3}, "model.width must be a multiple of model.heads, but 64 is not one of 3"),
+        ("vit", DIGITS, {"prompts": -1}, "model.prompts must be at least 0, not -1"),
+        (
+            "vit",
+            DIGITS,
+            {"mlp_ratio": 0.01},
+            "model.mlp_ratio must leave at least one of 64 features, but 0.01 does not",
+        ),
+        (
+            "vit",
+            DIGITS,
+            {"patch": 3},
+            "model.patch must divide the height and the width of the images, but 3 does not divide 8 x 8",
+        ),
     ],
 )
 def test_options_that_make_no_model_are_refused(
@@ -124,14 +140,15 @@ def test_resnet18_is_the_one_that_is_usual_for_cifar() -> None:
     assert shapes == [(64, 32, 32)] * 3 + [shape for shape in stages for _ in range(2)] + [(512,), (10,)]
 
 
-def test_our_attention_equals_torchs() -> None:
-    ours, theirs = CausalAttention(12, 3).double(), nn.MultiheadAttention(12, 3, batch_first=True).double()
+@pytest.mark.parametrize("causal", [True, False])
+def test_our_attention_equals_torchs(causal: bool) -> None:
+    ours, theirs = Attention(12, 3, causal).double(), nn.MultiheadAttention(12, 3, batch_first=True).double()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([p.weight for p in (ours.queries, ours.keys, ours.values)]))
         theirs.in_proj_bias.copy_(torch.cat([p.bias for p in (ours.queries, ours.keys, ours.values)]))
         theirs.out_proj.load_state_dict(ours.output.state_dict())
     x = torch.randn(2, 7, 12, dtype=torch.float64)
-    future = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    future = torch.ones(7, 7, dtype=torch.bool).triu(1) if causal else None
     torch.testing.assert_close(ours(x), theirs(x, x, x, attn_mask=future)[0], rtol=0, atol=1e-12)
 
 

@@ -1,6 +1,14 @@
 """Models and the tasks they are trained for."""
 
-from fedarena.models import characters, cnn, linear, mlp, resnet, transformer  # noqa: F401  (importing registers the models)
+from fedarena.models import (  # noqa: F401  (importing registers the models)
+    characters,
+    cnn,
+    linear,
+    mlp,
+    resnet,
+    transformer,
+    vit,
+)
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task

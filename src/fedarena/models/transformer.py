@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
 import torch
 from torch import Tensor, nn
 
 from fedarena.errors import BadInputError
+from fedarena.models.blocks import Block, check_heads, some_dropout
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
-
-
-class CausalAttention(nn.Module):
-    """Every position attends to itself and those before it; written as matrix products, for many clients at once."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.queries, self.keys, self.values, self.output = (nn.Linear(width, width) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """What each position gathers, ``[sequences, length, width]`` as `x`."""
-        queries, keys, values = (
-            part(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in (self.queries, self.keys, self.values)
-        )
-        scores = queries @ keys.transpose(-2, -1) / sqrt(queries.shape[-1])
-        position = torch.arange(x.shape[-2], device=x.device)
-        scores = scores.masked_fill(position > position[:, None], -torch.inf)
-        gathered = (scores.softmax(-1) @ values).transpose(-3, -2).flatten(-2)
-        result: Tensor = self.output(gathered)
-        return result
-
-
-class Block(nn.Module):
-    """Attention and a position-wise network of four times the width, each added to what goes in."""
-
-    def __init__(self, width: int, heads: int, dropout: float):
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width), CausalAttention(width, heads), *_dropout(dropout))
-        self.network = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Linear(4 * width, width),
-            *_dropout(dropout),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The next states of all positions."""
-        x = x + self.attention(x)
-        states: Tensor = x + self.network(x)
-        return states
 
 
 class TokenAndPosition(nn.Module):
@@ -70,10 +27,6 @@ class TokenAndPosition(nn.Module):
         return states
 
 
-def _dropout(share: float) -> list[nn.Module]:
-    return [nn.Dropout(share)] if share else []
-
-
 @MODELS.register("transformer")
 def transformer(
     spec: DataSpec, *, layers: int = 2, heads: int = 4, width: int = 128, dropout: float = 0.0
@@ -84,14 +37,13 @@ def transformer(
     """
     require(spec.kind == "next_token", "transformer", "a next-token federation", spec)
     at_least_one(layers=layers, heads=heads, width=width)
-    if width % heads:
-        raise BadInputError(f"model.width must be a multiple of model.heads, but {width} is not one of {heads}")
+    check_heads(width, heads)
     if not 0 <= dropout < 1:
         raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout:g}")
     return nn.Sequential(
         TokenAndPosition(spec.classes, spec.input_shape[0], width),
-        *_dropout(dropout),
-        *(Block(width, heads, dropout) for _ in range(layers)),
+        *some_dropout(dropout),
+        *(Block(width, heads, 4 * width, causal=True, dropout=dropout) for _ in range(layers)),
         nn.LayerNorm(width),
         nn.Linear(width, spec.classes),
     )
