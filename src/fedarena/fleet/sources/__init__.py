@@ -3,6 +3,7 @@
 from fedarena.fleet.sources import (
     ai_benchmark,
     combined,
+    dpgmm,
     fedscale,
     fedscale_files,
     file,
@@ -18,6 +19,7 @@ from fedarena.fleet.sources import (
 __all__ = [
     "ai_benchmark",
     "combined",
+    "dpgmm",
     "fedscale",
     "fedscale_files",
     "file",
