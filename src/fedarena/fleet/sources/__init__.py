@@ -2,6 +2,7 @@
 
 from fedarena.fleet.sources import (
     ai_benchmark,
+    alike,
     combined,
     dpgmm,
     fedscale,
@@ -18,6 +19,7 @@ from fedarena.fleet.sources import (
 
 __all__ = [
     "ai_benchmark",
+    "alike",
     "combined",
     "dpgmm",
     "fedscale",
