@@ -37,6 +37,12 @@ class Task(Protocol):
     def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
         """The columns of a federation as the inputs ``x`` and targets ``y`` of the model."""
 
+    def predict(self, params: Tensors, batch: Tensors) -> Tensor:
+        """The scores of all classes, last dimension, for every prediction: ``[samples, …, classes]``."""
+
+    def mean(self, values: Tensor, batch: Tensors) -> Tensor:
+        """The mean of one value per prediction, ``[samples, …]``, over the predictions that count."""
+
     def loss(self, params: Tensors, batch: Tensors) -> Tensor:
         """Mean loss of the model with these parameters on this batch."""
 
@@ -64,16 +70,23 @@ class Classification:
         dtype = next(self.module.parameters()).dtype
         return {"x": x.to(dtype) * scale, "y": columns["y"].long()}
 
+    def predict(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Scores ``[samples, classes]``."""
+        return _predict(self.module, params, batch)
+
+    def mean(self, values: Tensor, batch: Tensors) -> Tensor:
+        """Over the samples."""
+        if "mask" not in batch:
+            return values.mean()
+        return (values * batch["mask"]).sum() / batch["mask"].sum().clamp(min=1)
+
     def loss(self, params: Tensors, batch: Tensors) -> Tensor:
         """Mean cross-entropy over the samples."""
-        losses = _cross_entropy(_predict(self.module, params, batch), batch["y"])
-        if "mask" not in batch:
-            return losses.mean()
-        return (losses * batch["mask"]).sum() / batch["mask"].sum().clamp(min=1)
+        return self.mean(_cross_entropy(self.predict(params, batch), batch["y"]), batch)
 
     def measure(self, params: Tensors, batch: Tensors) -> Tensors:
         """Cross-entropy and correctness of every sample."""
-        logits, target = _predict(self.module, params, batch), batch["y"]
+        logits, target = self.predict(params, batch), batch["y"]
         loss = _cross_entropy(logits, target)
         return {"loss": loss, "accuracy": logits.argmax(-1) == target, "count": torch.ones_like(target)}
 
@@ -98,23 +111,32 @@ class NextToken:
         tokens = columns["tokens"].long()
         return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
 
-    def loss(self, params: Tensors, batch: Tensors) -> Tensor:
-        """Mean cross-entropy over the tokens that are not padding."""
-        total, count = self._losses(_predict(self.module, params, batch), batch["y"])
+    def predict(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Scores ``[samples, tokens, classes]``."""
+        return _predict(self.module, params, batch)
+
+    def mean(self, values: Tensor, batch: Tensors) -> Tensor:
+        """Over the tokens that are not padding."""
+        total, count = self._sums(values, batch["y"])
         if "mask" in batch:
             total, count = total * batch["mask"], count * batch["mask"]
         return total.sum() / count.sum().clamp(min=1)
 
+    def loss(self, params: Tensors, batch: Tensors) -> Tensor:
+        """Mean cross-entropy over the tokens that are not padding."""
+        return self.mean(_cross_entropy(self.predict(params, batch), batch["y"]), batch)
+
     def measure(self, params: Tensors, batch: Tensors) -> Tensors:
         """Summed cross-entropy and number of correct tokens of every sequence."""
-        logits, target = _predict(self.module, params, batch), batch["y"]
-        loss, count = self._losses(logits, target)
+        logits, target = self.predict(params, batch), batch["y"]
+        loss, count = self._sums(_cross_entropy(logits, target), target)
         right = (logits.argmax(-1) == target) & (target != self._padding) & (target != self._unknown)
         return {"loss": loss, "accuracy": right.sum(-1), "count": count}
 
-    def _losses(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """For every sequence the sum over its tokens that are not padding, and their number."""
         scored = target != self._padding
-        return (_cross_entropy(logits, target) * scored).sum(-1), scored.sum(-1)
+        return (values * scored).sum(-1), scored.sum(-1)
 
 
 def _cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
