@@ -1,5 +1,6 @@
 """Federated algorithms, one per file."""
 
+from fedarena.algorithms.biasprompt import BiasPrompt
 from fedarena.algorithms.ditto import Ditto
 from fedarena.algorithms.fedadagrad import FedAdagrad
 from fedarena.algorithms.fedadam import FedAdam
@@ -17,9 +18,11 @@ from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.algorithms.reptile import Reptile
 from fedarena.algorithms.scaffold import Scaffold
+from fedarena.algorithms.timelyfl import TimelyFL
 
 __all__ = [
     "ALGORITHMS",
+    "BiasPrompt",
     "Ditto",
     "FedAdagrad",
     "FedAdam",
@@ -36,4 +39,5 @@ __all__ = [
     "QFedAvg",
     "Reptile",
     "Scaffold",
+    "TimelyFL",
 ]

@@ -8,11 +8,9 @@ normalization of our models (GroupNorm, LayerNorm) has parameters but no running
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 from fedarena.algorithms.fedavg import FedAvg
+from fedarena.algorithms.layers import check_patterns, last_layer, layer_of, matching
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Groups, Work
 
@@ -34,16 +32,12 @@ class FedBN(FedAvg):
             return []
         return [
             "The model has no normalization layers, so with fedbn its last layer stays on the clients "
-            f"({', '.join(_last_layer(params))}); algorithm.local_layers names others"
+            f"({', '.join(last_layer(params))}); algorithm.local_layers names others"
         ]
 
     def server_init(self, params: Tensors) -> Groups:
         """All parameters; those of local layers never change here."""
-        for pattern in self.local_layers or ():
-            if not any(fnmatchcase(name, pattern) for name in params):
-                raise BadInputError(
-                    f"algorithm.local_layers: no parameter of the model matches {pattern!r}; it has {', '.join(params)}"
-                )
+        check_patterns(params, "local_layers", self.local_layers or [])
         return super().server_init(params)
 
     def download(self, broadcast: Groups) -> Groups:
@@ -78,20 +72,11 @@ class FedBN(FedAvg):
 
     def _local(self, params: Tensors) -> list[str]:
         if self.local_layers is None:
-            return _normalization(params) or _last_layer(params)
-        return [name for name in params if any(fnmatchcase(name, pattern) for pattern in self.local_layers)]
+            return _normalization(params) or last_layer(params)
+        return matching(params, self.local_layers)
 
 
 def _normalization(params: Tensors) -> list[str]:
     """Parameters of layers whose weight is a vector, which only normalization layers have."""
-    layers = {_layer(name) for name, p in params.items() if name.endswith("weight") and p.ndim == 1}
-    return [name for name in params if _layer(name) in layers]
-
-
-def _last_layer(params: Tensors) -> list[str]:
-    last = _layer(next(reversed(params)))
-    return [name for name in params if _layer(name) == last]
-
-
-def _layer(name: str) -> str:
-    return name.rpartition(".")[0]
+    layers = {layer_of(name) for name, p in params.items() if name.endswith("weight") and p.ndim == 1}
+    return [name for name in params if layer_of(name) in layers]
