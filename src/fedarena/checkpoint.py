@@ -28,6 +28,7 @@ from fedarena.train import Groups, flatten_groups, unflatten_groups
 # Groups beside those of the server's state.
 _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
+FORMAT = 4
 TABLES = ("rounds", "clients", "timings", "jobs")
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -80,6 +81,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("end_seconds", pa.float64()),
         ("worked_seconds", pa.float64()),
         ("outcome", pa.string()),
+        ("share", pa.float64()),
         ("samples", pa.int64()),
         ("loss", pa.float64()),
         ("weight", pa.float64()),
@@ -149,7 +151,7 @@ class ClockState(BaseModel):
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[2, 3]  # runs of the former one have no clock and can be read, but not resumed
+    format: Literal[2, 3, 4]  # runs of former ones lack parts of the clock and can be read, but not resumed
     round: Annotated[int, Field(ge=0, strict=True)]
     clock: ClockState = ClockState()
     tensors: TensorState

@@ -87,6 +87,7 @@ class ClockConfig(_Section):
     start_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # of virtual time, counted from a midnight
     hours: PositiveFloat | None = None  # of virtual time, after which no further round begins
     correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0  # of clients' numbers of samples with phones' speeds
+    model_bytes: Positive | None = None  # as if the model had this size; all else that is sent scales with it
 
 
 class RunConfig(_Section):

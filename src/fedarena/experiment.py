@@ -13,6 +13,7 @@ import numpy as np
 from fedarena import streams
 from fedarena.algorithms import ALGORITHMS
 from fedarena.baseline import most_frequent_label
+from fedarena.checkpoint import FORMAT, read_state
 from fedarena.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.environment import describe_environment
@@ -332,7 +333,8 @@ def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
     now = _identity(experiment)
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        if "fleet_fingerprint" not in recorded:
+        committed = read_state(folder)
+        if "fleet_fingerprint" not in recorded or (committed is not None and committed.format != FORMAT):
             raise BadInputError(
                 f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
             )

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import safetensors.torch
 
 from fedarena.checkpoint import (
+    FORMAT,
     TABLES,
     ClockState,
     CommitState,
@@ -248,7 +249,7 @@ class Recorder:
             temporary.write_bytes(tensors)
         memories_file, memories_end = self._memory_log.path.name, self._memory_log.settled
         state = CommitState(
-            format=3,
+            format=FORMAT,
             round=self._latest.round,
             clock=ClockState(time=clock.time, version=clock.version, next_job=clock.next_job),
             tensors=TensorState(

@@ -42,6 +42,7 @@ def clock_options(config: RunConfig) -> ClockOptions:
         crash_rate=clock.crash_rate,
         start_seconds=3600 * clock.start_hour,
         limit_seconds=np.inf if clock.hours is None else 3600 * clock.hours,
+        model_bytes=clock.model_bytes,
     )
 
 
@@ -55,7 +56,7 @@ def check_feasible(simulation: Simulation) -> list[str]:
     if protocol.ignores_availability:
         leaves = bool((fleet.fleet.availability.share() < 1).any())
         return ["protocol=ideal ignores that phones leave; the others do not"] if leaves else []
-    ignored = protocol.overlaps and clock.overhead_seconds > 0
+    ignored = isinstance(protocol, Concurrent) and clock.overhead_seconds > 0
     warnings = ["Asynchronous protocols have no pause between rounds: clock.overhead_seconds is ignored"] * ignored
     clients = simulation.training_clients
     if isinstance(protocol, Concurrent) and len(clients) < simulation.cohort + protocol.updates_per_round:

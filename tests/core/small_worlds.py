@@ -46,7 +46,7 @@ def make_world(
     fleet = Fleet("small", devices, availability, paired=True).match(clients, None, seed=0)
     # Client i has phone i, whatever the seed says.
     fleet.device_of[:] = fleet.availability_of[:] = clients
-    load = Load(MODEL_BYTES, MODEL_BYTES, 1.0, lambda clients: np.full(len(clients), 10))
+    load = Load(MODEL_BYTES, MODEL_BYTES, 1.0, lambda clients, shares: np.full(len(clients), 10))
     chosen = SELECTORS.get(selector)()
     world = World(
         seed=seed,

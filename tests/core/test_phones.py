@@ -39,7 +39,7 @@ def phones_of(devices: Devices, **load: Any) -> Phones:
     fleet = Fleet("made", devices, Availability.always(len(devices)), paired=True).match(clients, None, 0)
     fleet.device_of[:] = clients
     given = {"download_bytes": 1000, "upload_bytes": 3000, "flops_per_sample": 7.0, **load}
-    return Phones(fleet, Load(processed_samples=lambda clients: np.full(len(clients), 10), **given), seed=0)
+    return Phones(fleet, Load(processed_samples=lambda clients, shares: np.full(len(clients), 10), **given), seed=0)
 
 
 def test_up_and_down_have_their_own_bytes_and_speeds_and_operations_count() -> None:

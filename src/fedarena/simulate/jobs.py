@@ -45,7 +45,10 @@ class Jobs:
     numbers: IntArray  # counted over the whole run
     clients: IntArray
     versions: IntArray  # how many steps the server had made when it sent the model
+    shares: FloatArray  # of a whole job, for clients that would be late
     samples: IntArray  # to be processed
+    download_bytes: IntArray
+    upload_bytes: IntArray
     begin: FloatArray
     download_seconds: FloatArray  # of work; it takes longer if the phone pauses
     compute_seconds: FloatArray
@@ -93,6 +96,6 @@ def join_jobs(parts: Sequence[Jobs]) -> Jobs:
 
 def no_jobs() -> Jobs:
     """None at all."""
-    integers = {"numbers", "clients", "versions", "samples", "outcomes"}
+    integers = {"numbers", "clients", "versions", "samples", "download_bytes", "upload_bytes", "outcomes"}
     kinds: list[Any] = [np.int64 if field.name in integers else np.float64 for field in fields(Jobs)]
     return Jobs(*(np.empty(0, dtype=kind) for kind in kinds))

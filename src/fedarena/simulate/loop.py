@@ -88,6 +88,9 @@ def _play_round(
     simulation: Simulation, world: World, training: VersionedTraining, before: Snapshot
 ) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     round = before.round + 1
+    upload_bytes = simulation.algorithm.upload_bytes(before.state)
+    if upload_bytes is not None and simulation.sends:
+        world = world.with_upload(simulation.sent_bytes(upload_bytes))
     plan = simulation.protocol.play(round, before.clock, world)
     if plan.clock.time > _LONGEST_SECONDS:
         raise TrainingStuckError(
@@ -117,7 +120,7 @@ def _describe_round(
         "train_loss": float((server.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
         "bytes_down": int(done.bytes_down.sum()),
         "bytes_up": int(done.bytes_up.sum()),
-        "flops": simulation.flops_per_sample * int(done.samples.sum()),
+        "flops": float(done.flops.sum()),
         "invited": len(jobs),
         "failed": int((~used).sum()),
         "end_seconds": plan.clock.time,
@@ -141,6 +144,7 @@ def _describe_round(
         "end_seconds": jobs.end,
         "worked_seconds": done.seconds,
         "outcome": [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()],
+        "share": jobs.shares,
         "samples": jobs.samples,
         "loss": server.losses,
         "weight": np.where(used, plan.factors, np.nan),

@@ -10,12 +10,17 @@ import numpy as np
 
 from fedarena import streams
 from fedarena.simulate.jobs import BoolArray, FloatArray, Jobs, Outcome
+from fedarena.train import PartialWork
 from fedarena.train.engine import IntArray
 
 if TYPE_CHECKING:  # a simulation without phones needs no more than torch and numpy
     from fedarena.fleet import ClientFleet
 
 Leaving = Literal["abort", "pause"]
+
+
+# Of the computing, for which all layers are needed even if only some are trained.
+_FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,11 @@ class Load:
     download_bytes: int
     upload_bytes: int
     flops_per_sample: float
-    processed_samples: Callable[[IntArray], IntArray]  # how many samples these clients compute gradients on
+    # How many samples these clients compute gradients on in these shares of whole jobs.
+    processed_samples: Callable[[IntArray, FloatArray], IntArray]
+    partial_work: PartialWork | None = None
+    # Shares that jobs of these clients can have, at most those wanted; needed if there is partial work.
+    possible_shares: Callable[[IntArray, FloatArray], FloatArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,7 @@ class Done:
     bytes_down: IntArray
     bytes_up: IntArray
     samples: IntArray  # processed
+    flops: FloatArray
     seconds: FloatArray  # of computing, sending and receiving
     joules: FloatArray  # NaN where the device does not say
 
@@ -49,6 +59,7 @@ class Phones:
     always_on: bool = False  # as if phones never left
     leaving: Leaving = "abort"  # what a phone that leaves does with its job
     crash_rate: float = 0.0  # how many of the jobs fail at a random moment
+    deadline_seconds: float = np.inf  # in which clients that can do partial work try to be done
 
     @property
     def leaving_fleet(self) -> ClientFleet | None:
@@ -71,8 +82,18 @@ class Phones:
 
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""
-        samples = self.load.processed_samples(clients)
+        samples = self.load.processed_samples(clients, np.ones(len(clients)))
         download, compute, upload = self._seconds(clients, numbers, samples)
+        down_bytes, up_bytes = (
+            np.full(len(clients), size) for size in (self.load.download_bytes, self.load.upload_bytes)
+        )
+        shares = self._shares(clients, download, compute, upload)
+        if (shares < 1).any():
+            whole = samples
+            samples = self.load.processed_samples(clients, shares)
+            compute = compute * np.divide(samples, whole, out=np.ones(len(whole)), where=whole > 0)
+            compute, upload = compute * self._backward_part(shares), upload * self._upload_part(shares)
+            up_bytes = np.ceil(up_bytes * self._upload_part(shares)).astype(np.int64)
         work = np.cumsum([download, compute, upload], axis=0)
         begin = np.broadcast_to(np.asarray(times, dtype=np.float64), clients.shape).copy()
         ends = self._after(work, clients, begin)
@@ -86,7 +107,7 @@ class Phones:
         downloaded, trained, uploaded = np.where(ends <= end, ends, np.inf)
         versions = np.full(len(clients), version)
         return Jobs(
-            *(numbers, clients, versions, samples, begin, download, compute, upload),
+            *(numbers, clients, versions, shares, samples, down_bytes, up_bytes, begin, download, compute, upload),
             *(downloaded, trained, uploaded, end, outcomes),
         )
 
@@ -103,10 +124,12 @@ class Phones:
         joules = np.full(len(jobs), np.nan)
         if self.fleet is not None:
             joules = self.fleet.fleet.devices.joules(self.fleet.device_of[jobs.clients], compute, down + up)
+        samples = _part(jobs.samples, compute, jobs.compute_seconds, jobs.trained)
         return Done(
-            _part(self.load.download_bytes, down, jobs.download_seconds, jobs.downloaded),
-            _part(self.load.upload_bytes, up, jobs.upload_seconds, jobs.uploaded),
-            _part(jobs.samples, compute, jobs.compute_seconds, jobs.trained),
+            _part(jobs.download_bytes, down, jobs.download_seconds, jobs.downloaded),
+            _part(jobs.upload_bytes, up, jobs.upload_seconds, jobs.uploaded),
+            samples,
+            self.load.flops_per_sample * samples * self._backward_part(jobs.shares),
             worked,
             joules,
         )
@@ -135,6 +158,33 @@ class Phones:
         compute = devices.compute_seconds(rows, samples, samples * self.load.flops_per_sample)
         return 8 * self.load.download_bytes / down, compute, 8 * self.load.upload_bytes / up
 
+    def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:
+        """How much of whole jobs that take so long clients do."""
+        partial = self.load.partial_work
+        if partial is None:
+            return np.ones(len(clients))
+        seconds = self.deadline_seconds
+        if np.isinf(seconds) and partial.whole_jobs is not None and len(clients):
+            seconds = float(np.quantile(download + compute + upload, partial.whole_jobs, method="higher"))
+        by_layers = partial.part == "layers"
+        fixed = download + _FORWARD * compute if by_layers else download + upload
+        flexible = (1 - _FORWARD) * compute + upload if by_layers else compute
+        fitting = np.divide(seconds - fixed, flexible, out=np.ones(len(clients)), where=flexible > 0)
+        late = download + compute + upload > seconds
+        assert self.load.possible_shares is not None
+        return np.where(late, self.load.possible_shares(clients, np.clip(fitting, 0, 1)), 1.0)
+
+    def _backward_part(self, shares: FloatArray) -> FloatArray:
+        """How much of the computing on a sample is left if only a share of the layers is trained."""
+        return _FORWARD + (1 - _FORWARD) * shares if self._leaves_out_layers else np.ones(len(shares))
+
+    def _upload_part(self, shares: FloatArray) -> FloatArray:
+        return shares if self._leaves_out_layers else np.ones(len(shares))
+
+    @property
+    def _leaves_out_layers(self) -> bool:
+        return self.load.partial_work is not None and self.load.partial_work.part == "layers"
+
     def _crash_moments(self, clients: IntArray, numbers: IntArray, begin: FloatArray, work: FloatArray) -> FloatArray:
         """When jobs crash, infinite for those that do not: after a random share of their work."""
         worked = work * streams.uniform(self.seed, "crash moment", clients, numbers)
@@ -150,7 +200,7 @@ def _phase_at(leaves: FloatArray, ends: FloatArray, begin: FloatArray) -> IntArr
     return np.select(conditions, choices, int(Outcome.USED)).astype(np.int64)
 
 
-def _part(whole: int | IntArray, seconds: FloatArray, all_seconds: FloatArray, end: FloatArray) -> IntArray:
+def _part(whole: IntArray, seconds: FloatArray, all_seconds: FloatArray, end: FloatArray) -> IntArray:
     """How much of `whole`, which takes `all_seconds`, is done after `seconds`; all of it where its end was reached."""
     share = np.divide(seconds, all_seconds, out=np.zeros_like(seconds), where=all_seconds > 0)
     return np.where(np.isfinite(end), whole, np.floor(share * whole)).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedarena.errors import DivergedError
 from fedarena.simulate.aggregation import WeightedMean, weighted_sum
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.memories import Memories, MemoryChanges
+from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.simulation import Simulation, Snapshot
 from fedarena.train import Groups, Job, JobResults, finite_rows, is_finite, take_row
@@ -19,12 +21,20 @@ from fedarena.train.versions import VersionedTraining
 
 
 @dataclass(frozen=True)
+class _Change:
+    """A sum of changes of the model."""
+
+    sum: Groups  # weighted and shrunk by age
+    weight: float
+    clients: int
+
+
+@dataclass(frozen=True)
 class _Contribution:
     """What is left of some clients' results when their updates are added up."""
 
     clients: IntArray
-    change_sum: Groups  # of the parameters, weighted and shrunk by age
-    change_weight: float
+    changes: dict[int, _Change]  # by age, if the protocol merges those of different age in another way than by adding
     other_sum: Groups  # of everything else that clients send, weighted
     other_weight: float
     memory: Groups
@@ -68,21 +78,41 @@ class Server:
 
     def _take_one_step(self, used: IntArray) -> None:
         """A step with the mean of all updates, whichever versions they began with."""
-        jobs, changes, others = self._plan.ended.take(used), WeightedMean(), WeightedMean()
+        jobs, changes, others = (
+            self._plan.ended.take(used),
+            defaultdict[int, WeightedMean](WeightedMean),
+            WeightedMean(),
+        )
+        ages = self._ages()
         by_client = used[np.argsort(jobs.clients)]
         clients = self._plan.ended.clients[by_client]
 
         def contribute(results: JobResults) -> _Contribution:
             positions = by_client[np.searchsorted(clients, results.clients)]
-            return self._contribution(results, self._plan.factors[positions])
+            return self._contribution(results, self._plan.factors[positions], ages[positions])
 
         for part in self._training.train_and(contribute, *self._jobs_of(jobs), self.broadcasts, self._before.memories):
-            changes.add(part.change_sum, part.change_weight, len(part.clients))
+            for age, change in part.changes.items():
+                changes[age].add(change.sum, change.weight, change.clients)
             others.add(part.other_sum, part.other_weight, len(part.clients))
             self._changes.add(part.clients, part.memory)
             self.steps += part.steps
             self.losses[by_client[np.searchsorted(clients, part.clients)]] = part.losses
-        self._step(self.state, {**others.mean(), **changes.mean()})
+        means = {age: mean.mean() for age, mean in changes.items()}
+        for mean in means.values():
+            del mean["cohort"]
+        self._step(self.state, {**others.mean(), **self._merged(means)})
+
+    def _ages(self) -> IntArray:
+        """What updates are told apart by when they are added up; one entry per job."""
+        merging = self._simulation.protocol.merging
+        if merging == "surgery":
+            return self._plan.staleness
+        return np.minimum(self._plan.staleness, 1) if merging == "sum" else np.zeros_like(self._plan.staleness)
+
+    def _merged(self, means: dict[int, Groups]) -> Groups:
+        merging = self._simulation.protocol.merging
+        return means[0] if merging == "shrink" else merge_by_age(means)
 
     def _take_many_steps(self, used: IntArray) -> None:
         """A step towards each client's model, one after the other.
@@ -123,7 +153,7 @@ class Server:
         """The jobs for the engine, and which version each starts from."""
         # Where jobs overlap with rounds, a client may begin twice in the same one.
         rounds = jobs.numbers if self._simulation.protocol.overlaps else np.full(len(jobs), self._round)
-        each = [Job(client, round) for client, round in zip(jobs.clients.tolist(), rounds.tolist(), strict=True)]
+        each = [Job(*job) for job in zip(jobs.clients.tolist(), rounds.tolist(), jobs.shares.tolist(), strict=True)]
         return each, jobs.versions.tolist()
 
     def _step(self, state: Groups, mean_update: Groups) -> None:
@@ -134,20 +164,30 @@ class Server:
         self._version += 1
         self.broadcasts[self._version] = algorithm.broadcast(self.state)
 
-    def _contribution(self, results: JobResults, factors: FloatArray) -> _Contribution:
+    def _contribution(self, results: JobResults, factors: FloatArray, ages: IntArray) -> _Contribution:
         """Adds up the updates; done by whichever worker computed them."""
-        weights = np.asarray(self._simulation.algorithm.client_weight(results.work), dtype=np.float64)
+        algorithm = self._simulation.algorithm
+        weights = np.asarray(algorithm.client_weight(results.work), dtype=np.float64)
         scaled = weights * factors
         # Age takes away from how far the model moves, not from what clients and server know of each other.
-        change_sum = weighted_sum({group: t for group, t in results.update.items() if group == "params"}, scaled)
-        other_sum = weighted_sum({group: t for group, t in results.update.items() if group != "params"}, weights)
+        moving = {group: t for group, t in results.update.items() if group in algorithm.change_groups}
+        counted = scaled if self._simulation.protocol.rescales else weights
+        changes = {
+            int(age): _Change(
+                weighted_sum(moving, np.where(ages == age, scaled, 0.0)),
+                float(counted[ages == age].sum()),
+                int((ages == age).sum()),
+            )
+            for age in np.unique(ages)
+        }
+        other_sum = weighted_sum({group: t for group, t in results.update.items() if group not in moving}, weights)
         # A sum shows whether all terms are finite, and there is less of it to look at.
-        if not (np.isfinite(results.losses).all() and is_finite(change_sum) and is_finite(other_sum)):
+        sums_are_finite = is_finite(other_sum) and all(is_finite(change.sum) for change in changes.values())
+        if not (np.isfinite(results.losses).all() and sums_are_finite):
             self._check_finite(results)
         return _Contribution(
             clients=results.clients,
-            change_sum=change_sum,
-            change_weight=float((scaled if self._simulation.protocol.rescales else weights).sum()),
+            changes=changes,
             other_sum=other_sum,
             other_weight=float(weights.sum()),
             memory=results.memory,

@@ -19,7 +19,7 @@ from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.world import World
 from fedarena.train import Algorithm, Engine, Groups, Work, count_bytes
 from fedarena.train.batches import count_processed
-from fedarena.train.engine import IntArray, Part
+from fedarena.train.engine import IntArray, Part, shared_steps
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -34,6 +34,7 @@ class ClockOptions:
     crash_rate: float = 0.0  # share of the jobs that fail at a random moment
     start_seconds: float = 0.0
     limit_seconds: float = np.inf  # the run ends with the round in which this much time has passed
+    model_bytes: int | None = None  # as if the model had this size; whatever else is sent scales with it
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,45 @@ class Simulation:
 
     def load(self) -> Load:
         """What a job asks of a phone."""
-        down, up = transferred_bytes(self.algorithm, self.engine.initial_params()) if self.sends else (0, 0)
-        return Load(down, up, self.flops_per_sample, self.processed_samples)
+        params = self.engine.initial_params()
+        down, up = transferred_bytes(self.algorithm, params) if self.sends else (0, 0)
 
-    def processed_samples(self, clients: IntArray) -> IntArray:
-        """How many samples these clients compute gradients on in a job."""
+        def possible_shares(clients: IntArray, wanted: FloatArray) -> FloatArray:
+            steps = self.algorithm.local_steps(self.engine.data.counts(clients, "train"), self.engine.local)
+            shares: FloatArray = self.algorithm.possible_shares(wanted, steps, params)
+            return shares
+
+        return Load(
+            self.sent_bytes(down),
+            self.sent_bytes(up),
+            self.flops_per_sample,
+            self.processed_samples,
+            self.algorithm.partial_work,
+            possible_shares,
+        )
+
+    def sent_bytes(self, size: int) -> int:
+        """What counts for so many bytes, where the model is taken to be of another size than it is."""
+        if self.clock.model_bytes is None:
+            return size
+        return round(size * self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()}))
+
+    def processed_samples(self, clients: IntArray, shares: FloatArray) -> IntArray:
+        """How many samples these clients compute gradients on in these shares of whole jobs."""
         samples, local = self.engine.data.counts(clients, "train"), self.engine.local
-        return count_processed(samples, self.algorithm.local_steps(samples, local), local.batch_size)
+        return count_processed(samples, shared_steps(shares, samples, self.algorithm, local), local.batch_size)
 
     def world(self, current_loss: Callable[[IntArray], FloatArray] | None) -> World:
         """The clients and their phones; `current_loss` is for selectors that want to know it."""
         clock, protocol = self.clock, self.protocol
         phones = Phones(
-            self.fleet, self.load(), self.seed, protocol.ignores_availability, clock.leaving, clock.crash_rate
+            self.fleet,
+            self.load(),
+            self.seed,
+            protocol.ignores_availability,
+            clock.leaving,
+            clock.crash_rate,
+            protocol.deadline_seconds,
         )
         return World(
             seed=self.seed,

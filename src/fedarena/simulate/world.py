@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,11 @@ class World:
                 "so training cannot go on"
             )
         return moment
+
+    def with_upload(self, upload_bytes: int) -> World:
+        """The same, but every job that is planned from now on uploads so much."""
+        load = replace(self.phones.load, upload_bytes=upload_bytes)
+        return replace(self, phones=replace(self.phones, load=load))
 
     def plan(self, clients: IntArray, times: float | FloatArray, version: int, first_number: int) -> Jobs:
         """The jobs of clients who are invited at these times, numbered in this order."""

@@ -1,6 +1,6 @@
 """Engines: they execute the training of a cohort and the evaluation of a model."""
 
-from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.algorithm import Algorithm, PartialWork, Work
 from fedarena.train.cohort import CohortEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
 from fedarena.train.flops import count_training_flops
@@ -30,6 +30,7 @@ __all__ = [
     "Job",
     "JobResults",
     "LocalTraining",
+    "PartialWork",
     "ReferenceEngine",
     "Work",
     "count_bytes",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from fedarena.models import Task, Tensors
@@ -23,6 +25,20 @@ class Work:
     start_loss: Any = None  # of the broadcast parameters on its training samples, if `Algorithm.needs_start_loss`
 
 
+@dataclass(frozen=True)
+class PartialWork:
+    """How the job of a client that would be late gets smaller.
+
+    Leaving out ``"steps"`` saves their computing. Leaving out the first ``"layers"`` saves their part of the backward
+    pass, which is twice as much work as the forward pass, and of the upload.
+    """
+
+    part: Literal["steps", "layers"]
+    # Where the server sets no deadline: how many of the clients that begin together do whole jobs, the others as much
+    # as takes no longer than theirs. None: everybody does.
+    whole_jobs: float | None = None
+
+
 class Algorithm:
     """Federated averaging; every other method overrides what it does differently.
 
@@ -36,6 +52,8 @@ class Algorithm:
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
     tolerates_stale_updates = True  # whether updates may be added to another model than the one they began with
+    change_groups: tuple[str, ...] = ("params",)  # of an update, that move the model; old age makes these smaller
+    partial_work: PartialWork | None = None  # None: a client does its whole job, or is late
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
     local: LocalTraining  # how they train
@@ -73,6 +91,10 @@ class Algorithm:
         """How many gradient steps clients with so many samples take; none without a sample."""
         return count_steps(samples, local)
 
+    def possible_shares(self, wanted: npt.NDArray[np.float64], steps: IntArray, params: Tensors) -> Any:
+        """The shares of a job that clients can do which are asked for these at most; here, of whole steps."""
+        return np.maximum(np.floor(wanted * steps + 1e-9), 1) / np.maximum(steps, 1)
+
     def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
         """What a client minimizes."""
         return task.loss(params, batch)
@@ -85,6 +107,10 @@ class Algorithm:
         """What a client uploads after training to `params`, and its new memory."""
         start = broadcast["params"]
         return {"params": {name: params[name] - start[name] for name in params}}, memory
+
+    def upload_bytes(self, state: Groups) -> int | None:
+        """What a client is expected to upload now, where that depends on what was learned; None: all of an update."""
+        return None
 
     def client_weight(self, work: Work) -> Any:
         """How much a client counts in the mean of the updates."""

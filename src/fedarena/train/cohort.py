@@ -19,7 +19,18 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, T, steps_of
+from fedarena.train.engine import (
+    ENGINES,
+    ClientData,
+    ClientScores,
+    IntArray,
+    Job,
+    JobResults,
+    Part,
+    T,
+    steps_of,
+    with_shares,
+)
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
@@ -139,6 +150,7 @@ class CohortEngine:
             return
         self.hardware.set_up()
         self.task.module.train()
+        memories = with_shares(memories, self.algorithm, jobs, broadcast)
         clients = np.array([job.client for job in jobs])
         start_losses = None
         if self.algorithm.needs_start_loss:

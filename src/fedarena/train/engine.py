@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedarena.models import Tensors
 from fedarena.registry import Registry
@@ -48,14 +49,39 @@ class Job:
 
     client: int
     round: int  # keys the order of its samples, so it is another one in each of a client's jobs
-    share: float = 1.0  # of the local steps, for who has not the time for all of them
+    share: float = 1.0  # of the work, for who has not the time for all of it
 
 
 def steps_of(jobs: Sequence[Job], samples: IntArray, algorithm: Algorithm, local: LocalTraining) -> IntArray:
-    """The local steps of every job; a share is rounded up, so that whoever has a sample takes a step."""
+    """The local steps of every job."""
+    return shared_steps(np.array([job.share for job in jobs]), samples, algorithm, local)
+
+
+def shared_steps(
+    shares: npt.NDArray[np.float64], samples: IntArray, algorithm: Algorithm, local: LocalTraining
+) -> IntArray:
+    """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step."""
     steps = algorithm.local_steps(samples, local)
-    taken: IntArray = np.ceil(steps * np.array([job.share for job in jobs])).astype(np.int64)
+    if algorithm.partial_work is not None and algorithm.partial_work.part == "layers":
+        return steps
+    taken: IntArray = np.ceil(np.round(steps * shares, 6)).astype(np.int64)
     return taken
+
+
+def with_shares(
+    memories: Mapping[int, Groups], algorithm: Algorithm, jobs: Sequence[Job], broadcast: Groups
+) -> Mapping[int, Groups]:
+    """What clients remember, and, if the algorithm has to know, in the group ``"job"`` which share each one does."""
+    if algorithm.partial_work is None or algorithm.partial_work.part != "layers":
+        return memories
+    first = algorithm.memory_init(broadcast)
+    like = next(iter(broadcast["params"].values()))
+    known: dict[int, Groups] = {}
+    for job in jobs:
+        memory = memories.get(job.client)
+        share = torch.tensor(job.share, dtype=like.dtype, device=like.device)
+        known[job.client] = {**(first if memory is None else memory), "job": {"share": share}}
+    return known
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,18 @@ from fedarena import streams
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, IntArray, Job, JobResults, Part, T, steps_of
+from fedarena.train.engine import (
+    ENGINES,
+    ClientData,
+    ClientScores,
+    IntArray,
+    Job,
+    JobResults,
+    Part,
+    T,
+    steps_of,
+    with_shares,
+)
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
@@ -61,6 +72,7 @@ class ReferenceEngine:
         """Trains every job's client from the broadcast; results come in the order of the jobs."""
         self.hardware.set_up()
         self.task.module.train()
+        memories = with_shares(memories, self.algorithm, jobs, broadcast)
         for job in jobs:
             memory = memories.get(job.client)
             memory = self.algorithm.memory_init(broadcast) if memory is None else self.place(memory)

@@ -61,6 +61,7 @@ class _OwnStarts(Algorithm):
 
     def __init__(self, inner: Algorithm):
         self.inner = inner
+        self.partial_work = inner.partial_work
 
     def server_init(self, params: Tensors) -> Groups:
         return self.inner.server_init(params)

@@ -6,6 +6,7 @@ from fedarena.simulate.protocols.buffered import Buffered
 from fedarena.simulate.protocols.deadline import Deadline
 from fedarena.simulate.protocols.ideal import Ideal
 from fedarena.simulate.protocols.readiness import Readiness
+from fedarena.simulate.protocols.staleness_aware import StalenessAware
 from fedarena.simulate.protocols.synchronous import Synchronous
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "Protocol",
     "Readiness",
     "RoundPlan",
+    "StalenessAware",
     "Synchronous",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from fedarena.errors import BadInputError
 from fedarena.registry import Registry
 from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, no_jobs
+from fedarena.simulate.merging import Merging
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
 
@@ -50,7 +51,9 @@ class Protocol:
     ignores_availability = False
     overlaps = False  # whether jobs go on when a round ends
     mixes_models = False  # whether the server moves towards the client's model instead of adding its update
+    merging: Merging = "shrink"  # how updates to older models come to those of the current one
     rescales = False  # whether stale updates only count less beside fresh ones, or also move the server less
+    deadline_seconds = math.inf  # in which jobs should be done
     patience_seconds = math.inf  # after which no update is used any more
     cohort: int
 

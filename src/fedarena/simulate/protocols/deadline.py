@@ -23,7 +23,7 @@ class Deadline(Protocol):
         if minimum_invited < 1:
             raise BadInputError(f"protocol.minimum_invited must be at least 1, not {minimum_invited}")
         check_share("minimum_success_share", minimum_success_share)
-        self.seconds = self.patience_seconds = seconds
+        self.seconds = self.deadline_seconds = self.patience_seconds = seconds
         self.minimum_invited = minimum_invited
         self.minimum_success_share = minimum_success_share
 
