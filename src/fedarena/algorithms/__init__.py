@@ -8,9 +8,11 @@ from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
 from fedarena.algorithms.fedbn import FedBN
 from fedarena.algorithms.feddyn import FedDyn
+from fedarena.algorithms.fedkd import FedKD
 from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedyogi import FedYogi
+from fedarena.algorithms.fetchsgd import FetchSGD
 from fedarena.algorithms.local_only import LocalOnly
 from fedarena.algorithms.minibatch_sgd import MinibatchSGD
 from fedarena.algorithms.mocha import Mocha
@@ -30,9 +32,11 @@ __all__ = [
     "FedAvgM",
     "FedBN",
     "FedDyn",
+    "FedKD",
     "FedNova",
     "FedProx",
     "FedYogi",
+    "FetchSGD",
     "LocalOnly",
     "MinibatchSGD",
     "Mocha",
