@@ -48,10 +48,11 @@ def local_sgd(
     correct: Callable[[Vector, Vector], Vector],
     local: LocalTraining,
     seed: int = SEED,
+    steps: int | None = None,
 ) -> tuple[Vector, int]:
     """Plain local training: where it ends, and how many steps it took."""
     x, y = list(make_clients().values())[client]
-    batches = batch_indices(len(x), local, seed, round, client)
+    batches = batch_indices(len(x), local, seed, round, client, steps)
     velocity = np.zeros_like(w)
     for rows in batches:
         velocity = local.momentum * velocity + correct(losses_and_gradient(w, x[rows], y[rows])[1], w)
@@ -99,11 +100,13 @@ def logistic_simulation(
     engine_kind: Any,
     rounds: int = ROUNDS,
     cohort: int = COHORT,
+    model: str = "logistic_regression",
+    **options: Any,
 ) -> Simulation:
-    """Logistic regression on all clients of a federation, in float64."""
+    """Logistic regression, or another model, on all clients of a federation, in float64."""
     everybody = federation.clients("all")
     spec = DataSpec("classification", federation.task.classes, federation.columns["x"].shape)
-    task = make_task(build_model("logistic_regression", spec, {}, SEED), spec)
+    task = make_task(build_model(model, spec, options, SEED), spec)
     algorithm.prepare(len(everybody), local, rounds)
     return Simulation(
         seed=SEED,
