@@ -90,6 +90,7 @@ BY_PROTOCOL = {
     "deadline": {"protocol": {"name": "deadline", "seconds": 20}, "selector": "by_size"},
     "readiness": {"protocol": {"name": "readiness", "share": 0.7}, "clock.leaving": "pause"},
     "buffered": {"protocol": {"name": "buffered", "buffer_size": 3, "max_staleness": 2}, "selector": "leaving_soon"},
+    "staleness_aware": {"protocol": {"name": "staleness_aware", "seconds": 4, "minimum_invited": 1}},
     "asynchronous": {"protocol": {"name": "asynchronous", "updates_per_round": 3}, "selector": "power_of_choice"},
 }
 
