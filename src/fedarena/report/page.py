@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -32,13 +32,14 @@ def write_report(runs: Sequence[RunData], path: Path, title: str | None = None) 
     return path
 
 
-class _Plots:
+class Plots:
     """Places figures on the page and keeps their JSON for the end of it."""
 
     def __init__(self) -> None:
         self.data: list[Html] = []
 
     def __call__(self, figure: go.Figure, caption: str) -> Html:
+        """The place of a figure on the page, with title, legend and caption."""
         name, title = f"figure-{len(self.data) + 1}", html.unescape(str(figure.layout.title.text))
         legend = _legend(figure)
         # On the page, title and legend are HTML: they wrap on a phone and a screen reader finds them.
@@ -71,7 +72,7 @@ def _legend(figure: go.Figure) -> Html:
 
 
 def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
-    plots = _Plots()
+    plots = Plots()
     parts: dict[str, Html] = {
         "Results": sections.results(runs),
         "Learning": sections.learning(runs, plots),
@@ -83,19 +84,26 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         "Environment": sections.environment(runs),
         "Reproduce": sections.reproduction(runs),
     }
+    header = [tag("p", sections.headline(runs), class_="headline"), tag("p", sections.facts(runs), class_="facts")]
+    return document(title, "FedArena report", header, [sections.notices(runs), remarks], parts, plots)
+
+
+def document(
+    title: str,
+    kicker: str,
+    header: Sequence[Html],
+    notices: Sequence[Html],
+    parts: Mapping[str, Html],
+    plots: Plots,
+) -> Html:
+    """A self-contained page: what is in its header below the title, notices, and sections by their names."""
     anchors = {name: name.lower().replace(" ", "-") for name in parts}
     navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
-    header = tag(
-        "header",
-        tag("p", "FedArena report", class_="kicker"),
-        tag("h1", title),
-        tag("p", sections.headline(runs), class_="headline"),
-        tag("p", sections.facts(runs), class_="facts"),
-    )
+    head = tag("header", tag("p", kicker, class_="kicker"), tag("h1", title), *header)
     body = join(tag("section", tag("h2", name), part, id=anchors[name]) for name, part in parts.items())
     scripts = [get_plotlyjs(), _asset("report.js")]
     settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
-    document = tag(
+    page = tag(
         "html",
         tag(
             "head",
@@ -108,7 +116,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         ),
         tag(
             "body",
-            tag("main", header, sections.notices(runs), remarks, tag("nav", navigation, aria_label="Sections"), body),
+            tag("main", head, *notices, tag("nav", navigation, aria_label="Sections"), body),
             tag("noscript", tag("p", "The plots need JavaScript; the tables do not.")),
             embed("script", settings, type="application/json", id="settings-of-plots"),
             *plots.data,
@@ -116,7 +124,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         ),
         lang="en",
     )
-    return join([Html("<!doctype html>\n"), document, Html("\n")])
+    return join([Html("<!doctype html>\n"), page, Html("\n")])
 
 
 def _security_policy(scripts: Sequence[str]) -> str:
