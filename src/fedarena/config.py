@@ -100,6 +100,7 @@ class RunConfig(_Section):
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
+    weights: Annotated[str, Field(min_length=1)] | None = None  # a file or a run folder that the model starts from
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: LocalConfig = LocalConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -179,6 +180,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = resolve_part(registry, value, key)
     if settings["federation"]["name"] == "store":  # the run may be resumed from another folder
         settings["federation"]["path"] = str(Path(settings["federation"]["path"]).absolute())
+    if isinstance(settings.get("weights"), (str, Path)):
+        settings["weights"] = str(Path(settings["weights"]).expanduser().absolute())
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:

@@ -38,6 +38,7 @@ from fedarena.summary import summarize
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 from fedarena.virtualtime import check_feasible, clock_options, match_fleet
+from fedarena.weights import start_from
 
 P = TypeVar("P")
 
@@ -73,6 +74,7 @@ class Experiment:
     simulation: Simulation
     baseline: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    weights_fingerprint: str | None = None  # of those in a file that the model starts from
 
 
 def prepare(config: RunConfig, observer: Observer) -> Experiment:
@@ -90,7 +92,10 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         )
     evaluation_clients = _evaluation_clients(federation, config)
     options = dict(config.model)
-    task = make_task(build_model(options.pop("name"), spec, options, config.seed), spec)
+    module = build_model(options.pop("name"), spec, options, config.seed)
+    weights = None if config.weights is None else start_from(module, Path(config.weights))
+    warnings += weights.notes if weights else []
+    task = make_task(module, spec)
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     algorithm.prepare(1 if centralized else len(training_clients), local, config.rounds)
@@ -140,7 +145,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     )
     warnings += [*remarks, *check_feasible(simulation)]
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
-    return Experiment(config, federation, simulation, baseline, warnings)
+    return Experiment(config, federation, simulation, baseline, warnings, weights.fingerprint if weights else None)
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
@@ -325,6 +330,7 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
         "seed": experiment.config.seed,
         "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
         "federation_fingerprint": experiment.federation.fingerprint,
+        "weights_fingerprint": experiment.weights_fingerprint,
     }
 
 
@@ -350,6 +356,11 @@ def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
         raise BadInputError(
             f"The federation {experiment.federation.name!r} is not the one that the run {folder} began with "
             f"(fingerprint {now['federation_fingerprint']} instead of {before['federation_fingerprint']}), "
+            "so the run cannot go on"
+        )
+    if before["weights_fingerprint"] != now["weights_fingerprint"]:
+        raise BadInputError(
+            f"{experiment.config.weights} does not hold the weights that the run {folder} began with, "
             "so the run cannot go on"
         )
     if before["fleet_fingerprint"] != now["fleet_fingerprint"]:

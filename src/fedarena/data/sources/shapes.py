@@ -138,7 +138,8 @@ def _distances(segments: Array, points: Array) -> Array:
         place = np.clip((from_x * along_x + from_y * along_y) / squared_length, 0, 1)
         squared = (from_x - place * along_x) ** 2 + (from_y - place * along_y) ** 2
         np.minimum(nearest, squared, out=nearest)
-    return np.sqrt(nearest)
+    distances: Array = np.sqrt(nearest)
+    return distances
 
 
 def _all_segments() -> Array:
