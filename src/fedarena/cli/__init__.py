@@ -3,6 +3,7 @@
 # ruff: isort: off
 from fedarena.cli import runs
 from fedarena.cli import catalogue
+from fedarena.cli import profile_device
 from fedarena.cli.base import main
 
-__all__ = ["catalogue", "main", "runs"]
+__all__ = ["catalogue", "main", "profile_device", "runs"]

@@ -63,7 +63,7 @@ def command(function: Command) -> Command:
         except KeyboardInterrupt as error:
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
-    main.command(function.__name__.rstrip("_"))(wrapped)
+    main.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)
     return function
 
 

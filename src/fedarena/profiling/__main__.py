@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.errors import FedArenaError
-from fedarena.profiling.arguments import MODELS_HELP, port_of, serve
+from fedarena.profiling.arguments import port_of, remarks, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
 
 
@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     for line in summary(record):
         print(line)
+    for remark in remarks(record):
+        print(f"Warning: {remark}", file=sys.stderr)
     print(f"Record: {plan.output}")
     return 0
 
@@ -70,7 +72,7 @@ def summary(record: dict[str, Any]) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fedarena.profiling", description="Measure this device.")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=MODELS_HELP)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="models to measure; with --serve, the port")
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
     parser.add_argument("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
     parser.add_argument("--warmup", type=int, help="steps before those that count (10)")

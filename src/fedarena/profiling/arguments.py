@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedarena.errors import BadInputError
 from fedarena.profiling.server import DEFAULT_PORT, make_server
 
-MODELS_HELP = "Models to measure, for example: cnn resnet18. With --serve, the port to listen at."
+_UNEVEN = 0.5  # a standard deviation of so much of the mean
 
 
 def port_of(words: Sequence[str]) -> int:
@@ -31,3 +32,15 @@ def serve(port: int, say: Callable[[str], None]) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             say("Ended.")
+
+
+def remarks(record: Mapping[str, Any]) -> list[str]:
+    """What somebody should know who uses this record."""
+    uneven = [
+        entry["model"]
+        for entry in record["models"]
+        if (step := entry["seconds_per_step"])["std"] is not None and step["std"] > _UNEVEN * step["mean"]
+    ]
+    if not uneven:
+        return []
+    return [f"Times of {', '.join(uneven)} vary a lot; end other programs, or give fewer --threads, and measure again."]
