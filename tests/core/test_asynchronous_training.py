@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
 
-from fedarena.algorithms import FedAvg, FedAvgM, FedNova, QFedAvg, Reptile, Scaffold
+from fedarena.algorithms import FedAvg, FedAvgM, FedKD, FedNova, FetchSGD, QFedAvg, Reptile, Scaffold
 from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
@@ -92,7 +92,7 @@ def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) ->
     assert within_the_round  # some begin with a model that the same round has made
 
 
-@pytest.mark.parametrize("algorithm", [FedAvgM, Scaffold])
+@pytest.mark.parametrize("algorithm", [FedAvgM, Scaffold, FetchSGD, FedKD])
 @pytest.mark.parametrize(
     "protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3), Synchronous(over_commit=1.75)]
 )

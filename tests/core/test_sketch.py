@@ -29,7 +29,7 @@ def cells(sketch: CountSketch) -> np.ndarray:
     return np.stack([sketch.sketch(unit).numpy() for unit in units], axis=-1)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(length=LENGTHS, rows=ROWS, columns=COLUMNS)
 def test_every_coordinate_is_in_one_cell_of_each_row_and_cells_are_equally_full(length, rows, columns) -> None:
     found = cells(CountSketch(length, rows, columns))
@@ -40,7 +40,7 @@ def test_every_coordinate_is_in_one_cell_of_each_row_and_cells_are_equally_full(
     assert filled.min() == length // columns
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(length=LENGTHS, rows=ROWS, columns=COLUMNS, seed=SEEDS, a=st.floats(-5, 5), b=st.floats(-5, 5))
 def test_linear(length, rows, columns, seed, a, b) -> None:
     sketch, x, y = CountSketch(length, rows, columns), random_vector(length, seed), random_vector(length, seed + 1)
@@ -49,14 +49,14 @@ def test_linear(length, rows, columns, seed, a, b) -> None:
     np.testing.assert_allclose(sketch.sketch(x), cells(sketch) @ x.numpy(), rtol=0, atol=1e-9)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(length=LENGTHS, rows=ROWS, more=st.integers(0, 9), seed=SEEDS)
 def test_exact_when_there_are_columns_enough(length, rows, more, seed) -> None:
     sketch, x = CountSketch(length, rows, length + more), random_vector(length, seed)
     assert torch.equal(sketch.estimate(sketch.sketch(x)), x)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(length=LENGTHS, rows=ROWS, columns=COLUMNS, seed=SEEDS)
 def test_estimates_are_medians_over_rows(length, rows, columns, seed) -> None:
     """Of an even number of rows, the mean of the two in the middle."""
@@ -66,7 +66,7 @@ def test_estimates_are_medians_over_rows(length, rows, columns, seed) -> None:
     np.testing.assert_allclose(sketch.estimate(table), np.median(by_row, axis=0), rtol=0, atol=1e-12)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(length=st.integers(20, 300), columns=st.integers(5, 40), seed=SEEDS)
 def test_errors_are_bounded(length, columns, seed) -> None:
     """A row is off by more than three standard deviations, |x| / sqrt(columns), with a chance of at most 1/9.
@@ -80,13 +80,13 @@ def test_errors_are_bounded(length, columns, seed) -> None:
 
 def test_the_error_of_a_row_has_the_variance_of_the_theory() -> None:
     """Over many rows: the square of the error is |x|² / columns in the mean, a bit less without replacement."""
-    length, columns, rows = 40, 8, 4000
+    length, columns, rows = 40, 8, 2000
     sketch, x = CountSketch(length, rows, columns), random_vector(length, seed=3)
     by_row = np.einsum("rci,rc->ri", cells(sketch), sketch.sketch(x).numpy())
     errors = by_row - x.numpy()
     others = (x.norm() ** 2 - x**2).numpy()
     meeting = (length / columns - 1) / (length - 1)
-    np.testing.assert_allclose((errors**2).mean(0), meeting * others, rtol=0.2)
+    np.testing.assert_allclose((errors**2).mean(0), meeting * others, rtol=0.25)
     assert meeting <= 1 / columns
     assert np.abs(errors.mean(0)).max() < 5 * np.sqrt(others.max() / columns / rows)  # signs make it unbiased
 
@@ -104,7 +104,7 @@ def test_the_same_on_every_machine() -> None:
     assert table.tolist() == [[30.0, 8.0, 1.0, 4.0], [-18.0, -24.0, 1.0, -4.0]]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(values=st.lists(st.integers(-3, 3), min_size=1, max_size=30), data=st.data())
 def test_of_equal_values_the_first_are_kept(values, data) -> None:
     count = data.draw(st.integers(1, len(values)))

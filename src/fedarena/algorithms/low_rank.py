@@ -23,9 +23,10 @@ def compress(values: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     sound = torch.where(finite, wide, 0.0)
     # Squares of the singular values, the least first, and singular vectors of the short side: the others follow.
     squares, vectors = torch.linalg.eigh(sound @ sound.t())
-    total = squares.sum()
-    of_larger_ones = total - squares.cumsum(0)
-    kept = (of_larger_ones <= energy * total) & (total > 0)
+    descending = squares.clamp(min=0).flip(0)
+    so_far = descending.cumsum(0)
+    total = so_far[-1]
+    kept = ((so_far - descending <= energy * total) & (total > 0)).flip(0)  # as long as the larger ones do not suffice
     numbers = kept.sum() * (wide.shape[0] + wide.shape[1] + 1)
     narrow = vectors @ (kept.unsqueeze(1) * (vectors.t() @ sound))
     smaller = finite & (numbers < dense)
