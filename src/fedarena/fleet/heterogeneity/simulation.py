@@ -1,0 +1,218 @@
+"""Simulated training of which only the course of time matters: many simulations at once, round by round.
+
+Before every round passes the break. Then clients that are available are invited; where nobody is, that was the round. A
+client that leaves pauses, and goes on when it is back. A round of a deadline lasts until its last client is done, but no
+longer than the deadline; a round of readiness until the given share of its clients is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
+from fedarena.fleet.heterogeneity.calendar import Calendar
+from fedarena.fleet.heterogeneity.chance import chance_of, ranks
+from fedarena.fleet.heterogeneity.costs import DeviceCosts
+from fedarena.fleet.heterogeneity.crowds import AlwaysThere, Beginnings, ComingAndGoing, Present
+from fedarena.fleet.heterogeneity.inviting import Invitations
+from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
+from fedarena.fleet.heterogeneity.timetable import Timetable
+
+Progress = Callable[[float], None]
+
+_MOST_AT_ONCE = 1_000_000
+_PATIENCE = 50  # rounds without anybody, one after the other, before it is asked whether that ever ends
+_ROUNDS_BETWEEN_REPORTS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Simulations to be made, one in every position."""
+
+    streams_of: IntArray  # of random numbers
+    cost_seconds: FloatArray  # what everybody takes; NaN: what devices take
+    with_deadline: BoolArray  # otherwise with readiness
+
+    def __len__(self) -> int:
+        return len(self.streams_of)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """How simulations went: for those with a deadline how often each client was in time, and how long all took."""
+
+    in_time: IntArray
+    seconds: FloatArray
+
+
+class Rounds:
+    """What rounds of both kinds have in common."""
+
+    def __init__(self, options: HeterogeneityOptions):
+        self._options = options
+
+    def is_in_time(self, seconds: FloatArray) -> BoolArray:
+        """Whether clients that take so long meet the deadline."""
+        limit = self._options.deadline_seconds
+        return seconds <= limit if self._options.inclusive_deadline else seconds < limit
+
+    def lengths(self, rows: IntArray, seconds: FloatArray, with_deadline: BoolArray) -> FloatArray:
+        """How long rounds last, in which clients take so many seconds; `rows` are ascending, and nobody is nothing."""
+        counts = np.bincount(rows, minlength=len(with_deadline))
+        table = np.full((len(counts), int(counts.max(initial=1))), np.inf)
+        table[rows, ranks(counts)] = seconds
+        table.sort(axis=1)
+        # The quantile between two clients is interpolated.
+        place = np.where(with_deadline, 1.0, self._options.ready_share) * (np.maximum(counts, 1) - 1)
+        below = np.floor(place).astype(np.int64)
+        above = np.minimum(below + 1, np.maximum(counts, 1) - 1)
+        every = np.arange(len(counts))
+        lower, upper, part = table[every, below], table[every, above], place - below
+        with np.errstate(invalid="ignore"):  # where there is nobody
+            lengths = np.where(part > 0, lower + part * (upper - lower), lower)
+        lengths = np.where(with_deadline, np.minimum(lengths, self._options.deadline_seconds), lengths)
+        return np.where(counts > 0, lengths, 0.0)
+
+
+def simulate_without_leaving(
+    plan: Plan, costs: DeviceCosts, clients: int, options: HeterogeneityOptions
+) -> Course:
+    """Simulations in which nobody ever leaves. Rounds do not depend on each other, so they are made together."""
+    chance = chance_of(options)
+    invitations = Invitations(AlwaysThere(clients), chance, options.cohort, options.seed)
+    rules = Rounds(options)
+    in_time = np.zeros((len(plan), clients), dtype=np.int64)
+    seconds = np.zeros(len(plan))
+    at_once = max(1, _MOST_AT_ONCE // (4 * options.cohort if invitations.draws else clients))
+    for simulation in range(len(plan)):
+        has_deadline = bool(plan.with_deadline[simulation])
+        number = options.rounds if has_deadline else math.ceil(options.trips / options.cohort)
+        for begin in range(0, number, at_once):
+            rounds = np.arange(begin, min(begin + at_once, number))
+            stream = np.full(len(rounds), plan.streams_of[simulation])
+            invited = invitations.invite(Beginnings(stream, rounds, np.zeros(len(rounds))))
+            taken = costs.draw(chance, stream[invited.rows], rounds[invited.rows], invited.clients)
+            in_time[simulation] += np.bincount(invited.clients[rules.is_in_time(taken)], minlength=clients)
+            lengths = rules.lengths(invited.rows, taken, np.full(len(rounds), has_deadline))
+            seconds[simulation] += lengths.sum() + options.break_seconds * len(rounds)
+    return Course(in_time, seconds)
+
+
+class Simulation:
+    """Simulations in which clients come and go; all take their next round at once."""
+
+    def __init__(
+        self, plan: Plan, calendar: Calendar, costs: DeviceCosts | None, options: HeterogeneityOptions
+    ):
+        self._plan, self._calendar, self._costs, self._options = plan, calendar, costs, options
+        self._crowd = ComingAndGoing(calendar)
+        self._chance = chance_of(options)
+        self._invitations = Invitations(self._crowd, self._chance, options.cohort, options.seed)
+        self._rules = Rounds(options)
+        self._clocks = np.zeros(len(plan))
+        self._rounds = np.zeros(len(plan), dtype=np.int64)
+        self._trips = np.zeros(len(plan), dtype=np.int64)
+        self._waited = np.zeros(len(plan), dtype=np.int64)  # rounds without anybody since the last with somebody
+        # Only simulations with a deadline need to know who was in time.
+        self._counted = np.cumsum(plan.with_deadline) - 1
+        self._in_time = np.zeros((int(plan.with_deadline.sum()), calendar.clients), dtype=np.int32)
+
+    def run(self, progress: Progress | None = None) -> Course:
+        """All rounds of all simulations."""
+        span_seconds = self._options.rounds * (self._options.deadline_seconds + self._options.break_seconds)
+        steps = 0
+        unfinished = np.arange(len(self._plan))
+        while len(unfinished):
+            if not self._invitations.draws:
+                begin = float(self._clocks[unfinished].min()) + self._options.break_seconds
+                self._crowd.timetable = Timetable(self._calendar, begin, span_seconds)
+                span_seconds *= 2
+            unfinished = self._unfinished(unfinished)
+            while len(now := self._in_timetable(unfinished)):
+                self._step(now)
+                unfinished = self._unfinished(unfinished)
+                steps += 1
+                if progress is not None and steps % _ROUNDS_BETWEEN_REPORTS == 0:
+                    progress(self._share_done())
+        in_time = np.zeros((len(self._plan), self._calendar.clients), dtype=np.int64)
+        in_time[self._plan.with_deadline] = self._in_time
+        return Course(in_time, self._clocks)
+
+    def _step(self, now: IntArray) -> None:
+        """One round of the simulations at `now`."""
+        times = self._clocks[now] + self._options.break_seconds
+        asked = np.ceil(times) if self._options.whole_seconds else times
+        invited = self._invitations.invite(Beginnings(self._plan.streams_of[now], self._rounds[now], asked))
+        taken = self._seconds_taken(invited, now, asked)
+        lengths = self._rules.lengths(invited.rows, taken, self._plan.with_deadline[now])
+        counts = np.bincount(invited.rows, minlength=len(now))
+        self._clocks[now] = times + lengths
+        self._rounds[now] += 1
+        self._trips[now] += counts
+        succeeded = self._rules.is_in_time(taken) & self._plan.with_deadline[now[invited.rows]]
+        self._in_time[self._counted[now[invited.rows[succeeded]]], invited.clients[succeeded]] += 1
+        self._waited[now] = np.where(counts > 0, 0, self._waited[now] + 1)
+        for simulation in now[counts == 0]:
+            self._wait(simulation)
+
+    def _seconds_taken(self, invited: Present, now: IntArray, times: FloatArray) -> FloatArray:
+        """How long invited clients take, with the pauses in between."""
+        rows, clients = invited.rows, invited.clients
+        work = self._plan.cost_seconds[now[rows]]
+        by_device = np.flatnonzero(np.isnan(work))
+        if len(by_device):
+            assert self._costs is not None
+            whose = now[rows[by_device]]
+            work[by_device] = self._costs.draw(
+                self._chance, self._plan.streams_of[whose], self._rounds[whose], clients[by_device]
+            )
+        if self._options.whole_seconds:
+            work = np.ceil(work)
+        begins = times[rows]
+        slots = invited.slots
+        if slots is None:
+            slots = self._calendar.find(clients, begins)[1]
+        interrupted = np.flatnonzero(begins + work > slots.ends)
+        if len(interrupted):
+            finished = self._calendar.finish(
+                clients[interrupted], slots.take(interrupted), begins[interrupted], work[interrupted]
+            )
+            work[interrupted] = finished - begins[interrupted]
+        return work
+
+    def _wait(self, simulation: int) -> None:
+        """Lets the rounds pass in which still nobody can be there."""
+        clock, pause = float(self._clocks[simulation]), self._options.break_seconds
+        earliest = self._calendar.earliest(clock)
+        if not self._plan.with_deadline[simulation] and (
+            math.isinf(earliest)
+            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause))
+        ):
+            self._clocks[simulation] = np.inf
+            return
+        left = self._options.rounds - self._rounds[simulation] if self._plan.with_deadline[simulation] else np.inf
+        passed = min(max(0.0, math.ceil(min((earliest - clock) / pause, 2.0**53)) - 1), left)
+        self._clocks[simulation] = clock + passed * pause
+        self._rounds[simulation] += int(passed)
+
+    def _unfinished(self, simulations: IntArray) -> IntArray:
+        rounds, trips = self._rounds[simulations], self._trips[simulations]
+        goes_on = np.where(
+            self._plan.with_deadline[simulations], rounds < self._options.rounds, trips < self._options.trips
+        )
+        return simulations[goes_on & np.isfinite(self._clocks[simulations])]
+
+    def _in_timetable(self, simulations: IntArray) -> IntArray:
+        if self._crowd.timetable is None:
+            return simulations
+        # A second less, because the time may be rounded up.
+        return simulations[self._clocks[simulations] + self._options.break_seconds <= self._crowd.timetable.end - 1]
+
+    def _share_done(self) -> float:
+        by_rounds = self._rounds / self._options.rounds
+        by_trips = np.where(np.isfinite(self._clocks), self._trips / self._options.trips, 1.0)
+        return float(np.minimum(np.where(self._plan.with_deadline, by_rounds, by_trips), 1.0).mean())

@@ -1,0 +1,67 @@
+"""Who is there, written down for a span of time: the span is cut into windows, and each lists the intervals that touch it.
+
+A client that is available is in exactly one interval of the window, so looking through its list finds everybody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedarena.fleet.arrays import IntArray
+from fedarena.fleet.heterogeneity.calendar import Calendar, Slots
+
+_SHORTEST_WINDOW_SECONDS = 60
+_LONGEST_WINDOW_SECONDS = 86_400
+_MOST_ENTRIES = 1_000_000
+
+
+class Timetable:
+    """The intervals of a calendar's clients from `begin` to at least `seconds` later, or less if they are too many."""
+
+    def __init__(self, calendar: Calendar, begin: float, seconds: float):
+        window = int(np.clip(calendar.mean_slot_seconds, _SHORTEST_WINDOW_SECONDS, _LONGEST_WINDOW_SECONDS))
+        first_window = int(begin // window)
+        per_window = calendar.shares.sum() + (window / calendar.periods)[calendar.owners].sum()
+        windows = int(np.clip(np.ceil(seconds / window) + 1, 1, max(1.0, _MOST_ENTRIES / max(per_window, 1.0))))
+        self._window, self._first_window = window, first_window
+        self.begin, self.end = float(first_window * window), float((first_window + windows) * window)
+        intervals, begins, ends = _unrolled(calendar, self.begin, self.end)
+        first = np.maximum(begins // window, first_window).astype(np.int64) - first_window
+        last = np.minimum((ends - 1) // window, first_window + windows - 1).astype(np.int64) - first_window
+        touched = last - first + 1
+        entries = np.repeat(np.arange(len(first)), touched)
+        within = np.arange(len(entries)) - np.repeat(np.cumsum(touched) - touched, touched)
+        lists = first[entries] + within
+        entries = entries[np.argsort(lists, kind="stable")]
+        self._offsets = np.append(0, np.cumsum(np.bincount(lists, minlength=windows)))
+        self._slots = Slots(intervals, begins, ends).take(entries)
+        self._clients = calendar.owners[self._slots.intervals]
+
+    def available(self, times: np.ndarray) -> tuple[IntArray, IntArray, Slots]:
+        """Positions of times, and for each the clients that are available then and their intervals."""
+        windows = (times // self._window).astype(np.int64) - self._first_window
+        first = self._offsets[windows]
+        counts = self._offsets[windows + 1] - first
+        most = int(counts.max(initial=0))
+        if not most:
+            nothing = np.empty(0, dtype=np.int64)
+            return nothing, nothing, self._slots.take(nothing)
+        columns = np.arange(most)
+        entries = np.minimum(first[:, None] + columns, len(self._clients) - 1)
+        moments = times[:, None]
+        inside = (self._slots.begins[entries] <= moments) & (moments < self._slots.ends[entries])
+        inside &= columns < counts[:, None]
+        rows = np.nonzero(inside)[0]
+        found = entries[inside]
+        return rows, self._clients[found], self._slots.take(found)
+
+
+def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, ...]:
+    """Every interval that touches the time from `begin` to `end`, in all its periods: its number, begin and end."""
+    periods = calendar.periods[calendar.owners]
+    first = np.floor((begin - calendar.ends) / periods) + 1
+    counts = np.maximum(np.ceil((end - calendar.starts) / periods) - first, 0).astype(np.int64)
+    intervals = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(intervals)) - np.repeat(np.cumsum(counts) - counts, counts)
+    shifts = (first[intervals] + within) * periods[intervals]
+    return intervals, calendar.starts[intervals] + shifts, calendar.ends[intervals] + shifts
