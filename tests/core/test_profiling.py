@@ -1,0 +1,699 @@
+"""Measuring a device: numbers against NumPy, readers on files written here, the network against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedarena.profiling.power as power_module
+import fedarena.profiling.training as training_module
+from fedarena.cli import main
+from fedarena.devicerecord import parse_record
+from fedarena.errors import BadInputError, RunFailedError
+from fedarena.models import MODELS, build_model, make_task
+from fedarena.profiling import ProfilePlan, make_server, profile_device
+from fedarena.profiling.__main__ import main as plain_main
+from fedarena.profiling.machine import processor_name
+from fedarena.profiling.memory import MemoryWatch
+from fedarena.profiling.network import NetworkPlan, NetworkProbe
+from fedarena.profiling.power import (
+    Battery,
+    CountedPower,
+    SampledPower,
+    describe_conditions,
+    find_power_meter,
+    hottest_celsius,
+    parse_termux,
+    read_battery,
+)
+from fedarena.profiling.statistics import summarize, time_calls
+from fedarena.profiling.training import HANDWRITING, PHOTOS, TEXT, data_for, measure_model, random_batch, training_step
+from fedarena.train import LocalTraining
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+FEW = {"warmup": 1, "iterations": 3, "power_seconds": 0, "threads": 1}
+# Everything beyond torch and numpy that the rest of FedArena needs.
+HEAVY = ["pyarrow", "pydantic", "typer", "rich", "plotly", "sklearn", "pandas", "yaml", "safetensors", "filelock"]
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+class FakeClock:
+    """Time that passes by the given amounts from one look to the next, again and again."""
+
+    def __init__(self, *steps: float):
+        self.steps, self.now, self.looks = steps, 100.0, 0
+
+    def __call__(self) -> float:
+        self.now += self.steps[self.looks % len(self.steps)]
+        self.looks += 1
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedarena.profiling.profile.find_power_meter", lambda device: None)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def test_summaries_are_those_of_numpy() -> None:
+    values = np.random.default_rng(0).lognormal(size=57)
+    found = summarize(values.tolist())
+    expected = {
+        "mean": np.mean(values),
+        "std": np.std(values, ddof=1),
+        "median": np.median(values),
+        "p10": np.percentile(values, 10),
+        "p90": np.percentile(values, 90),
+        "min": np.min(values),
+        "max": np.max(values),
+    }
+    assert found == pytest.approx(expected)
+    assert summarize([2.0])["std"] is None
+
+
+def test_a_call_takes_what_passes_on_the_clock_meanwhile() -> None:
+    calls: list[int] = []
+    # Looks at the clock are before and after a call; what passes between two calls does not count.
+    seconds = time_calls(lambda: calls.append(1), 4, FakeClock(1000.0, 0.5, 1000.0, 0.25))
+    assert seconds == [0.5, 0.25, 0.5, 0.25]
+    assert len(calls) == 4
+
+
+# ------------------------------------------------------------ training steps
+
+
+def test_a_model_is_measured_by_the_clock() -> None:
+    entry = measure_model(
+        "logistic_regression",
+        HANDWRITING,
+        device=CPU,
+        batch_size=8,
+        warmup=2,
+        iterations=4,
+        meter=None,
+        meter_seconds=1.0,
+        progress=quiet,
+        clock=FakeClock(7.0, 0.2, 7.0, 0.4),
+    )
+    assert entry["seconds_per_step"] == pytest.approx(summarize([0.2, 0.4, 0.2, 0.4]))
+    assert entry["seconds_per_sample"]["mean"] == pytest.approx(0.3 / 8)
+    assert entry["seconds_per_sample"]["p90"] == pytest.approx(0.4 / 8)
+    inputs, classes = 28 * 28, 62
+    assert entry["parameters"] == (inputs + 1) * classes
+    # forward, and the gradient of the weights; nobody needs that of the inputs
+    assert entry["flops_per_sample"] == 2 * 2 * inputs * classes
+    assert entry["flops_per_second"] == pytest.approx(entry["flops_per_sample"] / (0.3 / 8))
+    assert (entry["watts"], entry["joules_per_sample"], entry["gpu_memory_bytes"]) == (None, None, None)
+
+
+class SteadyMeter:
+    source = "battery"
+
+    def __init__(self, watts: float | None):
+        self.watts, self.log = watts, []
+
+    def start(self) -> None:
+        self.log.append("start")
+
+    def stop(self) -> float | None:
+        self.log.append("stop")
+        return self.watts
+
+
+@pytest.mark.parametrize("watts", [6.0, None])
+def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> None:
+    meter = SteadyMeter(watts)
+    shown: list[str] = []
+    entry = measure_model(
+        "logistic_regression",
+        HANDWRITING,
+        device=CPU,
+        batch_size=2,
+        warmup=0,
+        iterations=3,
+        meter=meter,
+        meter_seconds=5.0,
+        progress=lambda what, done, total: shown.append(what),
+        clock=FakeClock(1.0),
+    )
+    assert meter.log == ["start", "stop"]
+    assert shown.count("logistic_regression: training steps") == 3
+    assert shown.count("logistic_regression: measuring power") == 4  # looks at 1, 2, 3 and 4 seconds are before the end
+    assert entry["watts"] == watts
+    assert entry["joules_per_sample"] == (None if watts is None else pytest.approx(6.0 * 1.0 / 2))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit")])
+def test_every_model_has_data_that_fits(name: str) -> None:
+    spec = data_for(name)
+    assert spec is (TEXT if name in ("char_mlp", "lstm", "transformer") else HANDWRITING)
+
+
+def test_resnets_get_photos_and_unknown_models_a_sentence() -> None:
+    assert data_for("resnet18") is PHOTOS
+    with pytest.raises(BadInputError, match="no model called 'resnet81'; did you mean 'resnet18'"):
+        data_for("resnet81")
+
+
+def test_a_step_is_one_of_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_module, "_TRAINING", LocalTraining(lr=0.5))
+    seen: list[dict[str, torch.Tensor]] = []
+    task = make_task(build_model("mlp", HANDWRITING, {"hidden": (5,)}, seed=0), HANDWRITING)
+    loss = task.loss
+    monkeypatch.setattr(task, "loss", lambda params, batch: (seen.append(params), loss(params, batch))[1])
+    batch = random_batch(task, HANDWRITING, 6, CPU)
+    step = training_step(task, batch, CPU)
+    for _ in range(3):
+        step()
+    for before, after in pairwise(seen):
+        gradients = torch.autograd.grad(loss(before, batch), list(before.values()))
+        for name, gradient in zip(before, gradients, strict=True):
+            torch.testing.assert_close(after[name], before[name] - 0.5 * gradient)
+    assert batch["y"].unique().numel() > 1
+    assert batch["x"].shape == (6, 1, 28, 28)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Callable[[], None]:
+        raise RuntimeError("not enough\nmemory")
+
+    monkeypatch.setattr(training_module, "training_step", fail)
+    with pytest.raises(RunFailedError, match="'mlp' cannot be trained here with a batch size of 3: not enough memory"):
+        measure_model(
+            *("mlp", HANDWRITING),
+            device=CPU,
+            batch_size=3,
+            warmup=0,
+            iterations=1,
+            meter=None,
+            meter_seconds=0.0,
+            progress=quiet,
+        )
+
+
+# -------------------------------------------------------------------- memory
+
+
+def write_status(process: Path, held: int, peak: int) -> None:
+    (process / "status").write_text(f"Name:\tpython\nVmHWM:\t{peak} kB\nVmRSS:\t{held} kB\n")
+
+
+def test_memory_grows_from_what_was_held_to_the_peak(tmp_path: Path) -> None:
+    (tmp_path / "clear_refs").write_text("")
+    write_status(tmp_path, held=100, peak=900)
+    watch = MemoryWatch(tmp_path)
+    assert (tmp_path / "clear_refs").read_text() == "5"
+    write_status(tmp_path, held=50, peak=700)
+    assert watch.growth_bytes() == 600 * 1024
+
+
+def test_an_earlier_peak_hides_a_lower_one(tmp_path: Path) -> None:
+    (tmp_path / "clear_refs").mkdir()  # which cannot be written
+    write_status(tmp_path, held=100, peak=900)
+    watch = MemoryWatch(tmp_path)
+    assert watch.growth_bytes() is None
+    write_status(tmp_path, held=100, peak=1000)
+    assert watch.growth_bytes() == 900 * 1024
+
+
+def test_memory_of_this_process() -> None:
+    watch = MemoryWatch()
+    block = np.ones(100_000_000, dtype=np.uint8)
+    grown = watch.growth_bytes()
+    assert block.sum() == 100_000_000
+    assert grown is None or grown > 90_000_000
+
+
+# --------------------------------------------------------------------- power
+
+
+def write_files(folder: Path, **contents: Any) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in contents.items():
+        (folder / name).write_text(f"{content}\n")
+    return folder
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for the files of a system that has no other programs."""
+    monkeypatch.setattr(power_module, "output_of", lambda command: None)
+    return tmp_path / "sys"
+
+
+LAPTOP = {"type": "Battery", "capacity": 81, "status": "Discharging", "temp": 312}
+
+
+@pytest.mark.parametrize(
+    ("told", "watts"),
+    [
+        ({"power_now": 7_500_000}, 7.5),
+        ({"current_now": -500_000, "voltage_now": 12_000_000}, 6.0),
+        ({"current_now": 500, "voltage_now": 4_000_000}, 2.0),  # milliamperes
+        ({"current_now": 500_000}, None),
+        ({"power_now": 7_500_000, "status": "Charging"}, None),
+        ({"power_now": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_batteries_that_the_kernel_knows(system: Path, told: dict[str, Any], watts: float | None) -> None:
+    write_files(system / "class/power_supply/AC", type="Mains", online=0)
+    write_files(system / "class/power_supply/BAT", **LAPTOP | told)
+    write_files(system / "class/power_supply/A_MOUSE", type="Battery", scope="Device", capacity=7, power_now=1)
+    battery = read_battery(system)
+    assert battery == Battery(81.0, told.get("status", "Discharging"), 31.2, watts)
+    meter = find_power_meter("cpu", system)
+    assert (meter and meter.source) == (None if watts is None else "battery")
+
+
+TERMUX = '{"percentage": 85, "status": "DISCHARGING", "temperature": "22.3", "voltage": 4000, "current": -820000}'
+
+
+def test_batteries_that_termux_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_termux(TERMUX) == Battery(85.0, "Discharging", 22.3, pytest.approx(3.28))
+    older = '{"health": "GOOD", "percentage": 85, "status": "DISCHARGING", "temperature": 22.3, "current": 820000}'
+    assert parse_termux(older) == Battery(85.0, "Discharging", 22.3, None)
+    for nothing in (None, "", "{", "[]", "{}", '"text"'):
+        assert parse_termux(nothing) is None
+    monkeypatch.setattr(power_module, "output_of", lambda command: TERMUX)
+    meter = find_power_meter("cpu", tmp_path)
+    assert isinstance(meter, SampledPower)
+    meter.start()
+    assert meter.stop() == pytest.approx(3.28)
+
+
+def test_nothing_is_known_of_a_bare_system(system: Path) -> None:
+    assert read_battery(system) is None
+    assert find_power_meter("cpu", system) is None
+    assert set(describe_conditions(system).values()) == {None}
+
+
+def test_the_hottest_part_that_is_possible(system: Path) -> None:
+    for number, temperature in enumerate((41_000, 55_500, -273_000, 0, 4_000_000, "")):
+        write_files(system / f"class/thermal/thermal_zone{number}", temp=temperature)
+    assert hottest_celsius(system) == 55.5
+
+
+def write_rapl(system: Path, energies: dict[str, tuple[str, int]]) -> None:
+    for zone, (name, microjoules) in energies.items():
+        folder = system / "class" / "powercap" / zone
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "name").write_text(name)
+        (folder / "energy_uj").write_text(str(microjoules))
+        (folder / "max_energy_range_uj").write_text("100000000")
+
+
+def test_counters_of_processors(system: Path) -> None:
+    write_rapl(
+        system,
+        {
+            "intel-rapl:0": ("package-0", 99_000_000),
+            "intel-rapl:0:0": ("core", 5),
+            "intel-rapl:1": ("package-1", 10_000_000),
+            "intel-rapl:2": ("psys", 0),
+        },
+    )
+    found = find_power_meter("cpu", system)
+    assert isinstance(found, CountedPower)
+    assert [path.name for path in found._counters] == ["intel-rapl:0", "intel-rapl:1"]
+    meter = CountedPower(found._counters, FakeClock(2.0))
+    meter.start()
+    # The first counter began again, which makes 4 joules; the second counted 16.
+    write_rapl(system, {"intel-rapl:0": ("package-0", 3_000_000), "intel-rapl:1": ("package-1", 26_000_000)})
+    assert meter.stop() == pytest.approx((4 + 16) / 2)
+    meter.start()
+    (system / "class/powercap/intel-rapl:1/energy_uj").unlink()
+    assert meter.stop() is None
+    assert find_power_meter("cpu", system) is None
+
+
+def test_sampled_power_is_the_mean_of_what_is_known() -> None:
+    readings = iter([4.0, None, 8.0])
+    enough = threading.Event()
+
+    def read() -> float | None:
+        value = next(readings, "end")
+        if value == "end":
+            enough.set()
+            return 6.0
+        return value
+
+    meter = SampledPower("gpu", read, every_seconds=0.001)
+    meter.start()
+    assert enough.wait(10)
+    assert meter.stop() == pytest.approx(6.0)
+    silent = SampledPower("gpu", lambda: None, every_seconds=0.001)
+    silent.start()
+    assert silent.stop() is None
+
+
+def test_a_gpu_without_a_driver_draws_nothing_known() -> None:
+    if not torch.cuda.is_available():
+        assert find_power_meter("cuda") is None
+
+
+def test_the_name_of_the_processor(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    assert processor_name(file) is None
+    file.write_text("processor\t: 0\nHardware\t: Qualcomm SM8550\n")
+    assert processor_name(file) == "Qualcomm SM8550"
+    file.write_text("processor\t: 0\nmodel name\t: Fast CPU: the second\n")
+    assert processor_name(file) == "Fast CPU: the second"
+
+
+# ------------------------------------------------------------------- network
+
+TINY = NetworkPlan(pings=2, first_bytes=1000, most_bytes=16_000, long_enough_seconds=100.0, repeats=2)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    made = make_server(0, "127.0.0.1")
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_address[1]}"
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def test_transfers_grow_and_are_repeated(server: str) -> None:
+    found = NetworkProbe(server + "/", TINY, clock=FakeClock(0.5)).measure(quiet)
+    sizes = [1000, 4000, 16_000, 16_000, 16_000]
+    for direction in ("download", "upload"):
+        assert [transfer["bytes"] for transfer in found[direction]] == sizes
+        for transfer in found[direction]:
+            assert transfer["seconds"] == 0.5
+            assert transfer["bits_per_second"] == 8 * transfer["bytes"] / 0.5
+    assert found["latency_seconds"] == summarize([0.5, 0.5])
+
+
+def test_a_slow_network_gets_small_transfers_and_few_of_them(server: str) -> None:
+    plan = NetworkPlan(first_bytes=1000, long_enough_seconds=1.0, repeats=5, patience_seconds=5.0)
+    found = NetworkProbe(server, plan, clock=FakeClock(2.0)).measure(quiet)
+    assert [transfer["bytes"] for transfer in found["upload"]] == [1000, 1000, 1000]
+
+
+@pytest.mark.parametrize("url", ["192.168.1.2:8765", "ftp://somewhere", "http://", "nonsense"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(BadInputError, match="A server is written like http://"):
+        NetworkProbe(url, TINY)
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(BadInputError, match=r"The server http://127.0.0.1:\d+ cannot be reached: Connection refused$"):
+        NetworkProbe(f"http://127.0.0.1:{free_port()}", TINY).ping()
+
+
+class Impostor:
+    """A server that answers every connection with the same bytes, or with nothing at all."""
+
+    def __init__(self, answer: bytes | None):
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._answer, self._open = answer, []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            if self._answer is not None:
+                connection.recv(1 << 16)
+                connection.sendall(self._answer)
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (None, "said nothing for 0.05 seconds"),
+        (b"", "broke the connection|cannot be reached"),
+        (b"220 mail.example ESMTP\r\n", "broke the connection"),
+        (b"HTTP/1.0 404 No\r\n\r\n", "is not `fedarena profile-device --serve` .it answers 404"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "is not `fedarena profile-device --serve`"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"service": "another"}', "is not `fedarena profile-device --serve`"),
+    ],
+)
+def test_somebody_else_is_there(answer: bytes | None, complaint: str) -> None:
+    impostor = Impostor(answer)
+    try:
+        with pytest.raises(BadInputError, match=f"The server {impostor.url} ({complaint})"):
+            NetworkProbe(impostor.url, NetworkPlan(timeout_seconds=0.05 if answer is None else 10)).ping()
+    finally:
+        impostor.close()
+
+
+def test_a_download_that_ends_early_is_noticed() -> None:
+    impostor = Impostor(b"HTTP/1.0 200 OK\r\n\r\nonly this")
+    try:
+        with pytest.raises(BadInputError, match="sent 9 bytes instead of 1,000"):
+            NetworkProbe(impostor.url, TINY).download(1000)
+    finally:
+        impostor.close()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /download?bytes=99999999999 HTTP/1.0", 413),
+        ("GET /etc/passwd HTTP/1.0", 404),
+        ("GET /download?bytes=-1 HTTP/1.0", 404),
+        ("POST /upload HTTP/1.0\r\nContent-Length: 99999999999", 413),
+        ("POST /upload HTTP/1.0\r\nContent-Length: -5", 404),
+        ("POST /elsewhere HTTP/1.0\r\nContent-Length: 0", 404),
+    ],
+)
+def test_the_server_refuses(server: str, request_line: str, status: int) -> None:
+    host, port = server.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(f"{request_line}\r\n\r\n".encode())
+        assert f" {status} ".encode() in connection.recv(100)
+
+
+def test_ports_that_cannot_be_listened_at() -> None:
+    with pytest.raises(BadInputError, match="from 0 to 65535, not 70000"):
+        make_server(70_000)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInputError, match=f"Nothing can listen at port {port}: "):
+            make_server(port, "127.0.0.1")
+
+
+# ------------------------------------------------------------ the whole record
+
+
+def test_a_record_is_what_fleets_read(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedarena.profiling.profile.find_power_meter", lambda device: SteadyMeter(5.0))
+    monkeypatch.setattr("fedarena.profiling.profile.QUICK_PLAN", TINY)
+    file = tmp_path / "phone.json"
+    options = FEW | {"power_seconds": 0.01, "quick": True, "batch_size": 4, "server": server, "name": "mine"}
+    options["threads"] = 2
+    plan = ProfilePlan.make(["logistic_regression", "char_mlp"], output=file, **options)
+    threads = torch.get_num_threads()
+    record = profile_device(plan, quiet)
+    assert torch.get_num_threads() == threads
+    assert json.loads(file.read_text()) == record
+    parsed = parse_record(record)
+    assert list(parsed.models) == ["logistic_regression", "char_mlp"]
+    for entry in record["models"]:
+        model = parsed.models[entry["model"]]
+        assert model.seconds_per_sample == entry["seconds_per_sample"]["mean"] > 0
+        assert (model.watts, model.batch_size, entry["iterations"]) == (5.0, 4, 3)
+    assert len(parsed.download_bits_per_second) == len(parsed.upload_bits_per_second) == 3
+    assert parsed.radio_watts == 5.0
+    assert record["power"] == {"source": "battery", "idle_watts": 5.0}
+    assert (record["name"], record["compute"]) == ("mine", {"device": "cpu", "threads": 2})
+    assert socket.gethostname() not in file.read_text()
+    assert server not in file.read_text()
+
+
+def keys_of(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set(value) | {key for entry in value.values() for key in keys_of(entry)}
+    return {key for entry in value for key in keys_of(entry)} if isinstance(value, list) else set()
+
+
+@pytest.mark.usefixtures("no_power")
+def test_every_field_is_documented(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedarena.profiling.profile.QUICK_PLAN", TINY)
+    plan = ProfilePlan.make(["logistic_regression"], output=tmp_path / "r.json", quick=True, server=server, **FEW)
+    record = profile_device(plan, quiet) | {"power": {"source": "rapl", "idle_watts": 1.0}}
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "profiling.md").read_text()))
+    assert keys_of(record) <= documented
+
+
+@pytest.mark.usefixtures("no_power")
+def test_a_server_that_is_not_there_is_found_out_first(tmp_path: Path) -> None:
+    plan = ProfilePlan.make(output=tmp_path / "r.json", server=f"http://127.0.0.1:{free_port()}", **FEW)
+    with pytest.raises(BadInputError, match="cannot be reached"):
+        profile_device(plan, quiet)
+    assert not (tmp_path / "r.json").exists()
+
+
+@pytest.mark.usefixtures("no_power")
+def test_what_was_measured_stays_if_the_network_fails(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: NetworkProbe, size: int) -> float:
+        raise BadInputError("The server broke the connection")
+
+    monkeypatch.setattr(NetworkProbe, "upload", fail)
+    file = tmp_path / "r.json"
+    plan = ProfilePlan.make(["logistic_regression"], output=file, quick=True, server=server, **FEW)
+    with pytest.raises(BadInputError, match=rf"broke the connection; what was measured before is in {file}$"):
+        profile_device(plan, quiet)
+    record = json.loads(file.read_text())
+    assert record["network"] is None
+    assert list(parse_record(record).models) == ["logistic_regression"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"iterations": 0}, "--iterations must be at least 1, not 0"),
+        ({"warmup": -1}, "--warmup must be at least 0, not -1"),
+        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"power_seconds": float("nan")}, "--power-seconds must be at least 0, not nan"),
+        ({"threads": 0}, "--threads must be at least 1, not 0"),
+        ({"threads": 5000}, "--threads must be at most 1024, not 5000"),
+        ({"device": "cdua"}, "--device cannot be 'cdua'; did you mean 'cuda'"),
+        ({"output": Path(".")}, "which is a folder; name a file"),
+        ({"output": Path("nowhere/r.json")}, "which is in nowhere, which does not exist"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(complaint)):
+        ProfilePlan.make(**options)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(BadInputError, match="torch finds no CUDA GPU here"):
+            ProfilePlan.make(device="cuda")
+
+
+def test_defaults_are_a_hundred_steps() -> None:
+    plan = ProfilePlan.make()
+    assert (plan.warmup, plan.iterations) == (10, 100)
+    assert set(plan.models) <= set(MODELS.names())
+    assert ProfilePlan.make(["cnn", "mlp", "cnn"]).models == ("cnn", "mlp")
+
+
+# ---------------------------------------------------------------- both faces
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["profile-device", *arguments])
+    assert result.exit_code == code, result.output
+    if code == 2:
+        assert result.stderr.startswith("Error: ")
+        assert len(result.stderr.strip().splitlines()) == 1
+    return result.output
+
+
+@pytest.mark.usefixtures("no_power")
+def test_the_command_shows_and_writes(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedarena.profiling.profile.QUICK_PLAN", TINY)
+    output = call("logistic_regression", "--quick", "--threads", "1", "--server", server)
+    assert "logistic_regression" in output
+    assert "GFLOP/s" in output or "MFLOP/s" in output
+    assert "Network: " in output
+    assert "Record: device.json" in output
+    assert parse_record(json.loads(Path("device.json").read_text())).upload_bits_per_second
+
+
+def test_wrong_input_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "did you mean 'cnn'" in call("cnnn", code=2)
+    assert "at least 1" in call("--iterations", "0", code=2)
+    assert "cannot be reached" in call("--server", f"http://127.0.0.1:{free_port()}", code=2)
+    assert "there may be a port, not 'cnn'" in call("cnn", "--serve", code=2)
+    assert "from 0 to 65535" in call("--serve", "70000", code=2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_power")
+def test_times_that_vary_are_remarked_upon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_module, "time_calls", lambda call, times, clock: [next(seconds)])
+    seconds = iter([0.1, 0.1, 5.0] + [0.1] * 3)
+    options = ["--warmup", "0", "--iterations", "3", "-o", str(tmp_path / "r.json"), "logistic_regression"]
+    assert "Times of logistic_regression vary a lot" in call(*options)
+    assert "vary a lot" not in call(*options)
+
+
+@pytest.mark.usefixtures("no_power")
+def test_the_plain_face(
+    tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedarena.profiling.profile.QUICK_PLAN", TINY)
+    file = tmp_path / "r.json"
+    few = ["--warmup", "0", "--iterations", "1", "--threads", "1", "--quick", "-o", str(file)]
+    assert plain_main(["logistic_regression", *few, "--server", server]) == 0
+    said = capsys.readouterr()
+    assert re.search(r"logistic_regression: \S+ ms a step of 16 samples, \S+ GFLOP/s\nnetwork: ", said.out)
+    assert "logistic_regression: training steps\n" in said.err
+    assert plain_main(["nothing", *few]) == 2
+    assert capsys.readouterr().err.startswith("Error: There is no model called 'nothing'")
+    assert plain_main(["--serve", "1", "2"]) == 2
+
+
+def test_torch_and_numpy_are_enough(tmp_path: Path) -> None:
+    program = f"""
+import runpy, sys
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition('.')[0] in {HEAVY!r} else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+sys.argv = ['profiling', 'logistic_regression', '--quick', '--iterations', '2', '--threads', '1', '-o', 'r.json']
+runpy.run_module('fedarena.profiling', run_name='__main__')
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Record: r.json" in done.stdout
+    assert parse_record(json.loads((tmp_path / "r.json").read_text())).models
