@@ -1,0 +1,86 @@
+"""The command that asks whether metrics of heterogeneity tell how training goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedarena.cli.base import Output, command, messages, screen
+from fedarena.errors import BadInputError
+
+if TYPE_CHECKING:
+    from fedarena.correlation import Study
+
+
+@command
+def correlate(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of runs, such as those of suites.")
+    ],
+    output: Output = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            "--target",
+            min=0.0,
+            max=1.0,
+            help="The accuracy to which hours are counted; otherwise one that all runs of a group reach.",
+        ),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", min=1, help="How often each metric is estimated; the mean counts.")
+    ] = 1,
+) -> None:
+    """Correlate metrics of runs' fleets with accuracy and time: a table, a page of scatter plots, and JSON."""
+    from rich.progress import Progress
+
+    from fedarena.correlation import study_correlations, write_study
+    from fedarena.report.correlation import write_correlations
+    from fedarena.rundata import load_runs
+
+    path = output or Path("correlations.html")
+    if path.suffix.lower() != ".html":
+        raise BadInputError(f"The page cannot be written as {path.name!r}; end the name with .html")
+    runs = load_runs(folders, _notice)
+    with Progress(console=messages, transient=True) as progress:
+        bar = progress.add_task("Measuring fleets", total=len(runs))
+        study = study_correlations(
+            runs, target, repetitions, lambda done, of: progress.update(bar, completed=done, total=of)
+        )
+    for remark in study.remarks:
+        _notice(remark)
+    screen.print(_table(study))
+    written = write_correlations(study, path)
+    write_study(study, path.with_suffix(".json"))
+    for name, file in (("Page", written), ("Numbers", path.with_suffix(".json"))):
+        screen.print(f"{name}: {file}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(study: Study) -> Table:
+    """Every coefficient; metrics that are the same for all runs of a group are left out."""
+    from fedarena.metrics.association import varies
+    from fedarena.report.correlation import coefficient_text, outcome_text
+
+    table = Table(box=box.SIMPLE_HEAD, caption="In brackets: 95 % of a bootstrap over fleets", caption_justify="left")
+    table.add_column("metric", style="bold", no_wrap=True)
+    for title in ("runs of", "with"):
+        table.add_column(title)
+    for title in ("runs", "Pearson r", "Spearman ρ"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for group in study.groups:
+        for found in group.correlations:
+            if varies(found.x):
+                coefficients = (coefficient_text(found.pearson), coefficient_text(found.spearman))
+                texts = (escape(group.title), outcome_text(group), str(len(found.x)), *coefficients)
+                table.add_row(found.metric, *texts)
+        table.add_section()
+    return table
+
+
+def _notice(sentence: str) -> None:
+    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)

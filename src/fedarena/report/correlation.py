@@ -1,0 +1,178 @@
+"""Metrics of heterogeneity against what came out of runs: scatter plots, a table, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from fedarena.correlation import Correlation, Group, Point, Study
+from fedarena.files import write_text
+from fedarena.metrics.association import Association, varies
+from fedarena.report.html import Html, join, tag
+from fedarena.report.page import Plots, document
+from fedarena.report.sections import table
+from fedarena.report.settings import as_text, as_yaml
+from fedarena.report.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
+from fedarena.report.units import ABSENT, count, listing
+
+TITLE: Final = "Heterogeneity and training"
+_OUTCOMES: Final = {"accuracy": "test accuracy", "hours": "virtual hours"}
+_HEIGHT: Final = 380
+
+
+def write_correlations(study: Study, path: Path) -> Path:
+    """Writes the study as a self-contained page; returns `path`."""
+    plots = Plots()
+    parts = {"Correlations": _table(study)}
+    parts |= {_heading(group): _section(group, plots) for group in study.groups}
+    parts["Runs left out"] = _left_out(study)
+    runs = sum(len(group.points) for group in study.groups)
+    folders = list(dict.fromkeys(group.name for group in study.groups))
+    header = [
+        tag("p", headline(study), class_="headline"),
+        tag("p", f"{count(runs, 'run')} · {listing(folders)}", class_="facts"),
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, document(TITLE, "FedArena study", header, [], parts, plots))
+    return path
+
+
+def headline(study: Study) -> str:
+    """What the coefficients come to in a sentence."""
+    known = [found for group in study.groups for found in group.correlations if found.pearson is not None]
+    if not known:
+        return "No metric varies together with anything: there is no correlation to show."
+    sizes = [abs(found.pearson.value) for found in known if found.pearson is not None]
+    weakest = min(range(len(known)), key=sizes.__getitem__)
+    return (
+        f"Over {count(len(known), 'pair')} of a metric and an outcome, |r| is between {min(sizes):.2f} "
+        f"({known[weakest].metric}) and {max(sizes):.2f}."
+    )
+
+
+def correlation_figure(group: Group, found: Correlation) -> go.Figure:
+    """A dot for every run, and the straight line that fits them best; r is in the title.
+
+    Colours tell values of the setting that has the fewest of them apart.
+    """
+    coefficient = "" if found.pearson is None else f": r = {found.pearson.value:.2f}"
+    figure = empty_figure(figure_text(f"{found.metric}{coefficient}"), found.metric, outcome_text(group), _HEIGHT)
+    setting, values = _colouring(group.points)
+    for number, value in enumerate(dict.fromkeys(values)):
+        chosen = [place for place, other in enumerate(values) if other == value]
+        colour = SERIES_LIGHT[number % len(SERIES_LIGHT)]
+        name = figure_text(f"{setting} {value}" if setting else "runs")
+        figure.add_scatter(
+            x=found.x[chosen],
+            y=found.y[chosen],
+            customdata=[figure_text(group.points[place].label) for place in chosen],
+            mode="markers",
+            marker={"color": colour, "size": 8, "opacity": 0.8},
+            line={"color": colour},  # for the button that hides them
+            name=name,
+            legendgroup=name,
+            showlegend=bool(setting),
+            hovertemplate="%{customdata}: %{x:.3~f}, %{y:.3~f}<extra></extra>",
+        )
+    if found.pearson is not None:
+        slope, height = np.polyfit(found.x, found.y, 1)
+        ends = np.array([found.x.min(), found.x.max()])
+        figure.add_scatter(
+            x=ends,
+            y=height + slope * ends,
+            mode="lines",
+            line={"color": QUIET_INK, "dash": "dash", "width": 1.5},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    return figure
+
+
+def outcome_text(group: Group) -> str:
+    """What the runs of a group are judged by."""
+    text = _OUTCOMES[group.outcome]
+    return text if group.target is None else f"{text} to {group.target:g} accuracy"
+
+
+def coefficient_text(found: Association | None) -> str:
+    """A coefficient with its interval, such as "0.91 (0.84 to 0.96)"."""
+    return ABSENT if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _heading(group: Group) -> str:
+    return f"{group.title}, {group.protocol}"
+
+
+def _table(study: Study) -> Html:
+    heads = ["metric", "runs of", "with", "runs", "Pearson r", "Spearman ρ"]
+    body = [
+        [
+            found.metric,
+            _heading(group),
+            outcome_text(group),
+            str(len(found.x)),
+            coefficient_text(found.pearson),
+            coefficient_text(found.spearman),
+        ]
+        for group in study.groups
+        for found in group.correlations
+        if varies(found.x)
+    ]
+    note = (
+        "In brackets: 95 % of a bootstrap over fleets. Metrics that are the same for all runs of a group are left out. "
+        "Higher -R is easier, higher -T is harder."
+    )
+    return join([table(heads, body, "correlations"), tag("p", note, class_="note")])
+
+
+def _section(group: Group, plots: Plots) -> Html:
+    figures = [
+        plots(correlation_figure(group, found), _caption(group, found))
+        for found in group.correlations
+        if varies(found.x)
+    ]
+    pairs = [tag("div", *figures[place : place + 2], class_="pair") for place in range(0, len(figures) - 1, 2)]
+    rest = figures[-1:] if len(figures) % 2 else []
+    nothing = [] if figures else [tag("p", "No metric differs between these runs.")]
+    runs = tag("details", tag("summary", "Every run"), tag("div", _runs(group), class_="inner"))
+    options = tag("details", tag("summary", "Constants of the metrics"), tag("pre", as_yaml(group.options.as_dict())))
+    return join([*nothing, *pairs, *rest, runs, options])
+
+
+def _caption(group: Group, found: Correlation) -> str:
+    return (
+        f"{count(len(found.x), 'run')}. Pearson's r {coefficient_text(found.pearson)}, "
+        f"Spearman's ρ {coefficient_text(found.spearman)}."
+    )
+
+
+def _runs(group: Group) -> Html:
+    shown = [found.metric for found in group.correlations if varies(found.x)]
+    body = [
+        [point.name, *(f"{point.metrics[metric]:.4g}" for metric in shown), f"{point.outcome:.4g}"]
+        for point in group.points
+    ]
+    return table(["run", *shown, outcome_text(group)], body, "runs")
+
+
+def _left_out(study: Study) -> Html:
+    if not study.remarks:
+        return tag("p", "None.")
+    return tag("ul", *(tag("li", remark) for remark in study.remarks))
+
+
+def _colouring(points: Sequence[Point]) -> tuple[str, list[str]]:
+    """The name of the setting with the fewest values, more than one, and its value for every run."""
+    values: dict[str, list[Any]] = {
+        key: [point.settings.get(key) for point in points] for key in (points[0].settings if points else ())
+    }
+    counts = {key: len(set(map(repr, found))) for key, found in values.items()}
+    usable = [key for key, number in counts.items() if 1 < number <= len(SERIES_LIGHT)]
+    if not usable:
+        return "", [""] * len(points)
+    key = min(usable, key=counts.__getitem__)
+    return key.rpartition(".")[2], [as_text(value) for value in values[key]]
