@@ -60,9 +60,10 @@ class Rounds:
         limit = self._options.deadline_seconds
         return seconds <= limit if self._options.inclusive_deadline else seconds < limit
 
-    def lengths(self, rows: IntArray, seconds: FloatArray, with_deadline: BoolArray) -> FloatArray:
-        """How long rounds last, in which clients take so many seconds; `rows` are ascending, and nobody is nothing."""
-        counts = np.bincount(rows, minlength=len(with_deadline))
+    def lengths(
+        self, rows: IntArray, counts: IntArray, seconds: FloatArray, with_deadline: BoolArray
+    ) -> FloatArray:
+        """How long rounds last that have so many clients, which take so many seconds; `rows` are ascending."""
         table = np.full((len(counts), int(counts.max(initial=1))), np.inf)
         table[rows, ranks(counts)] = seconds
         table.sort(axis=1)
@@ -88,6 +89,8 @@ def simulate_without_leaving(
     in_time = np.zeros((len(plan), clients), dtype=np.int64)
     seconds = np.zeros(len(plan))
     at_once = max(1, _MOST_AT_ONCE // (4 * options.cohort if invitations.draws else clients))
+    if not chance.may_draw:
+        at_once = 1  # the random numbers of a round follow those of the one before
     for simulation in range(len(plan)):
         has_deadline = bool(plan.with_deadline[simulation])
         number = options.rounds if has_deadline else math.ceil(options.trips / options.cohort)
@@ -97,7 +100,8 @@ def simulate_without_leaving(
             invited = invitations.invite(Beginnings(stream, rounds, np.zeros(len(rounds))))
             taken = costs.draw(chance, stream[invited.rows], rounds[invited.rows], invited.clients)
             in_time[simulation] += np.bincount(invited.clients[rules.is_in_time(taken)], minlength=clients)
-            lengths = rules.lengths(invited.rows, taken, np.full(len(rounds), has_deadline))
+            counts = np.full(len(rounds), options.cohort)
+            lengths = rules.lengths(invited.rows, counts, taken, np.full(len(rounds), has_deadline))
             seconds[simulation] += lengths.sum() + options.break_seconds * len(rounds)
     return Course(in_time, seconds)
 
@@ -113,6 +117,8 @@ class Simulation:
         self._chance = chance_of(options)
         self._invitations = Invitations(self._crowd, self._chance, options.cohort, options.seed)
         self._rules = Rounds(options)
+        # Times that are rounded up stay the same steps apart only if these are whole.
+        self._repeats = not options.whole_seconds or float(options.break_seconds).is_integer()
         self._clocks = np.zeros(len(plan))
         self._rounds = np.zeros(len(plan), dtype=np.int64)
         self._trips = np.zeros(len(plan), dtype=np.int64)
@@ -148,13 +154,15 @@ class Simulation:
         asked = np.ceil(times) if self._options.whole_seconds else times
         invited = self._invitations.invite(Beginnings(self._plan.streams_of[now], self._rounds[now], asked))
         taken = self._seconds_taken(invited, now, asked)
-        lengths = self._rules.lengths(invited.rows, taken, self._plan.with_deadline[now])
         counts = np.bincount(invited.rows, minlength=len(now))
-        self._clocks[now] = times + lengths
-        self._rounds[now] += 1
-        self._trips[now] += counts
+        lengths = self._rules.lengths(invited.rows, counts, taken, self._plan.with_deadline[now])
+        times_over = self._times_over(now, asked, invited, counts, taken, lengths)
+        self._clocks[now] = times + lengths + (times_over - 1) * (self._options.break_seconds + lengths)
+        self._rounds[now] += times_over
+        self._trips[now] += counts * times_over
         succeeded = self._rules.is_in_time(taken) & self._plan.with_deadline[now[invited.rows]]
-        self._in_time[self._counted[now[invited.rows[succeeded]]], invited.clients[succeeded]] += 1
+        rows = invited.rows[succeeded]
+        self._in_time[self._counted[now[rows]], invited.clients[succeeded]] += times_over[rows]
         self._waited[now] = np.where(counts > 0, 0, self._waited[now] + 1)
         for simulation in now[counts == 0]:
             self._wait(simulation)
@@ -162,7 +170,7 @@ class Simulation:
     def _seconds_taken(self, invited: Present, now: IntArray, times: FloatArray) -> FloatArray:
         """How long invited clients take, with the pauses in between."""
         rows, clients = invited.rows, invited.clients
-        work = self._plan.cost_seconds[now[rows]]
+        work = self._work_of(now)[rows]
         by_device = np.flatnonzero(np.isnan(work))
         if len(by_device):
             assert self._costs is not None
@@ -170,8 +178,8 @@ class Simulation:
             work[by_device] = self._costs.draw(
                 self._chance, self._plan.streams_of[whose], self._rounds[whose], clients[by_device]
             )
-        if self._options.whole_seconds:
-            work = np.ceil(work)
+            if self._options.whole_seconds:
+                work[by_device] = np.ceil(work[by_device])
         begins = times[rows]
         slots = invited.slots
         if slots is None:
@@ -183,6 +191,38 @@ class Simulation:
             )
             work[interrupted] = finished - begins[interrupted]
         return work
+
+    def _times_over(
+        self, now: IntArray, asked: FloatArray, invited: Present, counts: IntArray, taken: FloatArray, lengths: FloatArray
+    ) -> IntArray:
+        """How often the same round follows upon itself, this time included.
+
+        That is so where all who are there are invited, everybody takes the same time without a pause, and nobody comes
+        or goes in the meantime.
+        """
+        times_over = np.ones(len(now), dtype=np.int64)
+        if self._crowd.timetable is None or not self._repeats:
+            return times_over
+        costs = self._work_of(now)
+        same = (counts > 0) & (counts < self._options.cohort) & ~np.isnan(costs)
+        same[invited.rows[taken != costs[invited.rows]]] = False
+        rows = np.flatnonzero(same)
+        if not len(rows):
+            return times_over
+        room = self._crowd.timetable.steady_until(asked[rows]) - asked[rows] - costs[rows]
+        more = np.floor(np.maximum(room, 0.0) / (self._options.break_seconds + lengths[rows])).astype(np.int64)
+        left = np.where(
+            self._plan.with_deadline[now[rows]],
+            self._options.rounds - self._rounds[now[rows]],
+            -(-(self._options.trips - self._trips[now[rows]]) // counts[rows]),
+        )
+        times_over[rows] = np.minimum(1 + more, left)
+        return times_over
+
+    def _work_of(self, now: IntArray) -> FloatArray:
+        """What everybody has to work in these simulations; NaN, where that depends on devices."""
+        costs = self._plan.cost_seconds[now]
+        return np.ceil(costs) if self._options.whole_seconds else costs
 
     def _wait(self, simulation: int) -> None:
         """Lets the rounds pass in which still nobody can be there."""

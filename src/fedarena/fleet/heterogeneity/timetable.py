@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena.fleet.arrays import IntArray
+from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
 from fedarena.fleet.heterogeneity.calendar import Calendar, Slots
 
 _SHORTEST_WINDOW_SECONDS = 60
@@ -37,26 +37,37 @@ class Timetable:
         self._slots = Slots(intervals, begins, ends).take(entries)
         self._clients = calendar.owners[self._slots.intervals]
 
-    def available(self, times: np.ndarray) -> tuple[IntArray, IntArray, Slots]:
+    def available(self, times: FloatArray) -> tuple[IntArray, IntArray, Slots]:
         """Positions of times, and for each the clients that are available then and their intervals."""
+        entries, moments, inside = self._looked_up(times)
+        found = entries[inside]
+        return np.nonzero(inside)[0], self._clients[found], self._slots.take(found)
+
+    def steady_until(self, times: FloatArray) -> FloatArray:
+        """Until when nobody comes or goes, at least."""
+        entries, moments, inside = self._looked_up(times)
+        begins, ends = self._slots.begins[entries], self._slots.ends[entries]
+        changes = np.where(inside, ends, np.where(begins > moments, begins, np.inf))
+        window_ends = (times // self._window + 1) * self._window
+        return np.minimum(changes.min(axis=1, initial=np.inf), window_ends)
+
+    def _looked_up(self, times: FloatArray) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Entries of the windows of `times`, a row for each, and whether the time is within the interval.
+
+        Where a window has fewer entries, later ones follow.
+        """
         windows = (times // self._window).astype(np.int64) - self._first_window
         first = self._offsets[windows]
         counts = self._offsets[windows + 1] - first
-        most = int(counts.max(initial=0))
-        if not most:
-            nothing = np.empty(0, dtype=np.int64)
-            return nothing, nothing, self._slots.take(nothing)
-        columns = np.arange(most)
+        columns = np.arange(counts.max(initial=0))
         entries = np.minimum(first[:, None] + columns, len(self._clients) - 1)
         moments = times[:, None]
         inside = (self._slots.begins[entries] <= moments) & (moments < self._slots.ends[entries])
         inside &= columns < counts[:, None]
-        rows = np.nonzero(inside)[0]
-        found = entries[inside]
-        return rows, self._clients[found], self._slots.take(found)
+        return entries, moments, inside
 
 
-def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, ...]:
+def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, FloatArray, FloatArray]:
     """Every interval that touches the time from `begin` to `end`, in all its periods: its number, begin and end."""
     periods = calendar.periods[calendar.owners]
     first = np.floor((begin - calendar.ends) / periods) + 1
