@@ -6,7 +6,6 @@ described in docs/profiling.md; here are those that a fleet depends on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from fedarena.errors import BadInputError
 
 FORMAT = "fedarena device record"
 VERSION = 1
+_TOO_LARGE = 1e300
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,9 @@ def _known(entry: Mapping[str, Any], key: str, what: str) -> float | None:
 def _number(entry: Mapping[str, Any], key: str, what: str, *, least: float | None = None) -> float:
     """A finite number: above 0, or at least `least`."""
     value = entry.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and abs(value) < 1e300 and not math.isnan(value) and (value > 0 if least is None else value >= least):  # type: ignore[arg-type,operator]
-        return float(value)  # type: ignore[arg-type]
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _TOO_LARGE:
+        number = float(value)
+        if number > 0 if least is None else number >= least:
+            return number
     condition = "above 0" if least is None else f"of at least {least:g}"
     raise BadInputError(f"{key!r} of {what} must be a number {condition}, not {value!r:.60}")

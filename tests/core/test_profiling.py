@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,12 @@ def test_batteries_that_the_kernel_knows(system: Path, told: dict[str, Any], wat
     assert (meter and meter.source) == (None if watts is None else "battery")
 
 
+def test_of_two_batteries_the_one_in_use_counts(system: Path) -> None:
+    write_files(system / "class/power_supply/BAT0", **LAPTOP | {"status": "Not charging", "power_now": 0})
+    write_files(system / "class/power_supply/BAT1", **LAPTOP | {"capacity": 40, "power_now": 3_000_000})
+    assert read_battery(system) == Battery(40.0, "Discharging", 31.2, 3.0)
+
+
 TERMUX = '{"percentage": 85, "status": "DISCHARGING", "temperature": "22.3", "voltage": 4000, "current": -820000}'
 
 
@@ -377,6 +384,25 @@ def test_sampled_power_is_the_mean_of_what_is_known() -> None:
 def test_a_gpu_without_a_driver_draws_nothing_known() -> None:
     if not torch.cuda.is_available():
         assert find_power_meter("cuda") is None
+
+
+@pytest.mark.parametrize(("told", "watts"), [("61.25", 61.25), ("[N/A]", None), (None, None)])
+def test_a_gpu_is_asked_by_torch_or_by_its_program(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, watts: float | None
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="1-2-3"))
+    monkeypatch.setattr(power_module, "output_of", lambda command: (asked.append(command), told)[1])
+    monkeypatch.setattr(torch.cuda, "power_draw", lambda: 250_000)
+    assert power_module.gpu_watts() == 250.0
+    assert not asked
+
+    def fail() -> int:
+        raise ModuleNotFoundError("pynvml is not installed")
+
+    monkeypatch.setattr(torch.cuda, "power_draw", fail)
+    assert power_module.gpu_watts() == watts
+    assert "--id=GPU-1-2-3" in asked[0]
 
 
 def test_the_name_of_the_processor(tmp_path: Path) -> None:

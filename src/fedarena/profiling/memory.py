@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 try:
@@ -54,10 +55,8 @@ class MemoryWatch:
 def _give_back_unused() -> None:
     """What was freed but is still held would be used again without a trace."""
     gc.collect()
-    try:
+    with suppress(OSError, AttributeError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # only glibc has it
-        pass
 
 
 def _status_bytes(process: Path, key: str) -> int | None:

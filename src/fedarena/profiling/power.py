@@ -42,10 +42,14 @@ class Battery:
 
 def read_battery(system: Path = SYSTEM) -> Battery | None:
     """The machine's battery, if it has one: what the kernel tells, or Termux on a phone that keeps it from programs."""
-    for supply in entries(system / "class" / "power_supply"):
+    batteries = [
+        _from_kernel(supply)
+        for supply in entries(system / "class" / "power_supply")
         # A battery of scope "Device" is that of a mouse or a pen.
-        if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device":
-            return _from_kernel(supply)
+        if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device"
+    ]
+    if batteries:  # of several, one after the other is used up
+        return next((battery for battery in batteries if battery.watts is not None), batteries[0])
     return parse_termux(output_of(["termux-battery-status"]))
 
 
