@@ -23,7 +23,7 @@ class MeasuredModel:
 
     batch_size: int
     seconds_per_sample: float  # the mean
-    flops_per_sample: float
+    flops_per_sample: float  # 0 if they could not be counted
     watts: float | None  # while it trains
 
 
@@ -71,7 +71,7 @@ def _parse_model(entry: Mapping[str, Any], what: str) -> MeasuredModel:
     return MeasuredModel(
         int(batch_size),
         _number(seconds, "mean", f"'seconds_per_sample' of {what}"),
-        _number(entry, "flops_per_sample", what, least=0),
+        _known(entry, "flops_per_sample", what) or 0.0,
         _known(entry, "watts", what),
     )
 

@@ -219,6 +219,26 @@ def test_a_model_that_does_not_fit_into_memory_is_a_sentence(monkeypatch: pytest
         )
 
 
+def test_operations_that_cannot_be_counted_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(task: Any) -> float:
+        raise ImportError("No module named 'sympy'")
+
+    monkeypatch.setattr(training_module, "count_training_flops", fail)
+    entry = measure_model(
+        "logistic_regression",
+        HANDWRITING,
+        device=CPU,
+        batch_size=2,
+        warmup=0,
+        iterations=1,
+        meter=None,
+        meter_seconds=0.0,
+        progress=quiet,
+    )
+    assert (entry["flops_per_sample"], entry["flops_per_second"]) == (None, None)
+    assert entry["seconds_per_step"]["mean"] > 0
+
+
 # -------------------------------------------------------------------- memory
 
 

@@ -77,7 +77,7 @@ def measure_model(
             seconds += time_calls(step, 1, clock)
         grown = memory.growth_bytes()
         watts = None if meter is None else _load_watts(step, meter, meter_seconds, clock, progress, model)
-        flops = count_training_flops(task)
+        flops = _counted_flops(task)
     except FedArenaError:
         raise
     except (RuntimeError, MemoryError) as error:
@@ -104,6 +104,14 @@ def measure_model(
         "watts": watts,
         "joules_per_sample": None if watts is None else watts * mean,
     }
+
+
+def _counted_flops(task: Task) -> float | None:
+    """Operations per sample; counting loads parts of torch that need packages which phones may not have."""
+    try:
+        return count_training_flops(task)
+    except ImportError:
+        return None
 
 
 def random_batch(task: Task, spec: DataSpec, batch_size: int, device: torch.device) -> dict[str, torch.Tensor]:
