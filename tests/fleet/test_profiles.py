@@ -98,7 +98,7 @@ def test_the_largest_model_is_one_that_all_devices_know(folder: Path) -> None:
 
 def test_operations_that_were_not_counted_need_a_model(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", record(models=[model_entry("cnn", 0.5, 0) | {"flops_per_sample": None}]))
-    with pytest.raises(BadInputError, match="or set fleet.model"):
+    with pytest.raises(BadInputError, match=r"or set fleet\.model"):
         load(files=str(path))
     assert load(files=str(path), model="cnn").devices.seconds_per_sample.tolist() == [0.5]
 
