@@ -63,7 +63,11 @@ def keep_largest(values: Tensor, count: int) -> Tensor:
 
 def _deal(length: int, row: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     """The coordinates in the order in which they are dealt out in a row, and the sign of each."""
-    random = streams.bits(0, "count sketch", row, np.arange(length))
-    order = np.argsort(random, kind="stable")
-    signs = np.where(random[order] & np.uint64(1), 1, -1)
-    return order.astype(np.int32), signs.astype(np.int8)
+    coordinates = np.arange(length, dtype=np.uint64)
+    width = np.uint64((length - 1).bit_length())
+    # Sorting numbers that end with the coordinate is much faster than sorting coordinates by random numbers.
+    keys = (streams.bits(0, "count sketch", row, coordinates) >> width << width) | coordinates
+    keys.sort()
+    order = keys & ((np.uint64(1) << width) - np.uint64(1))
+    positive = (keys >> width) & np.uint64(1)
+    return order.astype(np.int32), np.where(positive, 1, -1).astype(np.int8)
