@@ -14,6 +14,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from fedarena.fleet.availability import Availability
+from fedarena.fleet.moments import count_below
 
 _LARGEST_DENOMINATOR = 1000
 
@@ -42,6 +43,7 @@ class Calendar:
         self.ends: FloatArray = availability.ends.astype(np.float64)
         self.periods: FloatArray = availability.periods.astype(np.float64)
         self.shares: FloatArray = availability.share()
+        self._availability = availability
         self._first: IntArray = np.asarray(availability.offsets[:-1])
         self._behind: IntArray = np.asarray(availability.offsets[1:])
         # Seconds on the line of all periods, and available seconds before each interval on it; whole numbers below 2**53.
@@ -55,6 +57,19 @@ class Calendar:
     def mean_slot_seconds(self) -> float:
         """How long an interval lasts on average."""
         return float(self._worked[-1]) / max(1, len(self.starts))
+
+    def are_there(self, clients: IntArray, times: FloatArray) -> BoolArray:
+        """Whether clients are available at these times: quicker than `find` for many clients of a large calendar.
+
+        A search among the few intervals of a client stays in one place of memory.
+        """
+        if not len(self.starts):
+            return np.zeros(clients.shape, dtype=np.bool_)
+        positions = np.fmod(times, self.periods[clients])
+        first = self._first[clients]
+        counts = self._behind[clients] - first
+        begun = count_below(self._availability.starts, first, counts, positions, or_equal=True)
+        return np.asarray((begun > 0) & (positions < self._availability.ends[first + begun - 1]))
 
     def find(self, clients: IntArray, times: FloatArray) -> tuple[BoolArray, Slots]:
         """Whether clients are available at these times, and in which intervals those are that are available."""

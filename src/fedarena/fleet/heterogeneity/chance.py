@@ -96,6 +96,16 @@ class PublishedChance:
             found[first:last] = self._generator(streams_of[first]).integers(0, lists[first:last])
         return found[:, 0], found[:, 1]
 
+    def deal(self, stream: int, rounds: int, clients: int, number: int, lists: IntArray) -> tuple[IntArray, Bits, Bits]:
+        """`choose` and `pick` for several rounds of a simulation in which everybody is always there."""
+        generator = self._generator(stream)
+        chosen = np.empty((rounds, number), dtype=np.int64)
+        positions = np.empty((rounds, number, 2), dtype=np.uint64)
+        for round in range(rounds):
+            chosen[round] = generator.choice(clients, number, replace=False)
+            positions[round] = generator.integers(0, lists[chosen[round]])
+        return chosen.reshape(-1), positions[..., 0].reshape(-1), positions[..., 1].reshape(-1)
+
     def _generator(self, stream: int) -> np.random.Generator:
         key = int(stream)
         if key not in self._generators:

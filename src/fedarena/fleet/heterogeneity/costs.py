@@ -6,7 +6,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import FloatArray, IntArray, Ragged
 from fedarena.fleet.devices import Devices
-from fedarena.fleet.heterogeneity.chance import Chance
+from fedarena.fleet.heterogeneity.chance import Bits, Chance
 from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
 
 
@@ -15,7 +15,8 @@ class DeviceCosts:
 
     def __init__(self, devices: Devices, options: HeterogeneityOptions):
         self._devices = devices
-        self._lists: IntArray = np.stack(
+        # How many measured speeds there are to choose from, for downloads and for uploads.
+        self.lists: IntArray = np.stack(
             [_lengths(lists, len(devices)) for lists in (devices.measured_download, devices.measured_upload)], axis=1
         )
         self._bits = 8.0 * options.model_bytes
@@ -25,7 +26,10 @@ class DeviceCosts:
 
     def draw(self, chance: Chance, streams_of: IntArray, rounds: IntArray, clients: IntArray) -> FloatArray:
         """Seconds of single participations: both transfers have a measured speed each, drawn for this round."""
-        for_download, for_upload = chance.pick(streams_of, rounds, clients, self._lists[clients])
+        return self.seconds(clients, *chance.pick(streams_of, rounds, clients, self.lists[clients]))
+
+    def seconds(self, clients: IntArray, for_download: Bits, for_upload: Bits) -> FloatArray:
+        """Seconds of participations whose measured speeds these random bits choose."""
         download = self._devices.draw_download(clients, for_download)
         upload = self._devices.draw_upload(clients, for_upload)
         return self._bits / download + self._bits / upload + self._compute[clients]

@@ -44,9 +44,13 @@ class Present:
 
 
 class Crowd(Protocol):
-    """Clients, of whom some are available."""
+    """Clients, of whom some are available.
+
+    Where more than `many` times as many as are wanted usually are, drawing from everybody is quicker than a list of them.
+    """
 
     clients: int
+    many: float
 
     @property
     def usually_there(self) -> float:
@@ -61,6 +65,8 @@ class Crowd(Protocol):
 
 class AlwaysThere:
     """Clients that never leave."""
+
+    many = 2.0
 
     def __init__(self, clients: int):
         self.clients = clients
@@ -78,6 +84,8 @@ class AlwaysThere:
 class ComingAndGoing:
     """Clients of a calendar. For a while, who is there may be written down in a timetable."""
 
+    many = 25.0
+
     def __init__(self, calendar: Calendar):
         self.clients = calendar.clients
         self.usually_there = float(calendar.shares.sum())
@@ -89,10 +97,10 @@ class ComingAndGoing:
         if self.timetable is not None:
             return Present(*self.timetable.available(rounds.times))
         everyone = np.arange(self.clients)
-        there = [np.flatnonzero(self._calendar.find(everyone, np.float64(time))[0]) for time in rounds.times]
+        there = [np.flatnonzero(self._calendar.are_there(everyone, time)) for time in rounds.times]
         rows = np.repeat(np.arange(len(rounds)), [len(clients) for clients in there])
         return Present(rows, np.concatenate(there))
 
     def are_there(self, rounds: Beginnings, clients: IntArray) -> BoolArray:
         """Looks each of them up."""
-        return self._calendar.find(clients, rounds.times[:, None])[0]
+        return self._calendar.are_there(clients, rounds.times[:, None])

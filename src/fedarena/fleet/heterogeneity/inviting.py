@@ -15,8 +15,6 @@ from fedarena.fleet.arrays import IntArray
 from fedarena.fleet.heterogeneity.chance import Chance, ranks
 from fedarena.fleet.heterogeneity.crowds import Beginnings, Crowd, Present
 
-# Clients are drawn from everybody if more than so many times as many as are wanted are available on average.
-MANY = 25
 _FIRST_DRAWS = 1.3  # times as many as are needed on average
 
 
@@ -25,7 +23,7 @@ class Invitations:
 
     def __init__(self, crowd: Crowd, chance: Chance, cohort: int, seed: int):
         self._crowd, self._chance, self._cohort, self._seed = crowd, chance, cohort, seed
-        self.draws = chance.may_draw and crowd.usually_there > MANY * cohort
+        self.draws = chance.may_draw and crowd.usually_there > crowd.many * cohort
 
     def invite(self, rounds: Beginnings) -> Present:
         """Different clients for every round."""

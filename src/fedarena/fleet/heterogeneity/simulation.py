@@ -15,7 +15,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
 from fedarena.fleet.heterogeneity.calendar import Calendar
-from fedarena.fleet.heterogeneity.chance import chance_of, ranks
+from fedarena.fleet.heterogeneity.chance import PublishedChance, chance_of, ranks
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
 from fedarena.fleet.heterogeneity.crowds import AlwaysThere, Beginnings, ComingAndGoing, Present
 from fedarena.fleet.heterogeneity.inviting import Invitations
@@ -89,19 +89,21 @@ def simulate_without_leaving(
     in_time = np.zeros((len(plan), clients), dtype=np.int64)
     seconds = np.zeros(len(plan))
     at_once = max(1, _MOST_AT_ONCE // (4 * options.cohort if invitations.draws else clients))
-    if not chance.may_draw:
-        at_once = 1  # the random numbers of a round follow those of the one before
-    for simulation in range(len(plan)):
-        has_deadline = bool(plan.with_deadline[simulation])
+    for simulation, (stream, has_deadline) in enumerate(zip(plan.streams_of, plan.with_deadline, strict=True)):
         number = options.rounds if has_deadline else math.ceil(options.trips / options.cohort)
         for begin in range(0, number, at_once):
             rounds = np.arange(begin, min(begin + at_once, number))
-            stream = np.full(len(rounds), plan.streams_of[simulation])
-            invited = invitations.invite(Beginnings(stream, rounds, np.zeros(len(rounds))))
-            taken = costs.draw(chance, stream[invited.rows], rounds[invited.rows], invited.clients)
-            in_time[simulation] += np.bincount(invited.clients[rules.is_in_time(taken)], minlength=clients)
+            rows = np.repeat(np.arange(len(rounds)), options.cohort)
+            if isinstance(chance, PublishedChance):
+                invited, *picked = chance.deal(stream, len(rounds), clients, options.cohort, costs.lists)
+                taken = costs.seconds(invited, *picked)
+            else:
+                streams_of = np.full(len(rounds), stream)
+                invited = invitations.invite(Beginnings(streams_of, rounds, np.zeros(len(rounds)))).clients
+                taken = costs.draw(chance, streams_of[rows], rounds[rows], invited)
+            in_time[simulation] += np.bincount(invited[rules.is_in_time(taken)], minlength=clients)
             counts = np.full(len(rounds), options.cohort)
-            lengths = rules.lengths(invited.rows, counts, taken, np.full(len(rounds), has_deadline))
+            lengths = rules.lengths(rows, counts, taken, np.full(len(rounds), has_deadline))
             seconds[simulation] += lengths.sum() + options.break_seconds * len(rounds)
     return Course(in_time, seconds)
 
