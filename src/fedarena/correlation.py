@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.config import RunConfig, resolve
@@ -32,8 +33,10 @@ SUFFIXES = {"deadline": "-R", "readiness": "-T"}
 # A default target is so far on the way from knowing nothing to what the run that learned least reached.
 _TARGET_SHARE = 0.9
 _TARGET_STEP = 0.01
+# Of the rounds, over which the final accuracy is averaged, because single rounds scatter.
+_LAST_SHARE = 0.1
 # Settings that the metrics of a fleet do not depend on.
-_IRRELEVANT = ("name", "rounds", "evaluation", "engine", "memories_ram_bytes")
+_IRRELEVANT = ("name", "evaluation", "engine", "memories_ram_bytes")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def study_correlations(
             metrics, used = measured(run)
             outcome = final_accuracy(run) if level is None else hours_to(run, level)
             if outcome is None:
-                remarks.append(f"{run.path}: it never reached an accuracy of {level:g}")
+                never = "was never evaluated" if level is None else f"never reached an accuracy of {level:g}"
+                remarks.append(f"{run.path}: it {never}")
                 continue
             wanted = {metric: value for metric, value in metrics.items() if metric.endswith(SUFFIXES[protocol])}
             endless = [metric for metric, value in wanted.items() if not math.isfinite(value)]
@@ -144,9 +148,13 @@ def correlate_points(points: Sequence[Point]) -> list[Correlation]:
 
 
 def final_accuracy(run: RunData) -> float | None:
-    """The test accuracy of the last evaluated round."""
-    final = run.summary.get("final")
-    return None if final is None else float(final["accuracy"])
+    """The test accuracy of the last tenth of the rounds, the mean of its evaluations, and at least of the last one."""
+    accuracy, rounds = _column(run, "accuracy"), _column(run, "round")
+    evaluated = np.flatnonzero(np.isfinite(accuracy))
+    if not len(evaluated):
+        return None
+    late = evaluated[rounds[evaluated] > (1 - _LAST_SHARE) * rounds[-1]]
+    return float(accuracy[late if len(late) else evaluated[-1:]].mean())
 
 
 def hours_to(run: RunData, level: float) -> float | None:
@@ -163,7 +171,11 @@ def default_target(runs: Sequence[RunData]) -> float:
 
 
 def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOptions:
-    """The constants of the metrics as they are in a run; those that a run has not are the paper's."""
+    """The constants of the metrics as they are in a run; those that a run has not are the paper's.
+
+    Metrics that end in -R are measured over as many rounds as the run has, and those that end in -T until as many
+    updates have arrived as the run asks for, so that they see the same hours of the clients' traces.
+    """
     load, clients = simulation.load(), simulation.training_clients
     share = getattr(simulation.protocol, "share", PAPER_OPTIONS.ready_share)
     limited = math.isfinite(simulation.protocol.deadline_seconds)
@@ -171,6 +183,8 @@ def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOpt
         PAPER_OPTIONS,
         deadline_seconds=simulation.protocol.deadline_seconds if limited else PAPER_OPTIONS.deadline_seconds,
         ready_share=share,
+        rounds=simulation.rounds,
+        trips=simulation.rounds * simulation.cohort,
         cohort=simulation.cohort,
         break_seconds=simulation.clock.overhead_seconds or PAPER_OPTIONS.break_seconds,
         model_bytes=round((load.download_bytes + load.upload_bytes) / 2),
@@ -231,7 +245,8 @@ def _differences(runs: Sequence[RunData]) -> list[dict[str, Any]]:
 
 
 def _column(run: RunData, name: str) -> FloatArray:
-    return np.asarray(pc.fill_null(run.rounds[name], float("nan")).to_numpy(), dtype=np.float64)
+    values = pc.cast(run.rounds[name], pa.float64())
+    return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
 
 
 def write_study(study: Study, path: Path) -> None:
