@@ -1,7 +1,7 @@
 """Availability of clients for simulations that ask millions of times: one binary search for each question.
 
-`Availability` answers the same questions for any shape of arguments and checks them; here all clients' periods lie one after
-the other on a line of seconds, and so do their available seconds, so that NumPy's own search finds an interval.
+`Availability` answers the same questions for any shape of arguments and checks them; here all clients' periods lie one
+after the other on a line of seconds, and so do their available seconds, so that NumPy's own search finds an interval.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Calendar:
         self._availability = availability
         self._first: IntArray = np.asarray(availability.offsets[:-1])
         self._behind: IntArray = np.asarray(availability.offsets[1:])
-        # Seconds on the line of all periods, and available seconds before each interval on it; whole numbers below 2**53.
+        # Seconds on the line of all periods, and available seconds before each interval on it; whole numbers below
+        # 2**53.
         self._line: FloatArray = np.append(0.0, np.cumsum(self.periods))[:-1]
         self._line_starts: FloatArray = self._line[self.owners] + self.starts
         self._worked: FloatArray = np.append(0.0, np.cumsum(self.ends - self.starts))
@@ -124,7 +125,8 @@ class Calendar:
         """
         step = Fraction(step_seconds).limit_denominator(_LARGEST_DENOMINATOR)
         if step <= 1 or float(step) != step_seconds:
-            # Intervals last a second or longer, and a step that does not fit into seconds comes by everywhere in the end.
+            # Intervals last a second or longer, and a step that does not fit into seconds comes by everywhere in the
+            # end.
             return len(self.starts) > 0
         units = step.denominator
         apart = np.gcd((units * self.periods).astype(np.int64), step.numerator)[self.owners]

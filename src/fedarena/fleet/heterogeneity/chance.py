@@ -1,7 +1,7 @@
 """Where the random choices of simulated rounds come from: whom to invite among many, and how fast a transfer is.
 
-By default a choice follows from seed, simulation, round and client alone. For comparison with the published code there are
-also its own random numbers, to the last one: every simulation has a generator of NumPy, all with the same seed.
+By default a choice follows from seed, simulation, round and client alone. For comparison with the published code there
+are also its own random numbers, to the last one: every simulation has a generator of NumPy, all with the same seed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class PublishedChance:
         if not (counts >= number).any():
             return there
         chosen = [
-            first + (self._generator(stream).choice(count, number, replace=False) if count >= number else np.arange(count))
+            first
+            + (self._generator(stream).choice(count, number, replace=False) if count >= number else np.arange(count))
             for first, count, stream in zip(firsts, counts, rounds.streams_of, strict=True)
         ]
         return there.take(np.concatenate(chosen))

@@ -46,7 +46,8 @@ class Present:
 class Crowd(Protocol):
     """Clients, of whom some are available.
 
-    Where more than `many` times as many as are wanted usually are, drawing from everybody is quicker than a list of them.
+    Where more than `many` times as many as are wanted usually are, drawing from everybody is quicker than a list of
+    them.
     """
 
     clients: int

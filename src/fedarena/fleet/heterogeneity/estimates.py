@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from fedarena.fleet.arrays import FloatArray
 
@@ -35,6 +34,8 @@ class Estimate:
         mean = float(np.mean(values))
         half = math.nan
         if len(values) > 1 and math.isfinite(mean):
+            from scipy.special import stdtrit  # not at the top, because nobody else among fleets needs it
+
             error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
             half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
         return cls(tuple(values.tolist()), mean, mean - half, mean + half)

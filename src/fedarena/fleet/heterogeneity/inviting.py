@@ -1,9 +1,9 @@
 """Whom a simulated round invites: `cohort` of the clients that are available, or all where there are fewer.
 
-All available clients have the same chance, and who is chosen follows from seed, simulation and round alone. Where about as
-many are available as are wanted, each gets a random number, and the lowest are invited. Where they are very many, clients
-are drawn from everybody until enough of those drawn are available; if half as many draws as there are clients were not
-enough, it is done in the first way after all.
+All available clients have the same chance, and who is chosen follows from seed, simulation and round alone. Where about
+as many are available as are wanted, each gets a random number, and the lowest are invited. Where they are very many,
+clients are drawn from everybody until enough of those drawn are available; if half as many draws as there are clients
+were not enough, it is done in the first way after all.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Zhang et al., CVPR 2024: FLHetBench: Benchmarking Device and State Heterogeneity in Federated Learning.
 
-Six numbers say how hard a fleet makes training, all from simulated rounds. Metrics ending in -R (between 0 and 1, lower is
-harder) count how often clients meet a deadline; with S_i the times of client i and c = cohort / clients * rounds, what it
-would be if all were equal and always there, they are ln(1 + sum_i min(S_i, c)) / ln(1 + clients * c). Metrics ending in -T
-(higher is harder) say how long it takes until so many updates have arrived, in multiples of the breaks in between. DevMC has
-real devices that never leave, StatMC real availability and the same time for everybody, InterMC both as they are.
+Six numbers say how hard a fleet makes training, all from simulated rounds. Metrics ending in -R (between 0 and 1, lower
+is harder) count how often clients meet a deadline: with S_i the times of client i, and c = cohort / clients * rounds,
+what it would be if all were equal and always there, they are ln(1 + sum_i min(S_i, c)) / ln(1 + clients * c). Metrics
+ending in -T (higher is harder) say how long it takes until so many updates have arrived, in multiples of the breaks in
+between. DevMC has real devices that never leave, StatMC real availability and the same time for everybody, InterMC both
+as they are.
 
-Paper and published code differ in these points, all of which are options: which times everybody takes in StatMC (drawn between
-0 and the deadline, or on a grid that for -T reaches 240 seconds), whether the last client is waited for or 80 % of them,
-whether computing one sample counts or transfers alone, whether a client that takes exactly as long as the deadline is in time,
-and whether work is rounded up to whole seconds.
+Paper and published code differ in these points, all of which are options: which times everybody takes in StatMC (drawn
+between 0 and the deadline, or on a grid that for -T reaches 240 seconds), whether the last client is waited for or 80 %
+of them, whether computing one sample counts or transfers alone, whether a client that takes exactly as long as the
+deadline is in time, whether work is rounded up to whole seconds, and whether a kilobyte has 1,000 bytes.
 
-Eq. 3 of the paper counts the break as part of a client's time, and its algorithms add it to every round once more; here it
-passes once, before the round, as in the code. Algorithm S2 counts trips of all clients that are available; the text, the
-code and this file, of those invited.
+Eq. 3 of the paper counts the break as part of a client's time, and its algorithms add it to every round once more; here
+it passes once, before the round, as in the code. Algorithm S2 counts trips of all clients that are available; the text,
+the code and this file, of those invited.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 from fedarena.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import Availability
-from fedarena.fleet.fleet import ClientFleet
+from fedarena.fleet.fleet import ClientFleet, Fleet
 from fedarena.fleet.heterogeneity.calendar import Calendar
 from fedarena.fleet.heterogeneity.chance import STREAMS_PER_REPETITION
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
@@ -123,6 +124,17 @@ def single_state_metric(availability: Availability, options: HeterogeneityOption
     runs = _Runs("StatMC-R", options=options, first_stream=0)
     course = Simulation(runs.plan, Calendar(availability), None, options).run()
     return _state_metric(course.in_time, options)
+
+
+def in_order(fleet: Fleet) -> ClientFleet:
+    """Client i has the phone i of a fleet in which devices and availabilities belong together."""
+    if not fleet.paired:
+        raise BadInputError(
+            f"Phones of the fleet {fleet.name!r} have no order, because a client gets a device and an availability "
+            "of it; match it to clients instead"
+        )
+    rows = np.arange(len(fleet.devices), dtype=np.int32)
+    return ClientFleet(fleet, rows, rows)
 
 
 class _Runs:

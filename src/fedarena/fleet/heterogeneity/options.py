@@ -25,8 +25,9 @@ class HeterogeneityOptions:
     """How rounds are simulated; the defaults are those of the paper's supplement.
 
     The state metrics ask how it would be if every client took the same time, for many such times: by default for
-    `cost_draws` times between 0 and the deadline, one drawn at random from each of so many equal parts. The published code
-    takes fixed times instead, `deadline_cost_step_seconds` apart up to the deadline, and `readiness_costs_seconds`.
+    `cost_draws` times between 0 and the deadline, one drawn at random from each of so many equal parts. The published
+    code takes fixed times instead, `deadline_cost_step_seconds` apart up to the deadline, and
+    `readiness_costs_seconds`.
     """
 
     deadline_seconds: float = 120.0  # ddl
@@ -63,7 +64,9 @@ class HeterogeneityOptions:
         self._check("confidence", 0 < self.confidence < 1, "be between 0 and 1")
         step = self.deadline_cost_step_seconds
         if step is not None:
-            self._check("deadline_cost_step_seconds", 0 < step <= self.deadline_seconds, "be between 0 and the deadline")
+            self._check(
+                "deadline_cost_step_seconds", 0 < step <= self.deadline_seconds, "be between 0 and the deadline"
+            )
         times = self.readiness_costs_seconds
         if times is not None:
             known = len(times) > 0 and all(_is_finite(seconds) and seconds >= 0 for seconds in times)
@@ -83,7 +86,7 @@ class HeterogeneityOptions:
         if self.deadline_cost_step_seconds is None:
             return self._drawn_costs(repetition)
         steps = math.floor(self.deadline_seconds / self.deadline_cost_step_seconds)
-        return self.deadline_cost_step_seconds * np.arange(1, steps + 1)
+        return np.float64(self.deadline_cost_step_seconds) * np.arange(1.0, steps + 1)
 
     def readiness_costs(self, repetition: int) -> FloatArray:
         """The same for state metrics that end in -T."""

@@ -1,8 +1,8 @@
 """Simulated training of which only the course of time matters: many simulations at once, round by round.
 
 Before every round passes the break. Then clients that are available are invited; where nobody is, that was the round. A
-client that leaves pauses, and goes on when it is back. A round of a deadline lasts until its last client is done, but no
-longer than the deadline; a round of readiness until the given share of its clients is done.
+client that leaves pauses, and goes on when it is back. A round of a deadline lasts until its last client is done, but
+no longer than the deadline; a round of readiness until the given share of its clients is done.
 """
 
 from __future__ import annotations
@@ -60,28 +60,26 @@ class Rounds:
         limit = self._options.deadline_seconds
         return seconds <= limit if self._options.inclusive_deadline else seconds < limit
 
-    def lengths(
-        self, rows: IntArray, counts: IntArray, seconds: FloatArray, with_deadline: BoolArray
-    ) -> FloatArray:
+    def lengths(self, rows: IntArray, counts: IntArray, seconds: FloatArray, with_deadline: BoolArray) -> FloatArray:
         """How long rounds last that have so many clients, which take so many seconds; `rows` are ascending."""
         table = np.full((len(counts), int(counts.max(initial=1))), np.inf)
         table[rows, ranks(counts)] = seconds
         table.sort(axis=1)
-        # The quantile between two clients is interpolated.
+        # Between two clients the quantile is interpolated, to the last bit as NumPy does it.
         place = np.where(with_deadline, 1.0, self._options.ready_share) * (np.maximum(counts, 1) - 1)
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, np.maximum(counts, 1) - 1)
         every = np.arange(len(counts))
         lower, upper, part = table[every, below], table[every, above], place - below
         with np.errstate(invalid="ignore"):  # where there is nobody
-            lengths = np.where(part > 0, lower + part * (upper - lower), lower)
+            apart = upper - lower
+            lengths = np.where(part < 0.5, lower + part * apart, upper - (1 - part) * apart)
+        lengths = np.where(part == 0, lower, lengths)
         lengths = np.where(with_deadline, np.minimum(lengths, self._options.deadline_seconds), lengths)
         return np.where(counts > 0, lengths, 0.0)
 
 
-def simulate_without_leaving(
-    plan: Plan, costs: DeviceCosts, clients: int, options: HeterogeneityOptions
-) -> Course:
+def simulate_without_leaving(plan: Plan, costs: DeviceCosts, clients: int, options: HeterogeneityOptions) -> Course:
     """Simulations in which nobody ever leaves. Rounds do not depend on each other, so they are made together."""
     chance = chance_of(options)
     invitations = Invitations(AlwaysThere(clients), chance, options.cohort, options.seed)
@@ -111,9 +109,7 @@ def simulate_without_leaving(
 class Simulation:
     """Simulations in which clients come and go; all take their next round at once."""
 
-    def __init__(
-        self, plan: Plan, calendar: Calendar, costs: DeviceCosts | None, options: HeterogeneityOptions
-    ):
+    def __init__(self, plan: Plan, calendar: Calendar, costs: DeviceCosts | None, options: HeterogeneityOptions):
         self._plan, self._calendar, self._costs, self._options = plan, calendar, costs, options
         self._crowd = ComingAndGoing(calendar)
         self._chance = chance_of(options)
@@ -195,7 +191,13 @@ class Simulation:
         return work
 
     def _times_over(
-        self, now: IntArray, asked: FloatArray, invited: Present, counts: IntArray, taken: FloatArray, lengths: FloatArray
+        self,
+        now: IntArray,
+        asked: FloatArray,
+        invited: Present,
+        counts: IntArray,
+        taken: FloatArray,
+        lengths: FloatArray,
     ) -> IntArray:
         """How often the same round follows upon itself, this time included.
 

@@ -1,6 +1,7 @@
-"""Who is there, written down for a span of time: the span is cut into windows, and each lists the intervals that touch it.
+"""Who is there, written down for a span of time.
 
-A client that is available is in exactly one interval of the window, so looking through its list finds everybody.
+The span is cut into windows, and each lists the intervals that touch it. A client that is available is in exactly one
+interval of the window, so looking through its list finds everybody.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Timetable:
         window = int(np.clip(calendar.mean_slot_seconds, _SHORTEST_WINDOW_SECONDS, _LONGEST_WINDOW_SECONDS))
         first_window = int(begin // window)
         per_window = calendar.shares.sum() + (window / calendar.periods)[calendar.owners].sum()
-        windows = int(np.clip(np.ceil(seconds / window) + 1, 1, max(1.0, _MOST_ENTRIES / max(per_window, 1.0))))
+        # At least two, so that `begin` is not in the last second.
+        windows = int(np.clip(np.ceil(seconds / window) + 1, 2, max(2.0, _MOST_ENTRIES / max(per_window, 1.0))))
         self._window, self._first_window = window, first_window
         self.begin, self.end = float(first_window * window), float((first_window + windows) * window)
         intervals, begins, ends = _unrolled(calendar, self.begin, self.end)
@@ -39,19 +41,19 @@ class Timetable:
 
     def available(self, times: FloatArray) -> tuple[IntArray, IntArray, Slots]:
         """Positions of times, and for each the clients that are available then and their intervals."""
-        entries, moments, inside = self._looked_up(times)
+        entries, inside = self._looked_up(times)
         found = entries[inside]
         return np.nonzero(inside)[0], self._clients[found], self._slots.take(found)
 
     def steady_until(self, times: FloatArray) -> FloatArray:
         """Until when nobody comes or goes, at least."""
-        entries, moments, inside = self._looked_up(times)
+        entries, inside = self._looked_up(times)
         begins, ends = self._slots.begins[entries], self._slots.ends[entries]
-        changes = np.where(inside, ends, np.where(begins > moments, begins, np.inf))
+        changes = np.where(inside, ends, np.where(begins > times[:, None], begins, np.inf))
         window_ends = (times // self._window + 1) * self._window
-        return np.minimum(changes.min(axis=1, initial=np.inf), window_ends)
+        return np.asarray(np.minimum(changes.min(axis=1, initial=np.inf), window_ends))
 
-    def _looked_up(self, times: FloatArray) -> tuple[IntArray, FloatArray, BoolArray]:
+    def _looked_up(self, times: FloatArray) -> tuple[IntArray, BoolArray]:
         """Entries of the windows of `times`, a row for each, and whether the time is within the interval.
 
         Where a window has fewer entries, later ones follow.
@@ -64,7 +66,7 @@ class Timetable:
         moments = times[:, None]
         inside = (self._slots.begins[entries] <= moments) & (moments < self._slots.ends[entries])
         inside &= columns < counts[:, None]
-        return entries, moments, inside
+        return entries, inside
 
 
 def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, FloatArray, FloatArray]:
