@@ -11,10 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedarena.data.statistics import FederationStatistics
+from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.registry import Registry
 from fedarena.report import TIME_TO, columns_for, final_table
 from fedarena.report.fleet import compute_column, distribution_of, network_columns, percent, phones_text
-from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
+from fedarena.report.heterogeneity import KINDS, estimate_text
+from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, quantity, significant
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
@@ -24,6 +26,8 @@ _BY_IMPORTANCE = (
     *("p10", "p90", "vs baseline", "seeds", "clients/s"),
 )
 _SHORTEST_LABEL = 8
+# With fewer invitations of each client, chance alone keeps metrics of participation below 1.
+FEW_PARTICIPATIONS = 10
 
 
 def scores_table(results: Sequence[RunData], width: int) -> Table:
@@ -134,6 +138,65 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
     add(what, distribution_of(compute), scale)
     for name, column in network_columns(speeds).items():
         add(name, distribution_of(column), BITS_PER_SECOND)
+    return table
+
+
+def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
+    """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
+    options, devices, states = found.options, found.devices, found.states
+    what = {"DevMC": "devices alone", "StatMC": "availability alone", "InterMC": "devices and availability together"}
+    metrics = _titled(
+        f"{escape(name)}: heterogeneity for {count(found.clients, 'client')}",
+        f"{count(options.repetitions, 'repetition')}"
+        + (f", ± for {percent(options.confidence)} confidence" if options.repetitions > 1 else ""),
+        ("metric", "value", "harder is", "what it says"),
+    )
+    for ending, harder, says in (
+        ("R", "lower", f"how evenly clients meet a deadline of {quantity(options.deadline_seconds, SECONDS)}"),
+        ("T", "higher", f"time for {options.trips:,} updates, in breaks of {quantity(options.break_seconds, SECONDS)}"),
+    ):
+        for kind in KINDS:
+            estimate = found.metrics[f"{kind}-{ending}"]
+            metrics.add_row(f"{kind}-{ending}", estimate_text(estimate), harder, f"{what[kind]}: {says}")
+    if found.ideal_participation < FEW_PARTICIPATIONS:
+        metrics.caption = (
+            f"{metrics.caption}. A client is invited {significant(found.ideal_participation)} times on average: "
+            "too few rounds for metrics that end in -R, which stay below 1 even where all clients are alike."
+        )
+    spread = _titled("Apart from each other", "", ("", "on average", "differences", "what that is"))
+    spread.add_row(
+        "time for a round",
+        quantity(devices.mean_seconds, SECONDS),
+        f"± {percent(devices.variation)}",
+        f"{significant(devices.to_deadline)} times the deadline; p90/p10 {significant(devices.p90_to_p10)}; "
+        f"one client from round to round ± {percent(devices.variation_within)}",
+    )
+    spread.add_row(
+        "time available",
+        percent(states.mean_share),
+        f"Gini {significant(states.gini_share)}",
+        f"{percent(states.never_share)} of the clients are never available",
+    )
+    spread.add_row(
+        "single-state metric",
+        significant(states.mean_metric),
+        f"Gini {significant(states.gini_metric)}",
+        "of the ideal participation, at most 1 (ST-Client-Ratio)",
+    )
+    return [metrics, spread]
+
+
+def _titled(title: str, caption: str, columns: Sequence[str]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=caption,
+        caption_justify="left",
+    )
+    for number, column in enumerate(columns):
+        table.add_column(column, style="bold" if number == 0 else None, no_wrap=number < 2)
     return table
 
 

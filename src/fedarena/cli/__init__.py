@@ -3,8 +3,9 @@
 # ruff: isort: off
 from fedarena.cli import runs
 from fedarena.cli import catalogue
+from fedarena.cli import heterogeneity
 from fedarena.cli import profile_device
 from fedarena.cli import correlate
 from fedarena.cli.base import main
 
-__all__ = ["catalogue", "correlate", "main", "profile_device", "runs"]
+__all__ = ["catalogue", "correlate", "heterogeneity", "main", "profile_device", "runs"]

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
 from fedarena.errors import BadInputError
 
 # So many are made to look at, unless somebody asks for more.
@@ -54,15 +55,9 @@ def describe(
 
 @command
 def fleet(
-    name: Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name, or the folder of a saved one.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fleet, for example: training_factor=2 seed=1"),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option("--clients", min=1, help="How many clients have a phone; otherwise as many as there are phones."),
-    ] = None,
+    name: FleetName,
+    settings: FleetSettings = None,
+    clients: Clients = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FOLDER", help="Also write the fleet to this folder.")
     ] = None,
@@ -71,22 +66,16 @@ def fleet(
     """Show a fleet of phones: a table, and a picture of how fast they are, when they are available and for how long."""
     import numpy as np
 
-    from fedarena.config import merge, parse_overrides
-    from fedarena.fleet import FLEETS, describe_fleet, load_fleet_with_remarks
+    from fedarena.fleet import describe_fleet
     from fedarena.report import fleet_figure, write_picture
     from fedarena.screen import fleet_table
 
-    is_folder = Path(name).is_dir() and name not in FLEETS.names()
-    part = {"name": "file", "path": name} if is_folder else {"name": name}
     if save is not None and save.exists():
         raise BadInputError(f"{save} exists; give --save another name, or remove it")
-    with messages.status(f"Making {escape(name)}"):
-        options = merge(part, parse_overrides(settings or []))
-        phones, remarks = load_fleet_with_remarks(options, clients or DEFAULT_PHONES)
-        everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
+    phones = open_fleet(name, settings, clients or DEFAULT_PHONES)
+    everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
+    with messages.status(f"Describing {escape(name)}"):
         description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
-    for remark in remarks:
-        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     screen.print(fleet_table(description))
     if save is not None:
         phones.save(save)

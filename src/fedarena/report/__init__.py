@@ -20,6 +20,7 @@ from fedarena.report.figures import (
     traffic_figure,
 )
 from fedarena.report.fleet import fleet_figure
+from fedarena.report.heterogeneity import heterogeneity_figure
 from fedarena.report.page import write_report
 from fedarena.report.picture import write_picture
 from fedarena.report.tables import FINAL_COLUMNS, TIME_TO, FinalRow, columns_for, final_table
@@ -38,6 +39,7 @@ __all__ = [
     "federation_figure",
     "final_table",
     "fleet_figure",
+    "heterogeneity_figure",
     "hours_figure",
     "loss_figure",
     "participation_figure",

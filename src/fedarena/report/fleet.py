@@ -59,11 +59,11 @@ def _add_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> None:
     if draw_speeds(figure, speeds):
         figure.update_layout(legend={"x": 1, "xanchor": "right", "y": _SPEEDS_DOMAIN[0] - 0.03, "yanchor": "top"})
     else:
-        _leave_empty(figure, "", "either computing or transfers take no time")
+        leave_empty(figure, "", "either computing or transfers take no time")
     bottom, top = _SPEEDS_DOMAIN
     top -= _LINE_SHARE * max(0, len(details) - 3)  # there is room for three lines below the title
     figure.update_layout(yaxis={"domain": (bottom, top)})
-    _add_heading(figure, "Device speeds", details, top)
+    add_heading(figure, "Device speeds", details, top)
 
 
 def draw_speeds(figure: go.Figure, speeds: Mapping[str, Any]) -> bool:
@@ -122,7 +122,7 @@ def _add_week(figure: go.Figure, week: Mapping[str, Any], shares: Mapping[str, A
             f"available {percent(shares['mean'])} of the time on average",
             f"median {percent(middle)}, four fifths {percent(low)} to {percent(high)}",
         ]
-    _add_heading(figure, "Available clients over a week", details, _WEEK_DOMAIN[1])
+    add_heading(figure, "Available clients over a week", details, _WEEK_DOMAIN[1])
 
 
 def draw_week(figure: go.Figure, week: Mapping[str, Any], days: int, colour: str, axes: str = "") -> None:
@@ -194,10 +194,10 @@ def _add_slots(figure: go.Figure, slots: Mapping[str, Any]) -> None:
         ]
     else:
         everybody = slots["always_available_share"] == 1
-        _leave_empty(figure, "3", "nobody ever leaves" if everybody else "nobody is ever there")
+        leave_empty(figure, "3", "nobody ever leaves" if everybody else "nobody is ever there")
         figure.update_layout(yaxis3={"domain": _SLOTS_DOMAIN})
         details = ["there is no end to measure" if everybody else "there is nothing to measure"]
-    _add_heading(figure, "How long clients stay", details, _SLOTS_DOMAIN[1])
+    add_heading(figure, "How long clients stay", details, _SLOTS_DOMAIN[1])
 
 
 def _length_curve(slots: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
@@ -311,7 +311,7 @@ def percent(share: float) -> str:
     return f"{significant(100 * share)} %"
 
 
-def _leave_empty(figure: go.Figure, axes: str, sentence: str) -> None:
+def leave_empty(figure: go.Figure, axes: str, sentence: str) -> None:
     """Axes without numbers, and a sentence that says why nothing is drawn."""
     hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "range": [0, 1]}
     figure.update_layout(**{f"xaxis{axes}": hidden, f"yaxis{axes}": hidden})
@@ -330,9 +330,9 @@ def _leave_empty(figure: go.Figure, axes: str, sentence: str) -> None:
     )
 
 
-def _add_heading(figure: go.Figure, heading: str, lines: Sequence[str], y: float) -> None:
+def add_heading(figure: go.Figure, heading: str, lines: Sequence[str], y: float, x: float = 0) -> None:
     """A heading, and below it smaller print; two annotations, because colours within a text have no dark partner."""
-    place = {"x": 0, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    place = {"x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     details = {"text": "<br>".join(lines), "yshift": _HEADING_SHIFT, "font": {"color": QUIET_INK}, "align": "left"}
     figure.add_annotation(**place, **details, showarrow=False)
     shift = _HEADING_SHIFT + _LINE_PIXELS * len(lines)

@@ -53,7 +53,13 @@ class Heterogeneity:
     # For every client: how often it was in time under the metric of that name, relative to the ideal.
     participation: dict[str, FloatArray]
     cost_seconds: FloatArray  # the mean time of every client
+    available_shares: FloatArray  # of the time, for every client
     state_metric: FloatArray  # the single-state metric of every client
+
+    @property
+    def ideal_participation(self) -> float:
+        """c, how often a client is invited on average if all are always there."""
+        return _ideal(self.clients, self.options)
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers but those of single clients, as plain JSON."""
@@ -110,6 +116,7 @@ def measure_heterogeneity(
         StateSpread.of(calendar.shares, state_metric),
         participation,
         costs.moments()[0],
+        calendar.shares,
         state_metric,
     )
 

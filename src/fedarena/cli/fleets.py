@@ -1,0 +1,39 @@
+"""A fleet as commands name it: by its name with options, or by the folder of a saved one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from fedarena.cli.base import messages
+
+if TYPE_CHECKING:
+    from fedarena.fleet import Fleet
+
+FleetName = Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name, or the folder of a saved one.")]
+FleetSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fleet, for example: training_factor=2 seed=1"),
+]
+Clients = Annotated[
+    int | None,
+    typer.Option("--clients", min=1, help="How many clients have a phone; otherwise as many as there are phones."),
+]
+
+
+def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
+    """The fleet for so many clients; what its source has to say is shown."""
+    from fedarena.config import merge, parse_overrides
+    from fedarena.fleet import FLEETS, load_fleet_with_remarks
+
+    is_folder = Path(name).is_dir() and name not in FLEETS.names()
+    part = {"name": "file", "path": name} if is_folder else {"name": name}
+    with messages.status(f"Making {escape(name)}"):
+        fleet, remarks = load_fleet_with_remarks(merge(part, parse_overrides(settings or [])), phones)
+    for remark in remarks:
+        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return fleet

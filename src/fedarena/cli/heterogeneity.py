@@ -1,0 +1,155 @@
+"""The command that measures how hard a fleet makes training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
+from fedarena.errors import BadInputError
+
+if TYPE_CHECKING:
+    from fedarena.fleet import ClientFleet, Fleet
+    from fedarena.fleet.heterogeneity import HeterogeneityOptions
+
+# The paper's; so many are made up unless somebody asks for more.
+DEFAULT_PHONES = 100
+CONSTANTS = "Constants (of --like)"
+DRAWN = "drawn"
+
+
+def _constant(help: str, metavar: str | None = None) -> Any:
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=CONSTANTS, show_default=False)
+
+
+@command
+def heterogeneity(
+    name: FleetName,
+    settings: FleetSettings = None,
+    clients: Clients = None,
+    like: Annotated[
+        Literal["paper", "code"], typer.Option("--like", help="Constants of the paper, or of its published code.")
+    ] = "paper",
+    repetitions: Annotated[
+        int | None, typer.Option("--repetitions", help="How often everything is simulated. [5; like the code 1]")
+    ] = None,
+    confidence: Annotated[float | None, typer.Option("--confidence", help="Of the intervals. [0.95]")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the simulations. [0; like the code 42]")] = None,
+    deadline_seconds: Annotated[float | None, _constant("The deadline of rounds (ddl).")] = None,
+    rounds: Annotated[int | None, _constant("Rounds simulated for metrics that end in -R.")] = None,
+    trips: Annotated[int | None, _constant("Participations simulated for metrics that end in -T.")] = None,
+    cohort: Annotated[int | None, _constant("Clients invited in a round (k).")] = None,
+    break_seconds: Annotated[float | None, _constant("Time between rounds (t_break).")] = None,
+    model_bytes: Annotated[int | None, _constant("Size of the model that is sent both ways.")] = None,
+    samples: Annotated[float | None, _constant("Samples that a client trains on in a round (|D|).")] = None,
+    flops_per_sample: Annotated[
+        float | None, _constant("Operations for a sample, for devices whose operations per second are known.")
+    ] = None,
+    ready_share: Annotated[float | None, _constant("The share of clients that -T waits for (pr).")] = None,
+    cost_draws: Annotated[int | None, _constant("How many times are drawn that all clients take (StatMC).")] = None,
+    deadline_cost_step_seconds: Annotated[
+        str | None, _constant("Instead, times of StatMC-R in such steps up to the deadline.", "NUMBER|drawn")
+    ] = None,
+    readiness_costs_seconds: Annotated[
+        str | None, _constant("Instead, these times of StatMC-T.", "NUMBER,…|drawn")
+    ] = None,
+    inclusive_deadline: Annotated[
+        bool | None,
+        typer.Option(
+            "--inclusive-deadline/--exclusive-deadline",
+            help="Whether a client that takes exactly as long as the deadline is in time.",
+            rich_help_panel=CONSTANTS,
+            show_default=False,
+        ),
+    ] = None,
+    whole_seconds: Annotated[
+        bool | None,
+        typer.Option(
+            "--whole-seconds/--any-seconds",
+            help="Whether work that can be interrupted is rounded up to whole seconds.",
+            rich_help_panel=CONSTANTS,
+            show_default=False,
+        ),
+    ] = None,
+    random_numbers: Annotated[
+        Literal["keyed", "published"] | None, _constant("Ours, or those that the published code draws.")
+    ] = None,
+    output: Output = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """Measure how hard a fleet makes training: FLHetBench's six metrics with intervals, and how much clients differ."""
+    import numpy as np
+    from rich.progress import Progress
+
+    from fedarena.files import write_json
+    from fedarena.fleet.heterogeneity import CODE_OPTIONS, PAPER_OPTIONS, measure_heterogeneity
+    from fedarena.report import heterogeneity_figure, write_picture
+    from fedarena.screen import heterogeneity_tables
+
+    given = {
+        "deadline_seconds": deadline_seconds,
+        "rounds": rounds,
+        "trips": trips,
+        "cohort": cohort,
+        "break_seconds": break_seconds,
+        "model_bytes": model_bytes,
+        "samples": samples,
+        "flops_per_sample": flops_per_sample,
+        "ready_share": ready_share,
+        "cost_draws": cost_draws,
+        "inclusive_deadline": inclusive_deadline,
+        "whole_seconds": whole_seconds,
+        "random_numbers": random_numbers,
+        "repetitions": repetitions,
+        "confidence": confidence,
+        "seed": seed,
+    }
+    changed: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    if deadline_cost_step_seconds is not None:
+        steps = _numbers("--deadline-cost-step-seconds", deadline_cost_step_seconds)
+        changed["deadline_cost_step_seconds"] = None if steps is None else steps[0]
+    if readiness_costs_seconds is not None:
+        changed["readiness_costs_seconds"] = _numbers("--readiness-costs-seconds", readiness_costs_seconds)
+    options: HeterogeneityOptions = replace(CODE_OPTIONS if like == "code" else PAPER_OPTIONS, **changed)
+    fleet = open_fleet(name, settings, clients or DEFAULT_PHONES)
+    everybody = np.arange(clients or max(len(fleet.devices), len(fleet.availability)))
+    with Progress(console=messages, transient=True) as progress:
+        bar = progress.add_task(f"Measuring {escape(name)}", total=1.0)
+        found = measure_heterogeneity(
+            _phones(fleet, len(everybody)), everybody, options, lambda share: progress.update(bar, completed=share)
+        )
+    for table in heterogeneity_tables(fleet.name, found):
+        screen.print(table)
+    if json is not None:
+        json.parent.mkdir(parents=True, exist_ok=True)
+        write_json(json, {"fleet": {"name": fleet.name, "fingerprint": fleet.fingerprint}, **found.as_dict()})
+        screen.print(f"Numbers: {json}", highlight=False, markup=False, soft_wrap=True)
+    figure = heterogeneity_figure(fleet.name, found)
+    path = write_picture(figure, output or Path(f"{fleet.name}-heterogeneity.html"))
+    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _phones(fleet: Fleet, clients: int) -> ClientFleet:
+    """Client i has phone i where that is possible, so that the order of a file is kept."""
+    import numpy as np
+
+    from fedarena.fleet.heterogeneity import in_order
+
+    if fleet.paired and len(fleet.devices) == clients:
+        return in_order(fleet)
+    return fleet.match(np.arange(clients), None, seed=0)
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...] | None:
+    """Numbers with commas in between; None for `drawn`."""
+    if text == DRAWN:
+        return None
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise BadInputError(f"{option} must be a number or {DRAWN!r}, not {text!r}") from None
