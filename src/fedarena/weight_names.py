@@ -61,7 +61,7 @@ _CONVENTIONS = (
     ),
     Convention(
         library="Hugging Face",
-        block=re.compile(r"encoder\.layer\.(\d+)\.(.+)"),
+        block=re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)"),
         inside={
             "layernorm_before": "attention.0",
             "attention.attention.query": _QKV[0],
@@ -71,6 +71,12 @@ _CONVENTIONS = (
             "layernorm_after": "network.0",
             "intermediate.dense": "network.1",
             "output.dense": "network.3",
+            "attention.q_proj": _QKV[0],  # since transformers 5
+            "attention.k_proj": _QKV[1],
+            "attention.v_proj": _QKV[2],
+            "attention.o_proj": "attention.1.output",
+            "mlp.fc1": "network.1",
+            "mlp.fc2": "network.3",
         },
         outside={
             "embeddings.cls_token": "class_token",

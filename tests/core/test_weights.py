@@ -106,7 +106,31 @@ def as_hugging_face(model: PublishedViT) -> Tensors:
     return named | both("vit.layernorm", model.last_norm) | both("classifier", model.classifier)
 
 
-CONVENTIONS = {"timm": as_timm, "torchvision": as_torchvision, "Hugging Face": as_hugging_face}
+def as_transformers_5(model: PublishedViT) -> Tensors:
+    """The names that Hugging Face's library has since its version 5."""
+    renamed = {
+        "encoder.layer.": "layers.",
+        "attention.output.dense": "attention.o_proj",
+        "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj",
+        "intermediate.dense": "mlp.fc1",
+        "output.dense": "mlp.fc2",
+    }
+    named = {}
+    for name, t in as_hugging_face(model).items():
+        for before, after in renamed.items():
+            name = name.replace(before, after)
+        named[name] = t
+    return named
+
+
+CONVENTIONS = {
+    "timm": as_timm,
+    "torchvision": as_torchvision,
+    "Hugging Face": as_hugging_face,
+    "Hugging Face (new)": as_transformers_5,
+}
 
 
 def write(tensors: Tensors, path: Path) -> Path:
@@ -126,7 +150,8 @@ def test_a_published_vit_computes_the_same_here(library: str, ending: str, tmp_p
     notes = start_from(model, path).notes
     x = torch.randn(5, 2, 6, 6)
     torch.testing.assert_close(model(x), published(x), rtol=0, atol=1e-5)
-    assert notes == [f"The model starts from {path}, which has the names of {library}: all parameters were taken"]
+    names = library.removesuffix(" (new)")
+    assert notes == [f"The model starts from {path}, which has the names of {names}: all parameters were taken"]
 
 
 @pytest.mark.parametrize("library", CONVENTIONS)
