@@ -15,8 +15,8 @@ from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.registry import Registry
 from fedarena.report import TIME_TO, columns_for, final_table
 from fedarena.report.fleet import compute_column, distribution_of, network_columns, percent, phones_text
-from fedarena.report.heterogeneity import KINDS, estimate_text
-from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, quantity, significant
+from fedarena.report.heterogeneity import confidence_text, estimate_text
+from fedarena.report.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.rundata import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
@@ -144,29 +144,30 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
 def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
     """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
     options, devices, states = found.options, found.devices, found.states
-    what = {"DevMC": "devices alone", "StatMC": "availability alone", "InterMC": "devices and availability together"}
     metrics = _titled(
         f"{escape(name)}: heterogeneity for {count(found.clients, 'client')}",
-        f"{count(options.repetitions, 'repetition')}"
-        + (f", ± for {percent(options.confidence)} confidence" if options.repetitions > 1 else ""),
-        ("metric", "value", "harder is", "what it says"),
+        f"-R: how often and evenly clients meet a deadline of {options.deadline_seconds:g} s, 1 is ideal\n"
+        f"-T: time for {options.trips:,} updates, in multiples of the breaks of {options.break_seconds:g} s\n"
+        + count(options.repetitions, "repetition")
+        + (f", ± for {confidence_text(found)} confidence" if options.repetitions > 1 else ""),
+        ("metric", "value", "harder is", "simulated with"),
     )
-    for ending, harder, says in (
-        ("R", "lower", f"how evenly clients meet a deadline of {quantity(options.deadline_seconds, SECONDS)}"),
-        ("T", "higher", f"time for {options.trips:,} updates, in breaks of {quantity(options.break_seconds, SECONDS)}"),
-    ):
-        for kind in KINDS:
+    simulated = {"DevMC": "devices alone", "StatMC": "availability alone", "InterMC": "devices and availability"}
+    for ending, harder in (("R", "lower"), ("T", "higher")):
+        for kind, what in simulated.items():
             estimate = found.metrics[f"{kind}-{ending}"]
-            metrics.add_row(f"{kind}-{ending}", estimate_text(estimate), harder, f"{what[kind]}: {says}")
+            metrics.add_row(f"{kind}-{ending}", estimate_text(estimate), harder, what)
     if found.ideal_participation < FEW_PARTICIPATIONS:
         metrics.caption = (
-            f"{metrics.caption}. A client is invited {significant(found.ideal_participation)} times on average: "
+            f"{metrics.caption}\nA client is invited {significant(found.ideal_participation)} times on average: "
             "too few rounds for metrics that end in -R, which stay below 1 even where all clients are alike."
         )
-    spread = _titled("Apart from each other", "", ("", "on average", "differences", "what that is"))
+    spread = _titled(
+        "How slow and absent clients are, and how different", "", ("", "on average", "differences", "what that is")
+    )
     spread.add_row(
         "time for a round",
-        quantity(devices.mean_seconds, SECONDS),
+        f"{significant(devices.mean_seconds)} s",
         f"± {percent(devices.variation)}",
         f"{significant(devices.to_deadline)} times the deadline; p90/p10 {significant(devices.p90_to_p10)}; "
         f"one client from round to round ± {percent(devices.variation_within)}",
