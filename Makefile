@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store bench-memories bench-fleet bench-speed clean help
+.PHONY: run test docs pictures bench-store bench-memories bench-fleet bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them,
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py
+
+study-heterogeneity: $(VENV)/.installed  ## Do metrics of heterogeneity foretell training? Which methods stand it? (STUDY=settings)
+	$(BIN)/python benchmarks/heterogeneity_study.py $(STUDY)
 
 clean:  ## Remove the environment and everything generated (not runs/)
 	rm -rf $(VENV) .bench site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
