@@ -1,0 +1,213 @@
+"""Metrics of fleets against what came out of runs: groups, constants, targets, the page and the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedarena.cli import main
+from fedarena.config import merge, resolve
+from fedarena.correlation import (
+    Point,
+    Study,
+    correlate_points,
+    default_target,
+    final_accuracy,
+    hours_to,
+    study_correlations,
+)
+from fedarena.errors import BadInputError
+from fedarena.experiment import start_run
+from fedarena.fleet import load_fleet
+from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
+from fedarena.report.correlation import correlation_figure, headline, write_correlations
+from fedarena.rundata import RunData, load_runs
+
+BASE: dict[str, Any] = {
+    "federation": {"name": "digits", "partition": {"name": "iid", "clients": 20}},
+    "model": "logistic_regression",
+    "rounds": 12,
+    "cohort": 5,
+    "local": {"epochs": 1, "lr": 0.5},
+    "evaluation": {"every": 2},
+    "fleet": {"name": "uniform", "seconds_per_sample": 0.0, "upload_bits_per_second": 1e9},
+    "clock": {"overhead_seconds": 10, "model_bytes": 1_000_000, "leaving": "pause"},
+}
+# A download takes 8 seconds at the mean of the first range, and up to 80 in the others.
+RANGES = ([0.8e6, 1.2e6], [0.2e6, 1.8e6], [0.1e6, 0.9e6])
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "deadline": {"protocol": {"name": "deadline", "seconds": 12.0}},
+    "readiness": {"protocol": {"name": "readiness", "share": 0.8}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three fleets, two protocols, and a run that is of no use."""
+    folder = tmp_path_factory.mktemp("runs") / "speeds"
+    for number, speeds in enumerate(RANGES):
+        for name, protocol in PROTOCOLS.items():
+            settings = {"name": f"{name}-{number}", "fleet.download_bits_per_second": speeds, **protocol}
+            start_run(resolve(merge(BASE, settings)), folder)
+    start_run(resolve(merge(BASE, {"name": "synchronous", "protocol": "synchronous", "rounds": 1})), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> Study:
+    return study_correlations(load_runs([folder]))
+
+
+def test_groups_have_the_metrics_that_belong_to_their_protocol(study: Study) -> None:
+    found = {(group.name, group.method, group.protocol): list(group.points[0].metrics) for group in study.groups}
+    assert found == {
+        ("speeds", "fedavg", "deadline"): ["DevMC-R", "StatMC-R", "InterMC-R"],
+        ("speeds", "fedavg", "readiness"): ["DevMC-T", "StatMC-T", "InterMC-T"],
+    }
+    assert [group.outcome for group in study.groups] == ["accuracy", "hours"]
+    assert len(study.remarks) == 1
+    assert "its protocol is synchronous, not deadline or readiness" in study.remarks[0]
+
+
+def test_constants_are_those_of_the_runs(study: Study, folder: Path) -> None:
+    deadline, readiness = study.groups
+    samples = load_runs([folder / "deadline-0"])[0].jobs["samples"].to_numpy()
+    for group in study.groups:
+        assert group.options.cohort == 5
+        assert group.options.break_seconds == 10
+        assert group.options.model_bytes == 1_000_000
+        assert group.options.rounds == 12
+        assert group.options.trips == 60
+        assert samples.min() <= group.options.samples <= samples.max()
+    assert (deadline.options.deadline_seconds, deadline.options.ready_share) == (12, 1)
+    assert (readiness.options.deadline_seconds, readiness.options.ready_share) == (120, 0.8)
+
+
+def test_metrics_are_those_of_the_fleet_as_the_clients_see_it(study: Study) -> None:
+    fleet = load_fleet({**BASE["fleet"], "download_bits_per_second": RANGES[1]}, 20)
+    clients = np.arange(20)
+    expected = measure_heterogeneity(fleet.match(clients, None, seed=0), clients, study.groups[0].options)
+    point = next(point for point in study.groups[0].points if point.name == "deadline-1")
+    assert point.metrics == {name: expected.metrics[name].mean for name in ("DevMC-R", "StatMC-R", "InterMC-R")}
+
+
+def test_slow_phones_make_low_metrics_and_long_runs(study: Study) -> None:
+    deadline, readiness = study.groups
+    rates = {point.name: point.metrics["DevMC-R"] for point in deadline.points}
+    assert rates["deadline-0"] > rates["deadline-1"] > rates["deadline-2"]
+    time = next(found for found in readiness.correlations if found.metric == "DevMC-T")
+    assert time.pearson is not None
+    assert time.pearson.value > 0.9
+    constant = next(found for found in readiness.correlations if found.metric == "StatMC-T")
+    assert constant.pearson is None
+    assert constant.spearman is None
+
+
+def test_hours_lead_to_a_target_that_all_reach(study: Study, folder: Path) -> None:
+    runs = load_runs([folder / f"readiness-{number}" for number in range(3)])
+    target = default_target(runs)
+    best = min(max(score for score in run.rounds["accuracy"].to_pylist() if score is not None) for run in runs)
+    assert 0.1 < target <= best
+    assert study.groups[1].target == target
+    for run, point in zip(runs, study.groups[1].points, strict=True):
+        rows = [row for row in run.rounds.to_pylist() if row["accuracy"] is not None and row["accuracy"] >= target]
+        assert point.outcome == hours_to(run, target) == pytest.approx(rows[0]["end_seconds"] / 3600)
+
+
+def test_the_final_accuracy_is_that_of_the_last_tenth_of_the_rounds(make_rounds) -> None:
+    run = make_rounds({0: 0.1, 50: 0.5, 92: 0.6, 96: 0.7, 100: 0.8})
+    assert final_accuracy(run) == pytest.approx(0.7)
+    assert final_accuracy(make_rounds({0: 0.1, 50: 0.5, 100: None})) == pytest.approx(0.5)
+    assert final_accuracy(make_rounds({0: None})) is None
+
+
+@pytest.fixture
+def make_rounds(folder: Path):
+    """A run with these accuracies by round."""
+    import pyarrow as pa
+
+    def make(accuracies: dict[int, float | None]) -> RunData:
+        run = load_runs([folder / "deadline-0"])[0]
+        columns = {
+            "round": pa.array(list(accuracies), pa.int32()),
+            "accuracy": pa.array(list(accuracies.values()), pa.float64()),
+        }
+        return replace(run, rounds=pa.table(columns))
+
+    return make
+
+
+def test_who_never_reaches_the_target_is_left_out(folder: Path) -> None:
+    study = study_correlations(load_runs([folder]), target=1.0)
+    assert [group.protocol for group in study.groups] == ["deadline"]
+    assert sum("never reached an accuracy of 1" in remark for remark in study.remarks) == 3
+
+
+def test_a_fleet_that_changed_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "deadline-0", tmp_path / "changed")
+    path = tmp_path / "changed" / "fleet.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}))
+    with pytest.raises(BadInputError, match=r"The fleet 'uniform' is not the one that the run .* was made with"):
+        study_correlations(load_runs([tmp_path / "changed"]))
+
+
+def test_nothing_to_correlate_is_said(folder: Path) -> None:
+    with pytest.raises(BadInputError, match=r"nothing to correlate: no finished run .* its protocol is synchronous"):
+        study_correlations(load_runs([folder / "synchronous"]))
+
+
+def test_coefficients_are_of_all_points() -> None:
+    points = [
+        Point(str(x), str(x), {}, {"StatMC-R": float(x), "DevMC-R": 1.0}, outcome)
+        for x, outcome in enumerate([3, 2, 0, 1])
+    ]
+    state, device = correlate_points(points)
+    assert state.pearson is not None
+    assert state.pearson.value == pytest.approx(np.corrcoef([0, 1, 2, 3], [3, 2, 0, 1])[0, 1])
+    assert state.spearman is not None
+    assert state.spearman.value == pytest.approx(-0.8)
+    assert device.pearson is None
+
+
+def test_the_page_shows_every_metric_that_varies(study: Study, tmp_path: Path) -> None:
+    page = write_correlations(study, tmp_path / "page.html").read_text()
+    for metric in ("DevMC-R", "InterMC-R", "DevMC-T"):
+        assert f"<h3>{metric}: r = " in page
+    assert "<h3>StatMC-T" not in page
+    assert "its protocol is synchronous" in page
+    assert headline(study) in page.replace("&#x27;", "'")
+    group = study.groups[1]
+    figure = correlation_figure(group, group.correlations[0])
+    drawn = [trace for trace in figure.data if trace.mode == "markers"]
+    assert sorted(np.concatenate([trace.x for trace in drawn])) == sorted(group.correlations[0].x)
+    assert len(drawn) == len(RANGES)  # a colour for every value of the setting that differs
+
+
+def test_the_command_prints_and_writes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["correlate", str(folder), "-o", "found.html", "--target", "0.3"])
+    assert result.exit_code == 0, result.output
+    assert "DevMC-T" in result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [group["target_accuracy"] for group in found["groups"]] == [None, 0.3]
+    assert found["groups"][0]["correlations"]["StatMC-R"]["pearson"] is None
+    assert len(found["groups"][0]["runs"]) == len(RANGES)
+    assert found["groups"][0]["options"]["confidence"] == PAPER_OPTIONS.confidence
+    assert (tmp_path / "found.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["-o", "page.txt"], "end the name with .html"), (["nowhere"], "There is no run folder")],
+)
+def test_wrong_arguments_exit_with_2(folder: Path, arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, ["correlate", str(folder / "deadline-0"), *arguments])
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.output.split())
