@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedarena.fleet import Availability
+from fedarena.report.fleet import DAY_SECONDS
 from fedarena.report.methods import FloatArray
 from fedarena.report.style import AXIS, QUIET_INK, SERIES_LIGHT, band_colour, empty_figure, figure_text
 
@@ -16,7 +17,7 @@ from fedarena.report.style import AXIS, QUIET_INK, SERIES_LIGHT, band_colour, em
 Grid = Mapping[str, Mapping[str, FloatArray]]
 
 _GAP: Final = 0.05
-_HOURS: Final = 24
+_DAYS: Final = 5
 _RUG: Final = -0.6  # below the first client
 
 
@@ -83,29 +84,28 @@ def few_devices_figure(title: str, base_speeds: FloatArray, grid: Grid, unit: st
 def few_states_figure(title: str, grid: Mapping[str, Mapping[str, Availability]]) -> go.Figure:
     """A few clients each: rows of panels for the first setting, columns for the second, a bar while one is available.
 
-    Shown is the first day. Clients with the same availability have the same colour.
+    Shown are the first days. Clients with the same availability have the same colour.
     """
     figure = _panels(title, grid)
     for axis, _, _, availability in _cells(grid):
         kinds = _kinds(availability)
         for client in range(len(availability)):
-            begins, ends = _first_day(availability, client)
+            begins, ends = _first_days(availability, client)
             figure.add_bar(
-                x=(ends - begins) / 3600,
-                base=begins / 3600,
+                x=(ends - begins) / DAY_SECONDS,
+                base=begins / DAY_SECONDS,
                 y=np.full(len(begins), client + 1),
                 orientation="h",
                 width=0.7,
                 marker={"color": SERIES_LIGHT[kinds[client] % len(SERIES_LIGHT)], "line": {"width": 0}},
-                hovertemplate=f"client {client + 1}: from %{{base:.1f}} h<extra></extra>",
+                hovertemplate=f"client {client + 1}: from day %{{base:.2f}}<extra></extra>",
                 showlegend=False,
                 xaxis=f"x{axis}",
                 yaxis=f"y{axis}",
             )
-        ticks = list(range(0, _HOURS + 1, 6))
         figure.update_layout(
             barmode="overlay",
-            **{f"xaxis{axis}": {"title": {"text": "hour of the first day"}, "range": [0, _HOURS], "tickvals": ticks}},
+            **{f"xaxis{axis}": {"title": {"text": "day"}, "range": [0, _DAYS], "tickvals": list(range(_DAYS + 1))}},
         )
         _count_clients(figure, axis, len(availability))
     return figure
@@ -122,10 +122,13 @@ def _kinds(availability: Availability) -> list[int]:
     return kinds
 
 
-def _first_day(availability: Availability, row: int) -> tuple[FloatArray, FloatArray]:
-    one = availability.take([row])
-    shown = one.starts < _HOURS * 3600
-    return one.starts[shown].astype(np.float64), np.minimum(one.ends[shown], _HOURS * 3600).astype(np.float64)
+def _first_days(availability: Availability, row: int) -> tuple[FloatArray, FloatArray]:
+    """When intervals of the first days begin and end, in seconds."""
+    one, shown = availability.take([row]), _DAYS * DAY_SECONDS
+    periods = np.arange(0, shown, int(one.periods[0]))[:, None]
+    begins, ends = (periods + one.starts).ravel(), (periods + one.ends).ravel()
+    inside = begins < shown
+    return begins[inside].astype(np.float64), np.minimum(ends[inside], shown).astype(np.float64)
 
 
 def _add_box(figure: go.Figure, place: int, label: str, values: FloatArray, colour: str, axis: str) -> None:
