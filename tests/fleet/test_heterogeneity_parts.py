@@ -57,19 +57,22 @@ def test_the_calendar_answers_like_the_availability(seed: int) -> None:
     st.lists(st.tuples(st.integers(2, 60), st.integers(0, 59), st.integers(1, 10)), min_size=1, max_size=4),
     st.sampled_from([1.0, 7.0, 12.0, 20.0, 2.5, 4.25, 30.0]),
     st.sampled_from([0.0, 3.0, 5.5, 17.25]),
+    st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
-def test_whether_anybody_is_ever_met(slots: list[tuple[int, int, int]], step: float, time: float) -> None:
+@settings(max_examples=100, deadline=None)
+def test_whether_anybody_is_ever_met(
+    slots: list[tuple[int, int, int]], step: float, time: float, rounded_up: bool
+) -> None:
     periods = [period for period, _, _ in slots]
     starts = [start % period for period, start, _ in slots]
     ends = [min(start + length, period) for start, (period, _, length) in zip(starts, slots, strict=True)]
     availability = Availability.from_intervals(np.arange(len(slots)), starts, ends, periods)
     # After 4 * period steps of a quarter of a whole number, positions have repeated.
-    reached = [
-        availability.is_available(row, time + step * np.arange(1, 4 * period + 1)).any()
-        for row, period in enumerate(periods)
-    ]
-    assert Calendar(availability).ever_met(time, step) == any(reached)
+    reached = []
+    for row, period in enumerate(periods):
+        moments = time + step * np.arange(1, 4 * period + 1)
+        reached.append(availability.is_available(row, np.ceil(moments) if rounded_up else moments).any())
+    assert Calendar(availability).ever_met(time, step, rounded_up) == any(reached)
 
 
 def test_times_that_everybody_takes() -> None:

@@ -117,11 +117,11 @@ class Calendar:
         period_starts = slots.begins - self.starts[slots.intervals]
         return period_starts + full_periods * self.periods[clients] + self.starts[last] + into_interval
 
-    def ever_met(self, time: float, step_seconds: float) -> bool:
+    def ever_met(self, time: float, step_seconds: float, rounded_up: bool = False) -> bool:
         """Whether anybody is available at one of the moments ``time + step_seconds``, ``time + 2 * step_seconds``, …
 
-        After whole numbers of steps and periods, positions in a period repeat; those that are reached have the same
-        remainder when divided by the greatest common divisor of both.
+        The moments may be rounded up to whole seconds. After whole numbers of steps and periods, positions in a period
+        repeat; those that are reached have the same remainder when divided by the greatest common divisor of both.
         """
         step = Fraction(step_seconds).limit_denominator(_LARGEST_DENOMINATOR)
         if step <= 1 or float(step) != step_seconds:
@@ -131,7 +131,11 @@ class Calendar:
         units = step.denominator
         apart = np.gcd((units * self.periods).astype(np.int64), step.numerator)[self.owners]
         starts, ends = ((units * side).astype(np.int64) for side in (self.starts, self.ends))
-        met = starts + (math.floor(time * units) - starts) % apart
+        place = math.floor(time * units)
+        if rounded_up:
+            # Whatever is less than a second early counts as well, and the last second does not.
+            starts, ends, place = starts - units + 1, ends - units + 1, math.ceil(time * units)
+        met = starts + (place - starts) % apart
         return bool((met < ends).any())
 
     def _latest(self, clients: IntArray, positions: FloatArray) -> IntArray:

@@ -79,15 +79,18 @@ class PublishedChance:
     def choose(self, rounds: Beginnings, there: Present, number: int) -> Present:
         """Chosen by a call of NumPy for every round that has enough clients."""
         counts = np.bincount(there.rows, minlength=len(rounds))
-        firsts = np.cumsum(counts) - counts
-        if not (counts >= number).any():
+        crowded = np.flatnonzero(counts >= number)
+        if not len(crowded):
             return there
-        chosen = [
-            first
-            + (self._generator(stream).choice(count, number, replace=False) if count >= number else np.arange(count))
-            for first, count, stream in zip(firsts, counts, rounds.streams_of, strict=True)
-        ]
-        return there.take(np.concatenate(chosen))
+        order, kept = np.arange(len(there.rows)), np.ones(len(there.rows), dtype=np.bool_)
+        firsts = np.cumsum(counts) - counts
+        for row in crowded:
+            first, count = firsts[row], counts[row]
+            order[first : first + number] += self._generator(rounds.streams_of[row]).choice(
+                count, number, replace=False
+            ) - np.arange(number)
+            kept[first + number : first + count] = False
+        return there.take(order[kept])
 
     def pick(self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray) -> tuple[Bits, Bits]:
         """Two positions in its list for every client, one client after the other."""

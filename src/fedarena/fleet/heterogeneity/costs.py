@@ -14,15 +14,19 @@ class DeviceCosts:
     """Seconds that the device of client i, the row i of devices, takes; `t_break` is not among them."""
 
     def __init__(self, devices: Devices, options: HeterogeneityOptions):
-        self._devices = devices
-        # How many measured speeds there are to choose from, for downloads and for uploads.
-        self.lists: IntArray = np.stack(
-            [_lengths(lists, len(devices)) for lists in (devices.measured_download, devices.measured_upload)], axis=1
-        )
-        self._bits = 8.0 * options.model_bytes
+        bits = 8.0 * options.model_bytes
         self._compute: FloatArray = devices.compute_seconds(
             np.arange(len(devices)), options.samples, options.samples * options.flops_per_sample
         )
+        self._download, self._upload = (
+            _seconds_of(bits, speeds, measured)
+            for speeds, measured in (
+                (devices.download_bits_per_second, devices.measured_download),
+                (devices.upload_bits_per_second, devices.measured_upload),
+            )
+        )
+        # How many measured speeds there are to choose from, for downloads and for uploads.
+        self.lists: IntArray = np.stack([np.diff(self._download.offsets), np.diff(self._upload.offsets)], axis=1)
 
     def draw(self, chance: Chance, streams_of: IntArray, rounds: IntArray, clients: IntArray) -> FloatArray:
         """Seconds of single participations: both transfers have a measured speed each, drawn for this round."""
@@ -30,38 +34,28 @@ class DeviceCosts:
 
     def seconds(self, clients: IntArray, for_download: Bits, for_upload: Bits) -> FloatArray:
         """Seconds of participations whose measured speeds these random bits choose."""
-        download = self._devices.draw_download(clients, for_download)
-        upload = self._devices.draw_upload(clients, for_upload)
-        return self._bits / download + self._bits / upload + self._compute[clients]
+        lengths = self.lists[clients].astype(np.uint64)
+        download = self._download.offsets[clients] + (for_download % lengths[:, 0]).astype(np.int64)
+        upload = self._upload.offsets[clients] + (for_upload % lengths[:, 1]).astype(np.int64)
+        return self._download.values[download] + self._upload.values[upload] + self._compute[clients]
 
     def moments(self) -> tuple[FloatArray, FloatArray]:
         """Mean and variance of every client's seconds."""
-        means, variances = self._compute.copy(), np.zeros(len(self._devices))
-        for speeds, measured in (
-            (self._devices.download_bits_per_second, self._devices.measured_download),
-            (self._devices.upload_bits_per_second, self._devices.measured_upload),
-        ):
-            mean, variance = _inverse_moments(speeds, measured)
-            means += self._bits * mean
-            variances += self._bits**2 * variance
+        means, variances = self._compute.copy(), np.zeros(len(self._compute))
+        for seconds in (self._download, self._upload):
+            mean = seconds.means()
+            from_mean = seconds.values - np.repeat(mean, np.diff(seconds.offsets))
+            means += mean
+            variances += Ragged(seconds.offsets, from_mean**2).means()
         return means, variances
 
 
-def _inverse_moments(speeds: FloatArray, measured: Ragged | None) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance of the seconds that a bit takes."""
-    mean, variance = 1 / speeds, np.zeros(len(speeds))
+def _seconds_of(bits: float, speeds: FloatArray, measured: Ragged | None) -> Ragged:
+    """How long a transfer takes with each measured speed of a phone; with its mean speed, if none was measured."""
+    lengths = np.zeros(len(speeds), dtype=np.int64) if measured is None else np.diff(measured.offsets)
+    offsets = np.append(0, np.cumsum(np.maximum(lengths, 1)))
+    seconds = np.empty(offsets[-1])
+    seconds[offsets[:-1]] = bits / speeds
     if measured is not None:
-        known = np.diff(measured.offsets) > 0
-        inverse = 1 / measured.values
-        measured_mean = Ragged(measured.offsets, inverse).means()
-        from_mean = inverse - np.repeat(measured_mean, np.diff(measured.offsets))
-        mean[known] = measured_mean[known]
-        variance[known] = Ragged(measured.offsets, from_mean**2).means()[known]
-    return mean, variance
-
-
-def _lengths(measured: Ragged | None, phones: int) -> IntArray:
-    """How many measured speeds phones have; 1, if only their mean is known."""
-    if measured is None:
-        return np.ones(phones, dtype=np.int64)
-    return np.maximum(np.diff(measured.offsets), 1)
+        seconds[np.repeat(lengths > 0, np.maximum(lengths, 1))] = bits / measured.values
+    return Ragged(offsets, seconds)

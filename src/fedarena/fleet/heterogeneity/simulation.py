@@ -15,7 +15,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
 from fedarena.fleet.heterogeneity.calendar import Calendar
-from fedarena.fleet.heterogeneity.chance import PublishedChance, chance_of, ranks
+from fedarena.fleet.heterogeneity.chance import PublishedChance, chance_of
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
 from fedarena.fleet.heterogeneity.crowds import AlwaysThere, Beginnings, ComingAndGoing, Present
 from fedarena.fleet.heterogeneity.inviting import Invitations
@@ -62,19 +62,18 @@ class Rounds:
 
     def lengths(self, rows: IntArray, counts: IntArray, seconds: FloatArray, with_deadline: BoolArray) -> FloatArray:
         """How long rounds last that have so many clients, which take so many seconds; `rows` are ascending."""
-        table = np.full((len(counts), int(counts.max(initial=1))), np.inf)
-        table[rows, ranks(counts)] = seconds
-        table.sort(axis=1)
+        if not len(seconds):
+            return np.zeros(len(counts))
+        ordered = seconds[np.lexsort((seconds, rows))]
+        last = np.cumsum(counts) - 1
         # Between two clients the quantile is interpolated, to the last bit as NumPy does it.
-        place = np.where(with_deadline, 1.0, self._options.ready_share) * (np.maximum(counts, 1) - 1)
-        below = np.floor(place).astype(np.int64)
-        above = np.minimum(below + 1, np.maximum(counts, 1) - 1)
-        every = np.arange(len(counts))
-        lower, upper, part = table[every, below], table[every, above], place - below
-        with np.errstate(invalid="ignore"):  # where there is nobody
-            apart = upper - lower
-            lengths = np.where(part < 0.5, lower + part * apart, upper - (1 - part) * apart)
-        lengths = np.where(part == 0, lower, lengths)
+        place = np.where(with_deadline, 1.0, self._options.ready_share) * (counts - 1)
+        below = np.floor(place)
+        part = place - below
+        first = np.minimum(last - counts + 1 + below.astype(np.int64), len(ordered) - 1)
+        lower, upper = ordered[first], ordered[np.minimum(first + 1, last)]
+        apart = upper - lower
+        lengths = np.where(part < 0.5, lower + part * apart, upper - (1 - part) * apart)
         lengths = np.where(with_deadline, np.minimum(lengths, self._options.deadline_seconds), lengths)
         return np.where(counts > 0, lengths, 0.0)
 
@@ -213,7 +212,7 @@ class Simulation:
         rows = np.flatnonzero(same)
         if not len(rows):
             return times_over
-        room = self._crowd.timetable.steady_until(asked[rows]) - asked[rows] - costs[rows]
+        room = self._crowd.timetable.steady_until(rows) - asked[rows] - costs[rows]
         more = np.floor(np.maximum(room, 0.0) / (self._options.break_seconds + lengths[rows])).astype(np.int64)
         left = np.where(
             self._plan.with_deadline[now[rows]],
@@ -231,17 +230,21 @@ class Simulation:
     def _wait(self, simulation: int) -> None:
         """Lets the rounds pass in which still nobody can be there."""
         clock, pause = float(self._clocks[simulation]), self._options.break_seconds
-        earliest = self._calendar.earliest(clock)
-        if not self._plan.with_deadline[simulation] and (
+        rounded_up, has_deadline = self._options.whole_seconds, self._plan.with_deadline[simulation]
+        earliest = self._calendar.earliest(math.ceil(clock) if rounded_up else clock)
+        if not has_deadline and (
             math.isinf(earliest)
-            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause))
+            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause, rounded_up))
         ):
             self._clocks[simulation] = np.inf
             return
-        left = self._options.rounds - self._rounds[simulation] if self._plan.with_deadline[simulation] else np.inf
-        passed = min(max(0.0, math.ceil(min((earliest - clock) / pause, 2.0**53)) - 1), left)
+        # Rounds that begin before that: less than a second early is early enough if times are rounded up.
+        breaks = min((earliest - rounded_up - clock) / pause, 2.0**53)
+        passed = max(0, math.floor(breaks) if rounded_up else math.ceil(breaks) - 1)
+        if has_deadline:
+            passed = min(passed, self._options.rounds - int(self._rounds[simulation]))
         self._clocks[simulation] = clock + passed * pause
-        self._rounds[simulation] += int(passed)
+        self._rounds[simulation] += passed
 
     def _unfinished(self, simulations: IntArray) -> IntArray:
         rounds, trips = self._rounds[simulations], self._trips[simulations]

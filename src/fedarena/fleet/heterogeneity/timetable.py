@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
+from fedarena.fleet.arrays import AnyArray, FloatArray, IntArray
 from fedarena.fleet.heterogeneity.calendar import Calendar, Slots
 
 _SHORTEST_WINDOW_SECONDS = 60
@@ -38,35 +38,30 @@ class Timetable:
         self._offsets = np.append(0, np.cumsum(np.bincount(lists, minlength=windows)))
         self._slots = Slots(intervals, begins, ends).take(entries)
         self._clients = calendar.owners[self._slots.intervals]
+        self._asked: tuple[AnyArray, ...] = ()
 
     def available(self, times: FloatArray) -> tuple[IntArray, IntArray, Slots]:
         """Positions of times, and for each the clients that are available then and their intervals."""
-        entries, inside = self._looked_up(times)
-        found = entries[inside]
-        return np.nonzero(inside)[0], self._clients[found], self._slots.take(found)
-
-    def steady_until(self, times: FloatArray) -> FloatArray:
-        """Until when nobody comes or goes, at least."""
-        entries, inside = self._looked_up(times)
-        begins, ends = self._slots.begins[entries], self._slots.ends[entries]
-        changes = np.where(inside, ends, np.where(begins > times[:, None], begins, np.inf))
-        window_ends = (times // self._window + 1) * self._window
-        return np.asarray(np.minimum(changes.min(axis=1, initial=np.inf), window_ends))
-
-    def _looked_up(self, times: FloatArray) -> tuple[IntArray, BoolArray]:
-        """Entries of the windows of `times`, a row for each, and whether the time is within the interval.
-
-        Where a window has fewer entries, later ones follow.
-        """
         windows = (times // self._window).astype(np.int64) - self._first_window
         first = self._offsets[windows]
         counts = self._offsets[windows + 1] - first
         columns = np.arange(counts.max(initial=0))
+        # Where a window has fewer entries, later ones follow, which do not count.
         entries = np.minimum(first[:, None] + columns, len(self._clients) - 1)
         moments = times[:, None]
-        inside = (self._slots.begins[entries] <= moments) & (moments < self._slots.ends[entries])
+        begins = self._slots.begins[entries]
+        inside = (begins <= moments) & (moments < self._slots.ends[entries])
         inside &= columns < counts[:, None]
-        return entries, inside
+        self._asked = (times, entries, begins, inside)
+        found = entries[inside]
+        return np.nonzero(inside)[0], self._clients[found], self._slots.take(found)
+
+    def steady_until(self, rows: IntArray) -> FloatArray:
+        """Until when nobody comes or goes, at least, after those of the times that were asked for last."""
+        times, entries, begins, inside = (array[rows] for array in self._asked)
+        come = np.where(begins > times[:, None], begins, np.inf)
+        changes = np.where(inside, self._slots.ends[entries], come).min(axis=1, initial=np.inf)
+        return np.asarray(np.minimum(changes, (times // self._window + 1) * self._window))
 
 
 def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, FloatArray, FloatArray]:
