@@ -55,7 +55,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[samples, classes]`` of pictures ``[samples, channels, height, width]``."""
-        cut = x.unflatten(-1, (self.columns, self.patch)).unflatten(-3, (self.rows, self.patch))
+        cut = x.reshape(*x.shape[:2], self.rows, self.patch, self.columns, self.patch)
         patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         states = torch.cat([_for_all(self.class_token[None], x), self.patches(patches)], 1) + self.position
         for number, block in enumerate(self.blocks):
