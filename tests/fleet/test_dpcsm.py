@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_folder import FLHETBENCH, needs_flhetbench
 
 from fedarena import streams
 from fedarena.errors import BadInputError
@@ -188,3 +189,14 @@ def test_a_base_may_have_fewer_states_than_a_cohort() -> None:
 def test_wrong_options_get_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         make(**QUICK | options)
+
+
+@needs_flhetbench
+def test_recorded_phones_are_a_base() -> None:
+    recorded = {"name": "flhetbench", "timers_file": str(FLHETBENCH / "cached_timers.json")}
+    shares = [
+        make(base=recorded, start_rank=rank, alpha=100.0).availability.share().mean() for rank in (*START_RANKS, 709)
+    ]
+    assert (np.diff(shares) < 0).all()
+    with pytest.raises(BadInputError, match=r"fleet\.start_rank must be below 710"):
+        make(base=recorded, start_rank=710)

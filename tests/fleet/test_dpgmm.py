@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_folder import FLHETBENCH, needs_flhetbench
 
 from fedarena import streams
 from fedarena.errors import BadInputError
@@ -179,3 +180,17 @@ def test_wrong_options_get_a_sentence(options: dict[str, Any], sentence: str) ->
 
 def test_many_clusters_with_few_clients_need_few_devices() -> None:
     assert len(make(phones=5, clusters=500, base_phones=5).devices) == 5
+
+
+@needs_flhetbench
+def test_recorded_phones_are_a_base() -> None:
+    files = {
+        "timers_file": "cached_timers.json",
+        "devices_file": "device_case2.json",
+        "states_file": "state_case2.json",
+    }
+    recorded = {"name": "flhetbench", **{option: str(FLHETBENCH / name) for option, name in files.items()}}
+    known = set(way_speeds(load_fleet(recorded, 100).devices).tolist())
+    narrow, wide = (way_speeds(make(base=recorded, sigma=sigma).devices) for sigma in (0.1, 2.0))
+    assert set(narrow.tolist()) | set(wide.tolist()) <= known
+    assert narrow.std() < wide.std()
