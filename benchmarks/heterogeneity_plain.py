@@ -1,7 +1,12 @@
-"""The heterogeneity metrics as a plain loop, as somebody would write them down who has a hundred clients.
+"""The heterogeneity metrics as a plain loop, the way the published code goes about it.
 
-One simulation after the other, one round after the other, one client after the other. With NumPy's generator it draws
-the same random numbers as the fast path does with `random_numbers="published"`, so that both must find the same values.
+One simulation after the other, one round after the other, one client after the other: whether it is there is looked up
+in an array of its seconds, and where it is among its available seconds by going through them. With NumPy's generator it
+draws the same random numbers as the fast path does with `random_numbers="published"`, so that both must find the same
+values.
+
+Going through all available seconds is most of the work. With `searches` they are searched by halves instead, which is
+what a careful author of the same loop would do; a comparison should show both.
 """
 
 from __future__ import annotations
@@ -17,10 +22,10 @@ from fedarena.fleet.heterogeneity import METRICS, HeterogeneityOptions
 class PlainFleet:
     """Every second of a client's period, and the seconds in which it is available."""
 
-    def __init__(self, fleet: Fleet, options: HeterogeneityOptions):
+    def __init__(self, fleet: Fleet, options: HeterogeneityOptions, searches: bool = False):
         availability, devices = fleet.availability, fleet.devices
         assert devices.measured_download is not None
-        self.options = options
+        self.options, self.searches = options, searches
         self.seconds: list[np.ndarray] = []
         self.speeds = [
             devices.measured_download.values[first:last]
@@ -35,14 +40,21 @@ class PlainFleet:
             self.seconds.append(there)
         self.there = [np.flatnonzero(seconds) for seconds in self.seconds]
 
+    def position(self, client: int, second: int) -> int:
+        return second % len(self.seconds[client])
+
+    def is_there(self, client: int, second: int) -> bool:
+        return bool(self.seconds[client][self.position(client, second)] == 1)
+
     def paused(self, client: int, second: int, work: float) -> int:
         """How long a client that is there in this second takes for so many seconds of work."""
         there, period = self.there[client], len(self.seconds[client])
         whole = math.ceil(work)
         if whole <= 0:
             return 0
-        position = second % period
-        last = int(np.searchsorted(there, position)) + whole - 1
+        position = self.position(client, second)
+        place = np.searchsorted(there, position) if self.searches else np.flatnonzero(there == position)[0]
+        last = int(place) + whole - 1
         periods, place = divmod(last, len(there))
         return int(periods * period + there[place] - position + 1)
 
@@ -57,7 +69,7 @@ class PlainFleet:
             second = math.ceil(clock)
             ready = list(range(clients))
             if leaving:
-                ready = [client for client in ready if self.seconds[client][second % len(self.seconds[client])] == 1]
+                ready = [client for client in ready if self.is_there(client, second)]
             chosen = random.choice(ready, cohort, replace=False) if len(ready) >= cohort else ready
             taken = []
             for client in chosen:
