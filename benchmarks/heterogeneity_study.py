@@ -21,10 +21,12 @@ import numpy as np
 
 from fedarena.correlation import as_plain, default_target, final_accuracy, hours_to, study_correlations
 from fedarena.environment import describe_environment
-from fedarena.report.correlation import coefficient_text, write_correlations
+from fedarena.report import write_picture
+from fedarena.report.correlation import coefficient_text, overview_figure, write_correlations
 from fedarena.rundata import RunData, load_runs
 
-SUITES = ("flhetbench-devices", "flhetbench-states", "flhetbench-pairs")
+# And whose metrics each is about.
+SUITES = {"flhetbench-devices": "DevMC", "flhetbench-states": "StatMC", "flhetbench-pairs": "InterMC"}
 METHODS = "flhetbench-methods"
 START = "flhetbench-start"
 # All methods begin with a model that knows other pictures; those of the paper know ImageNet.
@@ -130,6 +132,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of all suites")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder that holds run folders")
     parser.add_argument("--output", type=Path, help="a JSON file with all numbers")
+    parser.add_argument("--picture", type=Path, help="a picture of the correlations that the suites are about")
     given = parser.parse_args()
     begin = time.perf_counter()
     run_suites(given.runs, given.settings)
@@ -141,6 +144,12 @@ def main() -> None:
     print(f"\n{correlations_table(study)}\n\nAccuracy / hours to {comparison['target_accuracy']:g}:\n")
     print(f"{methods_table(comparison)}\n\nPage: {page}")
     print(f"{minutes:.1f} minutes, in which runs that were there already took none")
+    if given.picture is not None:
+        shown = [
+            (g, found) for g in study.groups for found in g.correlations if found.metric.startswith(SUITES[g.name])
+        ]
+        shown.sort(key=lambda pair: pair[0].outcome)
+        write_picture(overview_figure("Metrics against accuracy, and against time", shown), given.picture)
     if given.output is not None:
         found = {"settings": given.settings, "minutes": minutes, "environment": describe_environment()}
         found |= {"correlations": as_plain(study), "comparison": comparison}

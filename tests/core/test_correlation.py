@@ -27,7 +27,7 @@ from fedarena.errors import BadInputError
 from fedarena.experiment import start_run
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
-from fedarena.report.correlation import correlation_figure, headline, write_correlations
+from fedarena.report.correlation import correlation_figure, headline, overview_figure, write_correlations
 from fedarena.rundata import RunData, load_runs
 
 BASE: dict[str, Any] = {
@@ -188,6 +188,20 @@ def test_the_page_shows_every_metric_that_varies(study: Study, tmp_path: Path) -
     drawn = [trace for trace in figure.data if trace.mode == "markers"]
     assert sorted(np.concatenate([trace.x for trace in drawn])) == sorted(group.correlations[0].x)
     assert len(drawn) == len(RANGES)  # a colour for every value of the setting that differs
+
+
+def test_an_overview_has_a_panel_for_every_correlation(study: Study) -> None:
+    shown = [(group, found) for group in study.groups for found in group.correlations if found.pearson is not None]
+    figure = overview_figure("All", shown)
+    titles = [note.text for note in figure.layout.annotations]
+    assert len(titles) == len(shown) == 4
+    assert titles[0].startswith("DevMC-R: r = ")
+    for number, (_, found) in enumerate(shown, start=1):
+        axis = "x" if number == 1 else f"x{number}"
+        drawn = [trace.x for trace in figure.data if trace.mode == "markers" and trace.xaxis == axis]
+        assert sorted(np.concatenate(drawn)) == sorted(found.x)
+    first, fourth = figure.layout.yaxis.domain, figure.layout.yaxis4.domain
+    assert first[0] > fourth[1]  # three beside each other, the fourth below
 
 
 def test_the_command_prints_and_writes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from fedarena.files import write_text
 from fedarena.metrics.association import Association, varies
 from fedarena.report.html import Html, join, tag
 from fedarena.report.page import Plots, document
+from fedarena.report.panels import add_panel, places
 from fedarena.report.sections import table
 from fedarena.report.settings import as_text, as_yaml
 from fedarena.report.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
@@ -22,6 +23,8 @@ from fedarena.report.units import ABSENT, count, listing
 TITLE: Final = "Heterogeneity and training"
 _OUTCOMES: Final = {"accuracy": "test accuracy", "hours": "virtual hours"}
 _HEIGHT: Final = 380
+_COLUMNS: Final = 3
+_FEW_COLOURS: Final = 3
 
 
 def write_correlations(study: Study, path: Path) -> Path:
@@ -57,10 +60,34 @@ def headline(study: Study) -> str:
 def correlation_figure(group: Group, found: Correlation) -> go.Figure:
     """A dot for every run, and the straight line that fits them best; r is in the title.
 
-    Colours tell values of the setting that has the fewest of them apart.
+    Colours tell the values of a setting apart that has a few of them.
     """
-    coefficient = "" if found.pearson is None else f": r = {found.pearson.value:.2f}"
-    figure = empty_figure(figure_text(f"{found.metric}{coefficient}"), found.metric, outcome_text(group), _HEIGHT)
+    figure = empty_figure(figure_text(_title(found)), found.metric, outcome_text(group), _HEIGHT)
+    draw_correlation(figure, group, found)
+    return figure
+
+
+def overview_figure(title: str, shown: Sequence[tuple[Group, Correlation]]) -> go.Figure:
+    """Several correlations in one picture, three beside each other."""
+    rows = -(-len(shown) // _COLUMNS)
+    figure = empty_figure(title, "", "", height=100 + 320 * rows)
+    columns, lines = places(_COLUMNS, 0.09), list(reversed(places(rows, 0.2)))
+    for number, (group, found) in enumerate(shown):
+        axis = "" if number == 0 else str(number + 1)
+        add_panel(figure, axis, columns[number % _COLUMNS], lines[number // _COLUMNS], _title(found))
+        draw_correlation(figure, group, found, axis, legend=False)
+        figure.update_layout(
+            **{
+                f"xaxis{axis}": {"title": {"text": group.name}},
+                f"yaxis{axis}": {"title": {"text": outcome_text(group)}},
+            }
+        )
+    return figure
+
+
+def draw_correlation(figure: go.Figure, group: Group, found: Correlation, axis: str = "", legend: bool = True) -> None:
+    """Dots and the line on the axes of that number."""
+    axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
     setting, values = _colouring(group.points)
     for number, value in enumerate(dict.fromkeys(values)):
         chosen = [place for place, other in enumerate(values) if other == value]
@@ -75,8 +102,9 @@ def correlation_figure(group: Group, found: Correlation) -> go.Figure:
             line={"color": colour},  # for the button that hides them
             name=name,
             legendgroup=name,
-            showlegend=bool(setting),
+            showlegend=legend and bool(setting),
             hovertemplate="%{customdata}: %{x:.3~f}, %{y:.3~f}<extra></extra>",
+            **axes,
         )
     if found.pearson is not None:
         slope, height = np.polyfit(found.x, found.y, 1)
@@ -88,8 +116,12 @@ def correlation_figure(group: Group, found: Correlation) -> go.Figure:
             line={"color": QUIET_INK, "dash": "dash", "width": 1.5},
             hoverinfo="skip",
             showlegend=False,
+            **axes,
         )
-    return figure
+
+
+def _title(found: Correlation) -> str:
+    return found.metric if found.pearson is None else f"{found.metric}: r = {found.pearson.value:.2f}"
 
 
 def outcome_text(group: Group) -> str:
@@ -166,7 +198,7 @@ def _left_out(study: Study) -> Html:
 
 
 def _colouring(points: Sequence[Point]) -> tuple[str, list[str]]:
-    """The name of the setting with the fewest values, more than one, and its value for every run."""
+    """The name of the setting with the fewest values, three or more if there is one, and its value for every run."""
     values: dict[str, list[Any]] = {
         key: [point.settings.get(key) for point in points] for key in (points[0].settings if points else ())
     }
@@ -174,5 +206,5 @@ def _colouring(points: Sequence[Point]) -> tuple[str, list[str]]:
     usable = [key for key, number in counts.items() if 1 < number <= len(SERIES_LIGHT)]
     if not usable:
         return "", [""] * len(points)
-    key = min(usable, key=counts.__getitem__)
+    key = min(usable, key=lambda key: (counts[key] < _FEW_COLOURS, counts[key]))
     return key.rpartition(".")[2], [as_text(value) for value in values[key]]

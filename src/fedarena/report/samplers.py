@@ -11,12 +11,12 @@ import plotly.graph_objects as go
 from fedarena.fleet import Availability
 from fedarena.report.fleet import DAY_SECONDS
 from fedarena.report.methods import FloatArray
-from fedarena.report.style import AXIS, QUIET_INK, SERIES_LIGHT, band_colour, empty_figure, figure_text
+from fedarena.report.panels import add_panel, places
+from fedarena.report.style import AXIS, SERIES_LIGHT, band_colour, empty_figure, figure_text
 
 # By the first setting, then by the second: what clients have.
 Grid = Mapping[str, Mapping[str, FloatArray]]
 
-_GAP: Final = 0.05
 _DAYS: Final = 5
 _RUG: Final = -0.6  # below the first client
 
@@ -27,13 +27,13 @@ def grid_figure(title: str, x_title: str, y_title: str, grid: Grid) -> go.Figure
     Boxes span the middle half of the clients with their median, whiskers 5 to 95 %, and every client is a dot.
     """
     figure = empty_figure(title, "", "", height=440)
-    shares = list(_places(len(grid)))
+    shares = list(places(len(grid)))
     for number, ((heading, boxes), (left, right)) in enumerate(zip(grid.items(), shares, strict=True), start=1):
         axis = "" if number == 1 else str(number)
         colour = SERIES_LIGHT[(number - 1) % len(SERIES_LIGHT)]
         for place, (label, values) in enumerate(boxes.items()):
             _add_box(figure, place, label, values, colour, axis)
-        _add_panel(figure, axis, (left, right), (0.0, 1.0), heading)
+        add_panel(figure, axis, (left, right), (0.0, 1.0), heading)
         figure.update_layout(
             **{
                 f"xaxis{axis}": {
@@ -180,11 +180,11 @@ def _add_rug(figure: go.Figure, values: FloatArray, axis: str) -> None:
 def _panels(title: str, grid: Mapping[str, Mapping[str, Any]]) -> go.Figure:
     """An empty figure with panels for `_cells`."""
     figure = empty_figure(title, "", "", height=120 + 270 * len(grid))
-    rows = list(reversed(list(_places(len(grid), 0.16))))
-    columns = list(_places(len(next(iter(grid.values()))), 0.08))
+    rows = list(reversed(list(places(len(grid), 0.16))))
+    columns = list(places(len(next(iter(grid.values()))), 0.08))
     for axis, row, column, _ in _cells(grid):
         heading = f"{list(grid)[row]}, {list(list(grid.values())[row])[column]}"
-        _add_panel(figure, axis, columns[column], rows[row], heading)
+        add_panel(figure, axis, columns[column], rows[row], heading)
     return figure
 
 
@@ -194,28 +194,6 @@ def _cells(grid: Mapping[str, Mapping[str, Any]]) -> Sequence[tuple[str, int, in
         (row, column, value) for row, inner in enumerate(grid.values()) for column, value in enumerate(inner.values())
     ]
     return [("" if number == 1 else str(number), *cell) for number, cell in enumerate(cells, start=1)]
-
-
-def _add_panel(figure: go.Figure, axis: str, x: Sequence[float], y: Sequence[float], heading: str) -> None:
-    template = figure.layout.template.layout
-    figure.update_layout(
-        **{
-            f"xaxis{axis}": {**template.xaxis.to_plotly_json(), "domain": list(x), "anchor": f"y{axis}"},
-            f"yaxis{axis}": {**template.yaxis.to_plotly_json(), "domain": list(y), "anchor": f"x{axis}"},
-        }
-    )
-    figure.add_annotation(
-        text=figure_text(heading),
-        x=x[0],
-        y=y[1],
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        yshift=4,
-        showarrow=False,
-        font={"color": QUIET_INK},
-    )
 
 
 def _count_clients(figure: go.Figure, axis: str, clients: int) -> None:
@@ -229,9 +207,3 @@ def _count_clients(figure: go.Figure, axis: str, clients: int) -> None:
             }
         }
     )
-
-
-def _places(panels: int, gap: float = _GAP) -> Sequence[tuple[float, float]]:
-    """From where to where each of so many panels goes, beside each other."""
-    width = (1 - gap * (panels - 1)) / panels
-    return [(number * (width + gap), number * (width + gap) + width) for number in range(panels)]
