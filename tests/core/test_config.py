@@ -106,7 +106,8 @@ def test_without_a_file_it_is_the_quickstart_unless_another_federation_is_named(
 
 def test_own_parts_by_class_and_by_import_path() -> None:
     config = resolve({"algorithm": {"name": FedProx, "mu": 0.5}})
-    assert config.algorithm == {"name": "fedarena.algorithms.fedprox:FedProx", "mu": 0.5, "server_lr": 1.0}
+    options = {"mu": 0.5, "partial_work": False, "server_lr": 1.0}
+    assert config.algorithm == {"name": "fedarena.algorithms.fedprox:FedProx", **options}
     assert resolve(config.to_dict()) == config
     with pytest.raises(BadInputError, match=r"Cannot import the algorithm 'nowhere:Thing'.*nowhere"):
         resolve({"algorithm": "nowhere:Thing"})
