@@ -38,4 +38,5 @@ def add_panel(figure: go.Figure, axis: str, x: Sequence[float], y: Sequence[floa
 def places(panels: int, gap: float = GAP) -> Sequence[tuple[float, float]]:
     """From where to where each of so many panels goes, beside each other."""
     width = (1 - gap * (panels - 1)) / panels
-    return [(number * (width + gap), number * (width + gap) + width) for number in range(panels)]
+    begins = [number * (width + gap) for number in range(panels)]
+    return [(begin, min(1.0, begin + width)) for begin in begins]  # a sum may be rounded to more than 1
