@@ -111,7 +111,7 @@ def study_correlations(
     measured = _Measured(repetitions, sum(map(len, by_group.values())), progress)
     groups = []
     for (name, method, protocol), members in by_group.items():
-        level = None if protocol == "deadline" else (target or default_target(members))
+        level = None if protocol == "deadline" else default_target(members) if target is None else target
         points, options = [], []
         for run, settings in zip(members, _differences(members), strict=True):
             metrics, used = measured(run)

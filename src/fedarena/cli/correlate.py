@@ -14,7 +14,7 @@ from fedarena.cli.base import Output, command, messages, screen
 from fedarena.errors import BadInputError
 
 if TYPE_CHECKING:
-    from fedarena.correlation import Study
+    from fedarena.correlation import Group
 
 
 @command
@@ -54,31 +54,29 @@ def correlate(
         )
     for remark in study.remarks:
         _notice(remark)
-    screen.print(_table(study))
+    for group in study.groups:
+        screen.print(_table(group))
+    screen.print("In brackets: 95 % of a bootstrap over fleets", style="dim")
     written = write_correlations(study, path)
     write_study(study, path.with_suffix(".json"))
     for name, file in (("Page", written), ("Numbers", path.with_suffix(".json"))):
         screen.print(f"{name}: {file}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(study: Study) -> Table:
+def _table(group: Group) -> Table:
     """Every coefficient; metrics that are the same for all runs of a group are left out."""
     from fedarena.metrics.association import varies
     from fedarena.report.correlation import coefficient_text, outcome_text
 
-    table = Table(box=box.SIMPLE_HEAD, caption="In brackets: 95 % of a bootstrap over fleets", caption_justify="left")
+    title = f"{escape(group.title)}: {outcome_text(group)}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("metric", style="bold", no_wrap=True)
-    for title in ("runs of", "with"):
-        table.add_column(title)
-    for title in ("runs", "Pearson r", "Spearman ρ"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for group in study.groups:
-        for found in group.correlations:
-            if varies(found.x):
-                coefficients = (coefficient_text(found.pearson), coefficient_text(found.spearman))
-                texts = (escape(group.title), outcome_text(group), str(len(found.x)), *coefficients)
-                table.add_row(found.metric, *texts)
-        table.add_section()
+    for heading in ("runs", "Pearson r", "Spearman ρ"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for found in group.correlations:
+        if varies(found.x):
+            coefficients = coefficient_text(found.pearson), coefficient_text(found.spearman)
+            table.add_row(found.metric, str(len(found.x)), *coefficients)
     return table
 
 
