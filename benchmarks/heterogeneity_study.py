@@ -61,7 +61,7 @@ def compare_methods(runs: Sequence[RunData]) -> dict[str, Any]:
     )
     severities: dict[str, list[float]] = {}
     for point in measured.groups[0].points:
-        severities.setdefault(split_name(point.name)[0], []).append(point.metrics[SEVERITY])
+        severities.setdefault(split_name(point.runs[0])[0], []).append(point.metrics[SEVERITY])
     cells: dict[str, dict[str, dict[str, Any]]] = {}
     for pair, method, strategy, run in named:
         cell = cells.setdefault(method, {}).setdefault(pair, {"accuracies": [], "hours": []})

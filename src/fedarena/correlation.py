@@ -41,10 +41,10 @@ _IRRELEVANT = ("name", "evaluation", "engine", "memories_ram_bytes")
 
 @dataclass(frozen=True)
 class Point:
-    """A run: what the metrics say about its fleet, and what came out."""
+    """Runs that differ by their seed alone: what the metrics say about their fleets, and what came out, on average."""
 
-    name: str
-    label: str  # the same for runs that differ by their seed alone
+    label: str
+    runs: tuple[str, ...]  # their names
     settings: dict[str, Any]  # those in which the runs of a group differ
     metrics: dict[str, float]
     outcome: float
@@ -52,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Correlation:
-    """A metric against what came out, over the runs of a group; no coefficient where one of both does not vary."""
+    """A metric against what came out, over the points of a group; no coefficient where one of both does not vary."""
 
     metric: str
     x: FloatArray
@@ -125,24 +125,40 @@ def study_correlations(
             if endless:
                 remarks.append(f"{run.path}: {endless[0]} is infinite, because nobody is ever available")
                 continue
-            points.append(Point(run.name, run.label, settings, wanted, outcome))
+            points.append(Point(run.label, (run.name,), settings, wanted, outcome))
             options.append(used)
         if points:
-            found = correlate_points(points)
-            groups.append(Group(name, method, protocol, OUTCOMES[protocol], level, points, found, options[0]))
+            means = over_seeds(points)
+            found = correlate_points(means)
+            groups.append(Group(name, method, protocol, OUTCOMES[protocol], level, means, found, options[0]))
     if not groups:
         raise BadInputError(f"There is nothing to correlate: {remarks[-1]}")
     return Study(groups, remarks)
 
 
+def over_seeds(points: Sequence[Point]) -> list[Point]:
+    """One point for all with the same label: the means of their metrics and outcomes."""
+    by_label: dict[str, list[Point]] = {}
+    for point in points:
+        by_label.setdefault(point.label, []).append(point)
+    return [
+        replace(
+            alike[0],
+            runs=tuple(name for point in alike for name in point.runs),
+            metrics={name: float(np.mean([point.metrics[name] for point in alike])) for name in alike[0].metrics},
+            outcome=float(np.mean([point.outcome for point in alike])),
+        )
+        for alike in by_label.values()
+    ]
+
+
 def correlate_points(points: Sequence[Point]) -> list[Correlation]:
     """Every metric against the outcome."""
     y = np.array([point.outcome for point in points])
-    labels = [point.label for point in points]
     found = []
     for metric in points[0].metrics:
         x = np.array([point.metrics[metric] for point in points])
-        both = (associate(coefficient, x, y, labels, seed=0) for coefficient in (pearson, spearman))
+        both = (associate(coefficient, x, y, seed=0) for coefficient in (pearson, spearman))
         found.append(Correlation(metric, x, y, *both))
     return found
 
@@ -273,8 +289,8 @@ def as_plain(study: Study) -> dict[str, Any]:
                     }
                     for found in group.correlations
                 },
-                "runs": [
-                    {"name": p.name, "settings": p.settings, "metrics": p.metrics, group.outcome: p.outcome}
+                "points": [
+                    {"runs": list(p.runs), "settings": p.settings, "metrics": p.metrics, group.outcome: p.outcome}
                     for p in group.points
                 ],
             }

@@ -35,46 +35,26 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
         random = np.random.default_rng(seed)
         x = random.standard_normal(40)
         y = truth * x + np.sqrt(1 - truth**2) * random.standard_normal(40)
-        found = associate(pearson, x, y, [str(i) for i in range(40)], seed, resamples=200)
+        found = associate(pearson, x, y, seed, resamples=200)
         assert found is not None
         assert found.low < found.value < found.high
         covered += found.low <= truth <= found.high
     assert 49 <= covered <= 60
 
 
-def test_points_of_a_group_are_drawn_together() -> None:
-    """The same point many times over is no more certain."""
-    random = np.random.default_rng(3)
-    x = random.standard_normal(8)
-    y = x + random.standard_normal(8)
-    names = [str(i) for i in range(8)]
-    once = associate(pearson, x, y, names, seed=0)
-    again = associate(pearson, np.repeat(x, 10), np.repeat(y, 10), np.repeat(names, 10).tolist(), seed=0)
-    assert once is not None
-    assert again is not None
-    assert (again.low, again.high) == pytest.approx((once.low, once.high))
-    apart = associate(pearson, np.repeat(x, 10), np.repeat(y, 10), [str(i) for i in range(80)], seed=0)
-    assert apart is not None
-    assert apart.high - apart.low < 0.6 * (once.high - once.low)
-
-
 def test_the_same_seed_gives_the_same_interval() -> None:
     x, y = np.arange(9.0), np.array([1.0, 3, 2, 5, 4, 4, 8, 6, 9])
-    names = [str(i) for i in range(9)]
-    assert (
-        associate(spearman, x, y, names, 1)
-        == associate(spearman, x, y, names, 1)
-        != associate(spearman, x, y, names, 2)
-    )
+    assert associate(spearman, x, y, 1) == associate(spearman, x, y, 1) != associate(spearman, x, y, 2)
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], [2.0, 2.0, 2.0], []])
 def test_too_little_to_say_is_none(x: list[float]) -> None:
     y = np.arange(len(x), dtype=float)
-    assert associate(pearson, np.array(x), y, ["a"] * len(x), seed=0) is None
+    assert associate(pearson, np.array(x), y, seed=0) is None
 
 
-def test_one_group_has_no_interval_but_its_own_value() -> None:
-    found = associate(pearson, np.array([1.0, 2, 3]), np.array([1.0, 2, 4]), ["a", "a", "a"], seed=0)
+def test_draws_of_a_single_point_do_not_count() -> None:
+    """Of three points, one in nine draws has only one of them."""
+    found = associate(pearson, np.array([1.0, 2, 3]), np.array([1.0, 2, 4]), seed=0)
     assert found is not None
-    assert found.low == found.value == found.high
+    assert 0.9 < found.low <= found.value <= found.high <= 1

@@ -21,6 +21,7 @@ from fedarena.correlation import (
     default_target,
     final_accuracy,
     hours_to,
+    over_seeds,
     study_correlations,
 )
 from fedarena.errors import BadInputError
@@ -94,13 +95,13 @@ def test_metrics_are_those_of_the_fleet_as_the_clients_see_it(study: Study) -> N
     fleet = load_fleet({**BASE["fleet"], "download_bits_per_second": RANGES[1]}, 20)
     clients = np.arange(20)
     expected = measure_heterogeneity(fleet.match(clients, None, seed=0), clients, study.groups[0].options)
-    point = next(point for point in study.groups[0].points if point.name == "deadline-1")
+    point = next(point for point in study.groups[0].points if point.runs == ("deadline-1",))
     assert point.metrics == {name: expected.metrics[name].mean for name in ("DevMC-R", "StatMC-R", "InterMC-R")}
 
 
 def test_slow_phones_make_low_metrics_and_long_runs(study: Study) -> None:
     deadline, readiness = study.groups
-    rates = {point.name: point.metrics["DevMC-R"] for point in deadline.points}
+    rates = {point.runs[0]: point.metrics["DevMC-R"] for point in deadline.points}
     assert rates["deadline-0"] > rates["deadline-1"] > rates["deadline-2"]
     time = next(found for found in readiness.correlations if found.metric == "DevMC-T")
     assert time.pearson is not None
@@ -165,7 +166,7 @@ def test_nothing_to_correlate_is_said(folder: Path) -> None:
 
 def test_coefficients_are_of_all_points() -> None:
     points = [
-        Point(str(x), str(x), {}, {"StatMC-R": float(x), "DevMC-R": 1.0}, outcome)
+        Point(str(x), (str(x),), {}, {"StatMC-R": float(x), "DevMC-R": 1.0}, outcome)
         for x, outcome in enumerate([3, 2, 0, 1])
     ]
     state, device = correlate_points(points)
@@ -174,6 +175,14 @@ def test_coefficients_are_of_all_points() -> None:
     assert state.spearman is not None
     assert state.spearman.value == pytest.approx(-0.8)
     assert device.pearson is None
+
+
+def test_seeds_of_a_fleet_are_one_point() -> None:
+    runs = [("a", "a0", 1.0, 10.0), ("b", "b0", 4.0, 30.0), ("a", "a1", 2.0, 20.0)]
+    points = [Point(label, (name,), {"k": label}, {"DevMC-T": x}, y) for label, name, x, y in runs]
+    first, second = over_seeds(points)
+    assert (first.runs, first.metrics, first.outcome) == (("a0", "a1"), {"DevMC-T": 1.5}, 15.0)
+    assert second == points[1]
 
 
 def test_the_page_shows_every_metric_that_varies(study: Study, tmp_path: Path) -> None:
@@ -212,7 +221,7 @@ def test_the_command_prints_and_writes(folder: Path, tmp_path: Path, monkeypatch
     found = json.loads((tmp_path / "found.json").read_text())
     assert [group["target_accuracy"] for group in found["groups"]] == [None, 0.3]
     assert found["groups"][0]["correlations"]["StatMC-R"]["pearson"] is None
-    assert len(found["groups"][0]["runs"]) == len(RANGES)
+    assert len(found["groups"][0]["points"]) == len(RANGES)
     assert found["groups"][0]["options"]["confidence"] == PAPER_OPTIONS.confidence
     assert (tmp_path / "found.html").exists()
 

@@ -64,7 +64,7 @@ def test_the_table_has_accuracy_and_hours(study: ModuleType, monkeypatch: pytest
     runs = [SimpleNamespace(name=name, status="finished") for name in outcomes]
     runs.append(SimpleNamespace(name="severe-fedbuff.buffered-seed0", status="diverged"))
     points = [
-        SimpleNamespace(name=name, metrics={"InterMC-R": value})
+        SimpleNamespace(runs=(name,), metrics={"InterMC-R": value})
         for name, value in (("mild-fedavg.deadline-seed0", 0.8), ("severe-fedavg.deadline-seed0", 0.5))
     ]
     monkeypatch.setattr(study, "default_target", lambda chosen: 0.75)

@@ -71,7 +71,7 @@ def _table(group: Group) -> Table:
     title = f"{escape(group.title)}: {outcome_text(group)}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("metric", style="bold", no_wrap=True)
-    for heading in ("runs", "Pearson r", "Spearman ρ"):
+    for heading in ("fleets", "Pearson r", "Spearman ρ"):
         table.add_column(heading, justify="right", no_wrap=True)
     for found in group.correlations:
         if varies(found.x):

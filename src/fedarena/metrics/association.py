@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,31 +52,18 @@ def associate(
     coefficient: Coefficient,
     x: FloatArray,
     y: FloatArray,
-    groups: Sequence[str],
     seed: int,
     resamples: int = 1000,
     confidence: float = 0.95,
 ) -> Association | None:
-    """A coefficient with the percentile interval of a bootstrap; None where points are too few or do not vary.
-
-    Points of a group (runs on the same fleet that differ by their seed) are drawn together, because they are no
-    independent evidence.
-    """
+    """A coefficient with the percentile interval of a bootstrap; None where points are too few or do not vary."""
     if len(x) < FEWEST_POINTS or np.isnan(value := coefficient(x, y)):
         return None
-    _, group_of = np.unique(np.asarray(groups), return_inverse=True)
-    members = [np.flatnonzero(group_of == group) for group in range(group_of.max() + 1)]
     random = streams.generator(seed, "bootstrap")
-    found = []
-    for _ in range(resamples):
-        drawn = random.integers(len(members), size=len(members))
-        rows = np.concatenate([members[group] for group in drawn])
-        found.append(coefficient(x[rows], y[rows]))
+    drawn = random.integers(len(x), size=(resamples, len(x)))
+    found = np.array([coefficient(x[rows], y[rows]) for rows in drawn])
     # A draw of nothing but the same point says nothing.
-    known = np.array(found)[~np.isnan(found)]
-    if not len(known):
-        return None
-    low, high = np.quantile(known, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.nanquantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Association(value, float(low), float(high))
 
 

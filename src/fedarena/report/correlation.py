@@ -33,7 +33,7 @@ def write_correlations(study: Study, path: Path) -> Path:
     parts = {"Correlations": _table(study)}
     parts |= {_heading(group): _section(group, plots) for group in study.groups}
     parts["Runs left out"] = _left_out(study)
-    runs = sum(len(group.points) for group in study.groups)
+    runs = sum(len(point.runs) for group in study.groups for point in group.points)
     folders = list(dict.fromkeys(group.name for group in study.groups))
     header = [
         tag("p", headline(study), class_="headline"),
@@ -58,7 +58,7 @@ def headline(study: Study) -> str:
 
 
 def correlation_figure(group: Group, found: Correlation) -> go.Figure:
-    """A dot for every run, and the straight line that fits them best; r is in the title.
+    """A dot for every fleet, the mean over seeds, and the straight line that fits them best; r is in the title.
 
     Colours tell the values of a setting apart that has a few of them.
     """
@@ -92,7 +92,7 @@ def draw_correlation(figure: go.Figure, group: Group, found: Correlation, axis: 
     for number, value in enumerate(dict.fromkeys(values)):
         chosen = [place for place, other in enumerate(values) if other == value]
         colour = SERIES_LIGHT[number % len(SERIES_LIGHT)]
-        name = figure_text(f"{setting} {value}" if setting else "runs")
+        name = figure_text(f"{setting} {value}" if setting else "fleets")
         figure.add_scatter(
             x=found.x[chosen],
             y=found.y[chosen],
@@ -140,7 +140,7 @@ def _heading(group: Group) -> str:
 
 
 def _table(study: Study) -> Html:
-    heads = ["metric", "runs of", "with", "runs", "Pearson r", "Spearman ρ"]
+    heads = ["metric", "runs of", "with", "fleets", "Pearson r", "Spearman ρ"]
     body = [
         [
             found.metric,
@@ -155,7 +155,8 @@ def _table(study: Study) -> Html:
         if varies(found.x)
     ]
     note = (
-        "In brackets: 95 % of a bootstrap over fleets. Metrics that are the same for all runs of a group are left out. "
+        "In brackets: 95 % of a bootstrap over fleets; seeds are averaged before. "
+        "Metrics that are the same for all runs of a group are left out. "
         "Higher -R is easier, higher -T is harder."
     )
     return join([table(heads, body, "correlations"), tag("p", note, class_="note")])
@@ -170,14 +171,14 @@ def _section(group: Group, plots: Plots) -> Html:
     pairs = [tag("div", *figures[place : place + 2], class_="pair") for place in range(0, len(figures) - 1, 2)]
     rest = figures[-1:] if len(figures) % 2 else []
     nothing = [] if figures else [tag("p", "No metric differs between these runs.")]
-    runs = tag("details", tag("summary", "Every run"), tag("div", _runs(group), class_="inner"))
+    runs = tag("details", tag("summary", "Every fleet"), tag("div", _runs(group), class_="inner"))
     options = tag("details", tag("summary", "Constants of the metrics"), tag("pre", as_yaml(group.options.as_dict())))
     return join([*nothing, *pairs, *rest, runs, options])
 
 
 def _caption(group: Group, found: Correlation) -> str:
     return (
-        f"{count(len(found.x), 'run')}. Pearson's r {coefficient_text(found.pearson)}, "
+        f"{count(len(found.x), 'fleet')}. Pearson's r {coefficient_text(found.pearson)}, "
         f"Spearman's ρ {coefficient_text(found.spearman)}."
     )
 
@@ -185,10 +186,10 @@ def _caption(group: Group, found: Correlation) -> str:
 def _runs(group: Group) -> Html:
     shown = [found.metric for found in group.correlations if varies(found.x)]
     body = [
-        [point.name, *(f"{point.metrics[metric]:.4g}" for metric in shown), f"{point.outcome:.4g}"]
+        [", ".join(point.runs), *(f"{point.metrics[metric]:.4g}" for metric in shown), f"{point.outcome:.4g}"]
         for point in group.points
     ]
-    return table(["run", *shown, outcome_text(group)], body, "runs")
+    return table(["runs", *shown, outcome_text(group)], body, "runs")
 
 
 def _left_out(study: Study) -> Html:
@@ -198,7 +199,7 @@ def _left_out(study: Study) -> Html:
 
 
 def _colouring(points: Sequence[Point]) -> tuple[str, list[str]]:
-    """The name of the setting with the fewest values, three or more if there is one, and its value for every run."""
+    """The name of the setting with the fewest values, three or more if there is one, and its value for every point."""
     values: dict[str, list[Any]] = {
         key: [point.settings.get(key) for point in points] for key in (points[0].settings if points else ())
     }
