@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store bench-memories bench-fleet bench-speed study-heterogeneity clean help
+.PHONY: run test docs pictures bench-store bench-memories bench-fleet bench-heterogeneity bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a com
 
 bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them, and ten thousand participants
 	$(BIN)/python benchmarks/fleet.py --output docs/benchmarks/fleet.json
+
+bench-heterogeneity: $(VENV)/.installed  ## Measure the heterogeneity metrics beside plain loops, and of 100,000 clients
+	$(BIN)/python benchmarks/heterogeneity.py --output docs/benchmarks/heterogeneity.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

@@ -159,7 +159,8 @@ def test_values_of_the_published_code(case: int) -> None:
     found = measure_heterogeneity(phones, np.arange(100), CODE_OPTIONS).metrics
     for name, expected in zip(METRICS, REFERENCE[case], strict=True):
         # To the last printed digit, but for one: the code rounds times down once they are behind the start of a trace.
-        tolerance = 0.05 if (case, name) == (2, "StatMC-T") else 1e-4
+        # Other random numbers would not come close for -T, which single events decide.
+        tolerance = 1e-3 if (case, name) == (2, "StatMC-T") else 1e-4
         assert found[name].mean == pytest.approx(expected, rel=tolerance), name
 
 
