@@ -9,9 +9,16 @@ import numpy as np
 from fedarena.data import load_federation
 from fedarena.data.statistics import describe
 from fedarena.fleet import describe_fleet, load_fleet
-from fedarena.fleet.heterogeneity import HeterogeneityOptions, single_state_metric
+from fedarena.fleet.heterogeneity import HeterogeneityOptions, in_order, measure_heterogeneity, single_state_metric
 from fedarena.fleet.sources.dpgmm import way_speeds
-from fedarena.report import client_accuracy_figure, federation_figure, fleet_figure, hours_figure, write_picture
+from fedarena.report import (
+    client_accuracy_figure,
+    federation_figure,
+    fleet_figure,
+    heterogeneity_figure,
+    hours_figure,
+    write_picture,
+)
 from fedarena.report.samplers import few_devices_figure, few_states_figure, grid_figure
 from fedarena.rundata import load_runs
 
@@ -71,3 +78,5 @@ if __name__ == "__main__":
         phones = load_fleet(name, len(clients)).match(clients, None, seed=0)
         write_picture(fleet_figure(describe_fleet(phones, clients, seed=0)), IMAGES / f"fleet-{name}.png")
     draw_samplers()
+    found = measure_heterogeneity(in_order(load_fleet("flash", 100)), np.arange(100))
+    write_picture(heterogeneity_figure("flash", found), IMAGES / "heterogeneity-flash.png")
