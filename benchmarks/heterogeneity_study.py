@@ -71,7 +71,11 @@ def compare_methods(runs: Sequence[RunData]) -> dict[str, Any]:
             cell["hours"].append(hours_to(run, target))
     methods = {
         method: {
-            pair: {"accuracy": _mean(cell["accuracies"]), "hours": _mean(cell["hours"])}
+            pair: {
+                "accuracy": _mean(cell["accuracies"]),
+                "hours": _mean(cell["hours"]),
+                "reached": None not in cell["hours"] if cell["hours"] else None,  # None: nobody waits for all clients
+            }
             for pair, cell in by_pair.items()
         }
         for method, by_pair in cells.items()
@@ -106,9 +110,10 @@ def methods_table(comparison: dict[str, Any]) -> str:
     return _markdown(head, rows)
 
 
-def _cell(cell: dict[str, float | None]) -> str:
+def _cell(cell: dict[str, Any]) -> str:
     accuracy, hours = cell.get("accuracy"), cell.get("hours")
-    return f"{'–' if accuracy is None else f'{accuracy:.3f}'} / {'–' if hours is None else f'{hours:.3g} h'}"
+    time = f"{hours:.3g} h" if hours is not None else "not reached" if cell.get("reached") is False else "–"
+    return f"{'–' if accuracy is None else f'{accuracy:.3f}'} / {time}"
 
 
 def correlations_table(study: Any) -> str:

@@ -60,6 +60,7 @@ def test_the_table_has_accuracy_and_hours(study: ModuleType, monkeypatch: pytest
         "severe-fedavg.deadline-seed0": 0.5,
         "severe-fedavg.readiness-seed0": None,
         "mild-fedbuff.buffered-seed0": 0.7,
+        "mild-late.deadline-seed0": 0.6,
     }
     runs = [SimpleNamespace(name=name, status="finished") for name in outcomes]
     runs.append(SimpleNamespace(name="severe-fedbuff.buffered-seed0", status="diverged"))
@@ -77,6 +78,7 @@ def test_the_table_has_accuracy_and_hours(study: ModuleType, monkeypatch: pytest
     assert table == [
         "| method | mild (InterMC-R 0.80) | severe (InterMC-R 0.50) |",
         "| --- | --- | --- |",
-        "| fedavg | 0.850 / 15 h | 0.500 / – |",
+        "| fedavg | 0.850 / 15 h | 0.500 / not reached |",
         "| fedbuff | 0.700 / 0.7 h | – / – |",
+        "| late | 0.600 / – | – / – |",
     ]
