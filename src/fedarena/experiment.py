@@ -103,12 +103,17 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
     params = engine.initial_params()
     memory = algorithm.memory_init(algorithm.broadcast(algorithm.server_init(params)))
-    if centralized and memory:
+    if centralized and memory.keys() - {"job"}:
         raise BadInputError(
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
     warnings += [*engine.notes, *algorithm.notes(params)]
+    if algorithm.expects_weights and config.weights is None:
+        warnings.append(
+            f"{config.algorithm['name']} is for pretrained models, and this one starts from scratch, "
+            "so there is little to learn; weights=… names a file or a run to start from"
+        )
     warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.split)
     if config.training == "iid" and algorithm.personalizes and memory:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
@@ -124,6 +129,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
             f"{config.algorithm['name']} adds up what clients keep, which updates to older models would break; "
             f"choose another protocol than {config.protocol['name']}, or another algorithm"
         )
+    flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,
@@ -135,7 +141,8 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         evaluation_clients=evaluation_clients,
         evaluation_part=config.evaluation.split,
         evaluate_every=config.evaluation.every,
-        flops_per_sample=count_training_flops(task, algorithm),
+        flops_per_sample=flops,
+        compute_factor=flops / plain_flops if flops and plain_flops else 1.0,
         client_ids=data.client_ids,
         selector=selector,
         protocol=protocol,

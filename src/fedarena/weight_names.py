@@ -91,10 +91,15 @@ _CONVENTIONS = (
 _PARALLEL = "module."  # what torch's DataParallel puts before every name
 
 
+def without_prefix(found: Tensors) -> Tensors:
+    """The tensors of a model, also if it was trained on several GPUs."""
+    if found and all(name.startswith(_PARALLEL) for name in found):
+        return {name.removeprefix(_PARALLEL): t for name, t in found.items()}
+    return found
+
+
 def to_our_names(found: Tensors) -> tuple[Tensors, str | None]:
     """The tensors under our names and in our shapes, and the library whose names they had; None: they had ours."""
-    if found and all(name.startswith(_PARALLEL) for name in found):
-        found = {name.removeprefix(_PARALLEL): t for name, t in found.items()}
     for convention in _CONVENTIONS:
         named: Tensors = {}
         translated = 0

@@ -26,7 +26,7 @@ from fedarena.models import Tensors
 from fedarena.models.vit import VisionTransformer
 from fedarena.recorder import CONFIG_FILE
 from fedarena.simulate import Memories
-from fedarena.weight_names import to_our_names
+from fedarena.weight_names import to_our_names, without_prefix
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -43,7 +43,7 @@ class StartingWeights:
 
 def start_from(module: nn.Module, path: Path) -> StartingWeights:
     """Puts the weights of a file or a run folder into a model."""
-    found = read_weights(path)
+    found = without_prefix(read_weights(path))
     named, library, notes = found, None, []
     if isinstance(module, VisionTransformer):
         named, library = to_our_names(found)
@@ -71,8 +71,10 @@ def _left_out(own: Tensors, named: Tensors) -> list[str]:
     """What stays as it was drawn: prompts that the file lacks, and a head that is not there or for other classes."""
     head = last_layer(own)
     of_other_classes = any(
-        name not in named or (named[name].shape[1:] == own[name].shape[1:] and len(named[name]) != len(own[name]))
-        for name in head
+        name not in named
+        or (named[name].dim() == p.dim() and named[name].shape[1:] == p.shape[1:] and named[name].shape != p.shape)
+        for name, p in own.items()
+        if name in head
     )
     return [name for name in own if (name in head and of_other_classes) or (name == "prompts" and name not in named)]
 
@@ -140,12 +142,13 @@ def _from_torch(path: Path) -> Tensors:
 def _resample_positions(module: VisionTransformer, named: Tensors) -> list[str]:
     """Makes position embeddings of a square grid of patches those of the model's grid, and says so."""
     position = named.get("position")
-    patches, wanted = 0 if position is None else len(position) - 1, module.rows * module.columns
+    if position is None or position.dim() != 2:
+        return []
+    patches, target = len(position) - 1, (module.rows, module.columns)
     side = isqrt(max(0, patches))
-    if position is None or position.dim() != 2 or side < 1 or side**2 != patches or patches == wanted:
+    if side < 1 or side**2 != patches or (side, side) == target:
         return []  # there is nothing to do, or nothing that can be done
     grid = position[1:].float().T.reshape(1, -1, side, side)
-    target = (module.rows, module.columns)
     resized = nn.functional.interpolate(grid, size=target, mode="bicubic", antialias=True)
     named["position"] = torch.cat([position[:1].float(), resized[0].flatten(1).T])
     return [f"Positions of {side} x {side} patches were interpolated to {module.rows} x {module.columns}"]

@@ -18,9 +18,12 @@ from logistic_clients import (
     run_simulation,
 )
 from test_cohort import FAMILIES, ClientsInMemory, make_engine, train
+from torch import nn
 
 from fedarena.algorithms import BiasPrompt, FedAvg
+from fedarena.config import resolve
 from fedarena.errors import BadInputError
+from fedarena.experiment import Observer, prepare
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate.simulation import transferred_bytes
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_bytes, count_training_flops
@@ -125,3 +128,17 @@ def test_layers_that_do_not_exist_are_refused() -> None:
         BiasPrompt(trained_layers=["w", "tail.*"]).server_init({"w": torch.zeros(2), "b": torch.zeros(1)})
     with pytest.raises(BadInputError, match="trained_layers must name at least one layer"):
         BiasPrompt(trained_layers=[])
+
+
+def test_biases_of_torchs_own_layers() -> None:
+    model = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 2), "lstm": nn.LSTM(4, 4), "head": nn.Linear(4, 2)})
+    params = {name: p.detach() for name, p in model.named_parameters()}
+    trained = set(BiasPrompt().download({"params": params})["params"])
+    assert {name for name in params if "bias" in name} | {"head.weight"} == trained
+
+
+def test_says_that_a_model_from_scratch_is_not_meant() -> None:
+    settings = {"federation": "digits", "model": "mlp", "algorithm": "biasprompt"}
+    assert any("is for pretrained models" in line for line in prepare(resolve(settings), Observer()).warnings)
+    plain = prepare(resolve(settings | {"algorithm": "fedavg"}), Observer()).warnings
+    assert not any("pretrained" in line for line in plain)

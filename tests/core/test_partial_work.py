@@ -15,12 +15,15 @@ from small_worlds import make_world
 from torch.nn import functional as F
 
 from fedarena.algorithms import FedAvg, FedProx, TimelyFL
+from fedarena.config import resolve
 from fedarena.errors import BadInputError
+from fedarena.experiment import Observer, prepare
 from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import ClockOptions, Simulation, simulate
+from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.phones import Phones
-from fedarena.simulate.protocols import Buffered, Deadline, Readiness
-from fedarena.train import CohortEngine, LocalTraining, PartialWork, ReferenceEngine
+from fedarena.simulate.protocols import Asynchronous, Buffered, Deadline, Readiness, StalenessAware
+from fedarena.train import COVERAGE, CohortEngine, LocalTraining, PartialWork, ReferenceEngine
 from fedarena.train.batches import batch_indices
 
 RUN_NUMBERS = itertools.count()
@@ -35,7 +38,9 @@ def shrinking_phones(seconds: list[float], partial: PartialWork, deadline: float
     def possible(clients: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         if partial.part == "layers":
             return np.array([max([s for s in LAYERS if s <= share], default=LAYERS[0]) for share in wanted])
-        return FedProx(partial_work=True).possible_shares(wanted, np.full(len(clients), STEPS), {})
+        algorithm = FedProx(partial_work=True)
+        algorithm.prepare(10, LocalTraining(batch_size=2))
+        return algorithm.possible_shares(wanted, np.full(len(clients), 10), {})
 
     def processed(clients: np.ndarray, shares: np.ndarray) -> np.ndarray:
         return np.round(10 * shares).astype(int) if partial.part == "steps" else np.full(len(clients), 10)
@@ -193,7 +198,7 @@ def test_timelyfl_averages_every_layer_over_those_who_trained_it(make_federation
     assert kinds == {True, False}
 
 
-def test_timelyfl_uploads_less_and_leaves_layers_nobody_trained_as_they_are(make_federation) -> None:
+def test_timelyfl_uploads_less(make_federation) -> None:
     simulation = simulation_of(
         make_federation, TimelyFL(whole_jobs=0.01), LOCAL, CohortEngine, Readiness(), model="mlp", hidden=(4,)
     )
@@ -203,24 +208,121 @@ def test_timelyfl_uploads_less_and_leaves_layers_nobody_trained_as_they_are(make
         whole = max(outcome.jobs["bytes_up"])
         for share, up in zip(outcome.jobs["share"], outcome.jobs["bytes_up"], strict=True):
             assert up == np.ceil(whole * share)
-    state = {"params": {"a.weight": torch.ones(2), "b.weight": torch.ones(3)}}
-    trained = {"a.weight": torch.tensor(0.0), "b.weight": torch.tensor(0.5)}
-    update = {"params": {"a.weight": torch.zeros(2), "b.weight": torch.full((3,), 0.25)}, "trained": trained}
-    after = TimelyFL().server_step(state, update, 1)["params"]
-    assert after["a.weight"].tolist() == [1, 1]
-    assert after["b.weight"].tolist() == [1.5, 1.5, 1.5]
 
 
-def test_timelyfl_works_in_asynchronous_rounds(make_federation) -> None:
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.floats(0, 1))
+def test_shares_are_of_samples_though_last_batches_are_short(
+    samples: int, batch_size: int, epochs: int, wanted: float
+) -> None:
+    algorithm = FedProx(partial_work=True)
+    algorithm.prepare(1, LocalTraining(epochs=epochs, batch_size=batch_size))
+    sizes = [len(batch) for batch in batch_indices(samples, algorithm.local, 0, 0, 0)]
+    share = algorithm.possible_shares(np.array([wanted]), np.array([samples]), {})[0]
+    fitting = [k for k in range(1, len(sizes) + 1) if sum(sizes[:k]) <= wanted * sum(sizes) + 1e-6]
+    assert round(share * len(sizes), 9) == max(fitting, default=1)
+
+
+def test_in_asynchronous_rounds_everybody_does_a_whole_job(make_federation) -> None:
     results = []
     for engine_kind in (CohortEngine, ReferenceEngine):
         simulation = simulation_of(
             make_federation, TimelyFL(), LOCAL, engine_kind, Buffered(buffer_size=2), model="mlp", hidden=(4,)
         )
-        *_, last = simulate(simulation)
-        results.append(last.snapshot.state["params"])
+        _, *rounds = simulate(simulation)
+        assert all((np.array(outcome.jobs["share"]) == 1).all() for outcome in rounds)
+        results.append(rounds[-1].snapshot.state["params"])
     for name, p in results[0].items():
         torch.testing.assert_close(results[1][name], p, rtol=0, atol=1e-10)
+
+
+def test_a_deadline_counts_more_than_the_pace_of_others() -> None:
+    clients = np.arange(3)
+    phones = shrinking_phones([1.0, 2.0, 3.0], PartialWork("layers", 0.1), deadline=100)
+    assert phones.plan(clients, clients, np.zeros(3), 0).shares.tolist() == [1, 1, 1]
+
+
+class LastLayerOfSome(FedAvg):
+    """Clients with an odd number of samples train all layers, the others the last one alone."""
+
+    def client_update(self, params, broadcast, memory, work):
+        whole = (work.samples % 2 != 0) * torch.ones(()).double()
+        trained = {name: whole if name.startswith("1.") else torch.ones_like(whole) for name in params}
+        change = {name: trained[name] * (p - broadcast["params"][name]) for name, p in params.items()}
+        return {"params": change, COVERAGE: trained}, memory
+
+
+def trains_whole(client: int) -> bool:
+    return SIZES[client] % 2 != 0
+
+
+@pytest.mark.parametrize("merging", ["surgery", "sum"])
+def test_what_nobody_of_an_age_trained_is_not_part_of_its_mean(make_federation, merging) -> None:
+    protocol = StalenessAware(seconds=9, minimum_invited=1, merging=merging)
+    simulation = simulation_of(
+        make_federation, LastLayerOfSome(), LOCAL, ReferenceEngine, protocol, model="mlp", hidden=(4,)
+    )
+    first, *rounds = simulate(replace(simulation, rounds=8))
+    versions, ages_seen = [first.snapshot.state["params"]], set()
+    for outcome in rounds:
+        by_age: dict[int, list] = {}
+        for job in used_jobs(outcome):
+            client, start, age = int(job["index"]), versions[job["start_version"]], int(job["staleness"])
+            trained, _ = plain_timelyfl(start, client, int(job["job"]), 1.0, LOCAL)
+            factor = 1.0 if merging == "surgery" else (1 + age) ** -0.5
+            change = {name: factor * (trained[name] - start[name]) for name in start}
+            by_age.setdefault(age if merging == "surgery" else min(age, 1), []).append((client, change))
+            ages_seen.add(age)
+        means = {}
+        for age, parts in by_age.items():
+            mean = {}
+            for name, p in versions[-1].items():
+                who = [(SIZES[c], change[name]) for c, change in parts if trains_whole(c) or name.startswith("3.")]
+                mean[name] = sum((n * c for n, c in who), torch.zeros_like(p)) / max(sum(n for n, _ in who), 1)
+            means[age] = {"params": mean}
+        if means:
+            merged = merge_by_age(means)["params"]
+            versions.append({name: p + merged[name] for name, p in versions[-1].items()})
+        for name, p in outcome.snapshot.state["params"].items():
+            torch.testing.assert_close(p, versions[-1][name], rtol=1e-9, atol=1e-12)
+    assert len(ages_seen) > 1
+
+
+def test_layers_that_were_not_trained_are_not_rolled_back(make_federation) -> None:
+    protocol = Asynchronous(mixing=1.0, staleness_exponent=0.0, updates_per_round=1)
+    simulation = simulation_of(
+        make_federation, LastLayerOfSome(), LOCAL, ReferenceEngine, protocol, model="mlp", hidden=(4,)
+    )
+    before, *rounds = simulate(replace(simulation, rounds=8))
+    stayed = 0
+    for outcome in rounds:
+        (job,) = used_jobs(outcome)
+        same = torch.equal(outcome.snapshot.state["params"]["1.weight"], before.snapshot.state["params"]["1.weight"])
+        assert same == (not trains_whole(int(job["index"])))
+        stayed += same
+        before = outcome
+    assert stayed
+
+
+def test_phones_take_longer_for_methods_that_compute_more() -> None:
+    seconds = {}
+    for name in ("fedavg", "ditto", "biasprompt"):
+        config = resolve(
+            {
+                "federation": {"name": "digits", "partition": {"name": "iid", "clients": 4}},
+                "model": {"name": "mlp", "hidden": [20]},
+                "algorithm": name,
+                "fleet": "uniform",
+                "protocol": "readiness",
+                "cohort": 2,
+            }
+        )
+        simulation = prepare(config, Observer()).simulation
+        jobs = simulation.world(None).phones.plan(np.arange(4), np.arange(4), np.zeros(4), 0)
+        seconds[name] = jobs.compute_seconds
+        assert simulation.compute_factor == {"fedavg": 1.0, "ditto": 2.0}.get(name, simulation.compute_factor)
+    np.testing.assert_allclose(seconds["ditto"], 2 * seconds["fedavg"])
+    assert (seconds["biasprompt"] < seconds["fedavg"]).all()
 
 
 def test_a_model_of_another_size_on_its_way(make_federation) -> None:
@@ -231,6 +333,30 @@ def test_a_model_of_another_size_on_its_way(make_federation) -> None:
         load = simulation.load()
         sizes.append((load.download_bytes, load.upload_bytes))
     assert sizes == [(18 * 8, 18 * 8), (1_000_000, 1_000_000)]
+
+
+class KnowsHowMuch(FedAvg):
+    """Clients are expected to upload nine bytes."""
+
+    def upload_bytes(self, state):
+        return 9
+
+
+def test_expected_uploads_are_of_the_size_of_the_model_on_its_way(make_federation) -> None:
+    simulation = simulation_of(make_federation, KnowsHowMuch(), LOCAL, CohortEngine, Readiness())
+    for model_bytes, expected in ((None, 9), (1440, 90)):
+        _, *rounds = simulate(replace(simulation, clock=ClockOptions(model_bytes=model_bytes)))
+        assert {int(up) for outcome in rounds for up in outcome.jobs["bytes_up"]} == {expected}
+
+
+def test_a_server_can_train_with_timelyfl_too() -> None:
+    config = resolve({"federation": "digits", "training": "centralized", "algorithm": "timelyfl", "model": "mlp"})
+    assert prepare(config, Observer()).simulation.cohort == 1
+
+
+def test_a_single_layer_cannot_be_divided() -> None:
+    assert "single layer" in TimelyFL().notes({"1.weight": torch.zeros(2, 3), "1.bias": torch.zeros(2)})[0]
+    assert TimelyFL().notes({"1.weight": torch.zeros(2, 3), "2.bias": torch.zeros(2)}) == []
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.5])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
 from small_worlds import make_world, play
 
-from fedarena.algorithms import FedAvg, Scaffold
+from fedarena.algorithms import FedAvg, LocalOnly, Scaffold
 from fedarena.errors import BadInputError, RunFailedError
 from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import Outcome, simulate
@@ -80,6 +80,41 @@ def test_what_arrives_in_a_round_that_fails_waits_for_the_next() -> None:
     assert second.succeeded
     assert sorted(labels(second)) == [(0, "used", 0), (1, "used", 0)]
     assert third.clock.version == 1
+
+
+def test_old_updates_count_for_success() -> None:
+    protocol = StalenessAware(seconds=10, minimum_invited=1, minimum_success_share=0.75)
+    first, second, _ = play(protocol, make_world([1.0, 2.0, 4.0, 100.0]), 3, cohort=4)
+    assert not first.succeeded
+    # Nobody but client 2 arrives in the second round, but two updates have been waiting since the first.
+    assert sorted(labels(second)) == [(0, "used", 0), (1, "used", 0), (2, "used", 0)]
+
+
+def test_the_server_sleeps_if_nobody_is_there_and_nobody_is_training() -> None:
+    world = make_world([1.0, 2.0, 3.0, 4.0], [[(0, 60)], [(0, 60)], [(500, 560)], []], period=10_000)
+    protocol = StalenessAware(seconds=10, minimum_invited=1, minimum_success_share=0.75)
+    first, second, third = play(protocol, world, 3, cohort=4)
+    assert not first.succeeded  # two of three are there, and wait at the server
+    assert not second.succeeded
+    assert second.clock.time == 500
+    assert third.succeeded
+    assert sorted(labels(third)) == [(0, "used", 0), (1, "used", 0), (2, "used", 0)]
+
+
+def test_one_who_is_free_is_enough_where_all_others_are_training() -> None:
+    protocol = StalenessAware(seconds=10, minimum_invited=2, minimum_success_share=0.3)
+    plans = play(protocol, make_world([1.0, 50.0, 60.0]), 3, cohort=3)
+    assert [labels(plan) for plan in plans] == [[(0, "used", 0)]] * 3
+
+
+def test_late_is_not_impossible() -> None:
+    assert StalenessAware(seconds=10).patience_seconds == np.inf
+    assert StalenessAware(seconds=10).deadline_seconds == 10
+
+
+def test_methods_that_share_nothing_run_as_well(make_federation) -> None:
+    *_, last = run(make_federation, StalenessAware(seconds=6, minimum_invited=1), CohortEngine, LocalOnly())
+    assert last.row["staleness"] > 0
 
 
 def test_nobody_ever_available_ends_with_a_sentence() -> None:

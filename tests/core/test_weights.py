@@ -206,6 +206,16 @@ def test_wrapped_and_parallel_and_half_precision_files(tmp_path: Path) -> None:
     start_from(model, tmp_path / "vit.pth")
     assert torch.equal(model.head.weight, published.classifier.weight.half().float())
     assert model.head.weight.dtype == torch.float32
+    spec = DataSpec("classification", 3, (6,))
+    first, second = (build_model("mlp", spec, {"hidden": (4,)}, seed) for seed in (0, 1))
+    path = write({f"module.{name}": p for name, p in first.named_parameters()}, tmp_path / "mlp.pt")
+    assert start_from(second, path).notes[0].endswith(": all parameters were taken")
+
+
+def test_a_grid_of_another_form_is_another_grid(tmp_path: Path) -> None:
+    model = build_model("vit", DataSpec("classification", 4, (2, 3, 12)), OPTIONS, 0)
+    notes = start_from(model, write(as_timm(PublishedViT(size=6)), tmp_path / "vit.pt")).notes
+    assert "Positions of 2 x 2 patches were interpolated to 1 x 4" in notes
 
 
 def test_any_model_takes_its_own_names(tmp_path: Path) -> None:
@@ -239,6 +249,11 @@ def without(name: str) -> Callable[[Tensors], Tensors]:
             lambda named: named | {"blocks.0.attn.qkv.weight": torch.zeros(5, WIDTH)},
             {},
             "it has no 'blocks.0.attention.1.queries.weight'",
+        ),
+        (
+            lambda named: named | {"head.bias": torch.tensor(1.0)},
+            {},
+            r"'head.bias' has the shape \[\] there and \[4\] here",
         ),
         (
             lambda named: named | {"cls_token": torch.full((1, 1, WIDTH), torch.nan)},

@@ -17,7 +17,9 @@ from fedarena.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train import Groups
 
-_FAST = ["bias", "*.bias", "prompts", "*.prompts"]
+# Biases as torch's layers call them, such as in_proj_bias and bias_ih_l0.
+_BIASES = ["*bias", "bias_*", "*.bias_*"]
+_PROMPTS = ["prompts", "*.prompts"]
 
 
 @ALGORITHMS.register("biasprompt")
@@ -26,6 +28,8 @@ class BiasPrompt(FedAvg):
 
     By default they are the biases, the prompts (if the model has any) and the last layer.
     """
+
+    expects_weights = True
 
     def __init__(self, *, trained_layers: list[str] | None = None, server_lr: float = 1.0):
         super().__init__(server_lr=server_lr)
@@ -64,11 +68,11 @@ class BiasPrompt(FedAvg):
 
     def _trained(self, params: Tensors) -> Tensors:
         if self.trained_layers is None:
-            chosen = {*matching(params, _FAST), *last_layer(params)}
+            chosen = {*matching(params, _BIASES + _PROMPTS), *last_layer(params)}
         else:
             chosen = set(matching(params, self.trained_layers))
         return {name: p for name, p in params.items() if name in chosen}
 
     def _default(self, params: Tensors) -> str:
-        prompts = "prompts" if matching(params, _FAST[2:]) else "no prompts (the model has none)"
+        prompts = "prompts" if matching(params, _PROMPTS) else "no prompts (the model has none)"
         return f"biases, {prompts}, and the last layer ({', '.join(last_layer(params))})"

@@ -18,7 +18,7 @@ from fedarena.algorithms.layers import layer_of
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.errors import BadInputError
 from fedarena.models import Tensors
-from fedarena.train import Groups, PartialWork, Work
+from fedarena.train import COVERAGE, Groups, PartialWork, Work
 
 _ROUNDING = 1e-6  # of shares, which are numbers of single precision on their way
 
@@ -28,7 +28,7 @@ class TimelyFL(FedAvg):
     """Federated averaging in which clients train as many of the last layers as they have the time for.
 
     They have until the protocol's deadline. Where there is none, the `whole_jobs` fastest share of those invited
-    together trains everything, and the others what takes no longer than that.
+    together trains everything, and the others what takes no longer than that; in asynchronous protocols, everybody.
     """
 
     def __init__(self, *, whole_jobs: float = 0.5, server_lr: float = 1.0):
@@ -37,7 +37,13 @@ class TimelyFL(FedAvg):
             raise BadInputError(f"algorithm.whole_jobs must be above 0 and at most 1, not {whole_jobs}")
         self.partial_work = PartialWork("layers", whole_jobs)
 
-    def possible_shares(self, wanted: Any, steps: Any, params: Tensors) -> Any:
+    def notes(self, params: Tensors) -> list[str]:
+        """Says so when there is nothing to leave out."""
+        if len(set(map(layer_of, params))) > 1:
+            return []
+        return ["The model has a single layer, so with timelyfl everybody trains and sends all of it"]
+
+    def possible_shares(self, wanted: Any, samples: Any, params: Tensors) -> Any:
         """The largest shares of the parameters, not above those wanted, that are whole layers; one layer at least."""
         possible = np.unique(list(_shares_from(params).values()))
         return possible[np.maximum(np.searchsorted(possible, wanted + _ROUNDING, side="right") - 1, 0)]
@@ -55,16 +61,7 @@ class TimelyFL(FedAvg):
     def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
         """The change of the trained layers, and which these are."""
         change = {name: p - broadcast["params"][name] for name, p in params.items()}
-        return {"params": change, "trained": _trained(params, memory)}, {}
-
-    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
-        """Adds to every layer the mean over those who trained it."""
-        trained = mean_update["trained"]
-        mean = {
-            name: torch.where(trained[name] > 0, change / trained[name].clamp(min=_ROUNDING), 0.0)
-            for name, change in mean_update["params"].items()
-        }
-        return super().server_step(state, {"params": mean}, round)
+        return {"params": change, COVERAGE: _trained(params, memory)}, {}
 
 
 def _trained(params: Tensors, memory: Groups) -> Tensors:

@@ -68,6 +68,7 @@ def simulate(
         raise TrainingStuckError(
             f"None of the {snapshot.round} rounds brought an update: too few clients were available, or they left, "
             "crashed or were late; the table of jobs says which"
+            + (f" ({underway} were still training)" if (underway := len(snapshot.clock.running)) else "")
         )
 
 

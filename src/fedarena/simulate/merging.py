@@ -57,9 +57,8 @@ def add(first: Groups, second: Groups) -> Groups:
 
 def _product(first: Groups, second: Groups) -> Tensor:
     """The scalar product of all numbers."""
-    products = [
-        (t.double() * second[group][name].double()).sum()
-        for group, tensors in first.items()
-        for name, t in tensors.items()
-    ]
-    return torch.stack(products).sum()
+    product = torch.zeros((), dtype=torch.float64)
+    for group, tensors in first.items():
+        for name, t in tensors.items():
+            product = product + (t.double() * second[group][name].double()).sum()
+    return product

@@ -32,6 +32,9 @@ class Load:
     flops_per_sample: float
     # How many samples these clients compute gradients on in these shares of whole jobs.
     processed_samples: Callable[[IntArray, FloatArray], IntArray]
+    compute_factor: float = (
+        1.0  # how much more there is to do for a sample than plain training, which phones are timed at
+    )
     partial_work: PartialWork | None = None
     # Shares that jobs of these clients can have, at most those wanted; needed if there is partial work.
     possible_shares: Callable[[IntArray, FloatArray], FloatArray] | None = None
@@ -155,7 +158,8 @@ class Phones:
         devices, rows = self.fleet.fleet.devices, self.fleet.device_of[clients]
         down = devices.draw_download(rows, streams.bits(self.seed, "download speed", clients, numbers))
         up = devices.draw_upload(rows, streams.bits(self.seed, "upload speed", clients, numbers))
-        compute = devices.compute_seconds(rows, samples, samples * self.load.flops_per_sample)
+        work = samples * self.load.compute_factor
+        compute = devices.compute_seconds(rows, work, samples * self.load.flops_per_sample)
         return 8 * self.load.download_bytes / down, compute, 8 * self.load.upload_bytes / up
 
     def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from fedarena.simulate.memories import Memories, MemoryChanges
 from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.simulation import Simulation, Snapshot
-from fedarena.train import Groups, Job, JobResults, finite_rows, is_finite, take_row
+from fedarena.train import COVERAGE, Groups, Job, JobResults, finite_rows, is_finite, take_row
 from fedarena.train.engine import IntArray
 from fedarena.train.versions import VersionedTraining
 
@@ -98,9 +98,7 @@ class Server:
             self._changes.add(part.clients, part.memory)
             self.steps += part.steps
             self.losses[by_client[np.searchsorted(clients, part.clients)]] = part.losses
-        means = {age: mean.mean() for age, mean in changes.items()}
-        for mean in means.values():
-            del mean["cohort"]
+        means = {age: _over_those_who_trained(mean.mean()) for age, mean in changes.items()}
         self._step(self.state, {**others.mean(), **self._merged(means)})
 
     def _ages(self) -> IntArray:
@@ -134,9 +132,11 @@ class Server:
             now, start = self.state["params"], self.broadcasts[int(job.versions[0])]["params"]
             cohort = {"clients": torch.tensor(1.0, dtype=torch.float64)}
             # What the client's model comes to is the algorithm's business: a step from where the client began.
-            self._step({**self.state, "params": start}, {**take_row(result.update, 0), "cohort": cohort})
+            update = take_row(result.update, 0)
+            coverage = update.pop(COVERAGE, {})
+            self._step({**self.state, "params": start}, {**update, "cohort": cohort})
             there, share = self.state["params"], float(self._plan.factors[position])
-            mixed = {name: now[name] + share * (there[name] - now[name]) for name in now}
+            mixed = {name: now[name] + share * coverage.get(name, 1.0) * (there[name] - now[name]) for name in now}
             self.state = {**self.state, "params": mixed}
             self.broadcasts[self._version] = self._simulation.algorithm.broadcast(self.state)
 
@@ -170,17 +170,20 @@ class Server:
         weights = np.asarray(algorithm.client_weight(results.work), dtype=np.float64)
         scaled = weights * factors
         # Age takes away from how far the model moves, not from what clients and server know of each other.
-        moving = {group: t for group, t in results.update.items() if group in algorithm.change_groups}
+        update = dict(results.update)
+        coverage = {COVERAGE: update.pop(COVERAGE)} if COVERAGE in update else {}
+        moving = {group: update.pop(group) for group in algorithm.change_groups if group in update}
         counted = scaled if self._simulation.protocol.rescales else weights
         changes = {
             int(age): _Change(
-                weighted_sum(moving, np.where(ages == age, scaled, 0.0)),
+                weighted_sum(moving, np.where(ages == age, scaled, 0.0))
+                | weighted_sum(coverage, np.where(ages == age, counted, 0.0)),
                 float(counted[ages == age].sum()),
                 int((ages == age).sum()),
             )
             for age in np.unique(ages)
         }
-        other_sum = weighted_sum({group: t for group, t in results.update.items() if group not in moving}, weights)
+        other_sum = weighted_sum(update, weights)
         # A sum shows whether all terms are finite, and there is less of it to look at.
         sums_are_finite = is_finite(other_sum) and all(is_finite(change.sum) for change in changes.values())
         if not (np.isfinite(results.losses).all() and sums_are_finite):
@@ -203,3 +206,16 @@ class Server:
             what = "An update is not finite" if np.isfinite(loss) else f"The training loss became {loss}"
             client = self._simulation.client_ids([int(results.clients[first])])[0]
             raise DivergedError(what, self._round, client)
+
+
+def _over_those_who_trained(mean: Groups) -> Groups:
+    """A mean change of the model, in which every parameter's is the mean over the clients who trained it."""
+    change = {group: tensors for group, tensors in mean.items() if group not in ("cohort", COVERAGE)}
+    if COVERAGE not in mean:
+        return change
+    covered = mean[COVERAGE]
+    tiny = torch.finfo(torch.float32).tiny  # where nobody did, the change is 0
+    return {
+        group: {name: t / covered[name].clamp(min=tiny) for name, t in tensors.items()}
+        for group, tensors in change.items()
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,6 +57,7 @@ class Simulation:
     protocol: Protocol = field(default_factory=Ideal)
     fleet: ClientFleet | None = None  # None: phones are infinitely fast and always there
     clock: ClockOptions = field(default_factory=ClockOptions)
+    compute_factor: float = 1.0  # how much more a client computes on a sample than for the model's loss and gradient
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
 
     @property
@@ -79,16 +80,20 @@ class Simulation:
         down, up = transferred_bytes(self.algorithm, params) if self.sends else (0, 0)
 
         def possible_shares(clients: IntArray, wanted: FloatArray) -> FloatArray:
-            steps = self.algorithm.local_steps(self.engine.data.counts(clients, "train"), self.engine.local)
-            shares: FloatArray = self.algorithm.possible_shares(wanted, steps, params)
+            samples = self.engine.data.counts(clients, "train")
+            shares: FloatArray = self.algorithm.possible_shares(wanted, samples, params)
             return shares
 
+        partial_work = self.algorithm.partial_work
+        if partial_work is not None and self.protocol.overlaps:  # nobody waits for those who began at the same time
+            partial_work = replace(partial_work, whole_jobs=None)
         return Load(
             self.sent_bytes(down),
             self.sent_bytes(up),
             self.flops_per_sample,
             self.processed_samples,
-            self.algorithm.partial_work,
+            self.compute_factor,
+            partial_work,
             possible_shares,
         )
 

@@ -100,12 +100,14 @@ class World:
     def _selector(self) -> str:
         return f"The selector {type(self.selector).__name__}"
 
-    def next_available(self, time: float) -> float:
-        """The first moment, from `time` on, at which somebody is available."""
+    def next_available(self, time: float, busy: IntArray | None = None) -> float:
+        """The first moment, from `time` on, at which somebody who is not busy is available."""
         moment = np.inf
         for begin in range(0, len(self.clients), _CLIENTS_AT_ONCE):
             clients = self.clients[begin : begin + _CLIENTS_AT_ONCE]
-            moment = min(moment, float(self.phones.next_available(clients, time).min()))
+            if busy is not None:
+                clients = np.setdiff1d(clients, busy, assume_unique=True)
+            moment = min(moment, float(self.phones.next_available(clients, time).min(initial=np.inf)))
         if not np.isfinite(moment):
             raise TrainingStuckError(
                 f"After {time / 3600:.1f} hours of virtual time nobody is left who is ever available again, "

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from fedarena.models import Task, Tensors
-from fedarena.train.batches import IntArray, count_steps
+from fedarena.train.batches import IntArray, count_processed, count_steps
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups
 
@@ -25,6 +25,11 @@ class Work:
     start_loss: Any = None  # of the broadcast parameters on its training samples, if `Algorithm.needs_start_loss`
 
 
+# A group of an update with a number from 0 to 1 for every parameter: how much of it the client trained. The change of a
+# parameter is averaged over those who did. Without such a group everybody trained everything.
+COVERAGE = "coverage"
+
+
 @dataclass(frozen=True)
 class PartialWork:
     """How the job of a client that would be late gets smaller.
@@ -34,8 +39,8 @@ class PartialWork:
     """
 
     part: Literal["steps", "layers"]
-    # Where the server sets no deadline: how many of the clients that begin together do whole jobs, the others as much
-    # as takes no longer than theirs. None: everybody does.
+    # Where the server sets no deadline but waits for all of a round: how many of the clients that begin together do
+    # whole jobs, the others as much as takes no longer than theirs. None: everybody does.
     whole_jobs: float | None = None
 
 
@@ -53,6 +58,7 @@ class Algorithm:
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
     tolerates_stale_updates = True  # whether updates may be added to another model than the one they began with
     change_groups: tuple[str, ...] = ("params",)  # of an update, that move the model; old age makes these smaller
+    expects_weights = False  # whether there is little to learn with a model that starts from scratch
     partial_work: PartialWork | None = None  # None: a client does its whole job, or is late
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
@@ -91,9 +97,16 @@ class Algorithm:
         """How many gradient steps clients with so many samples take; none without a sample."""
         return count_steps(samples, local)
 
-    def possible_shares(self, wanted: npt.NDArray[np.float64], steps: IntArray, params: Tensors) -> Any:
-        """The shares of a job that clients can do which are asked for these at most; here, of whole steps."""
-        return np.maximum(np.floor(wanted * steps + 1e-9), 1) / np.maximum(steps, 1)
+    def possible_shares(self, wanted: npt.NDArray[np.float64], samples: IntArray, params: Tensors) -> Any:
+        """The shares of a job that clients with so many samples can do, which cost no more than these of whole ones.
+
+        Here, whole steps: at least one, and otherwise as many as process that share of the samples.
+        """
+        steps, batch_size = self.local_steps(samples, self.local), self.local.batch_size
+        fitting = wanted * count_processed(samples, steps, batch_size) + 1e-6
+        epochs, rest = np.divmod(fitting, np.maximum(samples, 1))
+        whole_steps = epochs * -(-samples // batch_size) + rest // batch_size
+        return np.clip(whole_steps, 1, None) / np.maximum(steps, 1)
 
     def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
         """What a client minimizes."""

@@ -14,6 +14,8 @@ from fedarena.simulate.merging import Merging
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
 
+ROUNDING_SECONDS = 1e-6  # a job planned to end with a deadline is in time
+
 
 @dataclass(frozen=True)
 class Clock:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fedarena.errors import BadInputError
-from fedarena.simulate.protocols.base import PROTOCOLS, Clock, Protocol, RoundPlan, check_share, close_round
+from fedarena.simulate.protocols.base import (
+    PROTOCOLS,
+    ROUNDING_SECONDS,
+    Clock,
+    Protocol,
+    RoundPlan,
+    check_share,
+    close_round,
+)
 from fedarena.simulate.world import World
 
 
@@ -43,7 +51,7 @@ class Deadline(Protocol):
             return self._wait(begin, clients, clock, world)
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
         deadline = begin + self.seconds
-        in_time = np.flatnonzero(jobs.arrive & (jobs.end <= deadline))
+        in_time = np.flatnonzero(jobs.arrive & (jobs.end <= deadline + ROUNDING_SECONDS))
         if len(in_time) < self.minimum_success_share * self.cohort - 1e-9:
             in_time = in_time[:0]
         return close_round(jobs, in_time, min(float(jobs.end[-1]), deadline), clock)

@@ -9,7 +9,7 @@ import numpy as np
 from fedarena.errors import BadInputError
 from fedarena.simulate.jobs import Jobs, Outcome, join_jobs
 from fedarena.simulate.merging import Merging
-from fedarena.simulate.protocols.base import PROTOCOLS, Clock, RoundPlan
+from fedarena.simulate.protocols.base import PROTOCOLS, ROUNDING_SECONDS, Clock, RoundPlan
 from fedarena.simulate.protocols.deadline import Deadline
 from fedarena.simulate.world import World
 
@@ -53,14 +53,14 @@ class StalenessAware(Deadline):
         invited, end = self._invite(begin, round, clock, world)
         jobs = join_jobs([clock.running, invited]).in_order()
         useful = jobs.versions >= self.oldest_useful(clock.version)
-        used = jobs.arrive & useful & (jobs.end <= end)
+        used = jobs.arrive & useful & (jobs.end <= end + ROUNDING_SECONDS)
         succeeds = used.sum() >= max(1, self.minimum_success_share * self.cohort - 1e-9)
         # What arrived in a round that fails waits at the server for the next one.
         waits = used & (not succeeds)
         used &= succeeds
         version = clock.version + int(succeeds)
         too_old = jobs.versions < self.oldest_useful(version)
-        ended = used | too_old | ((jobs.end <= end) & ~waits)
+        ended = used | too_old | ((jobs.end <= end + ROUNDING_SECONDS) & ~waits)
         jobs = jobs.stopped(too_old & ~used, end, Outcome.STALE)
         return self._plan(jobs, ended, used, Clock(end, version, clock.next_job + len(invited)), clock.version)
 
@@ -72,8 +72,9 @@ class StalenessAware(Deadline):
         free = len(world.clients) - len(busy)
         if len(clients) < min(self.minimum_invited, self.cohort, max(free, 1)):
             # Nobody begins. If nobody is training either, the server sleeps until somebody is there.
-            if not len(clients) and not np.isfinite(clock.running.end).any():
-                deadline = max(deadline, world.next_available(begin))
+            training = (clock.running.end > begin) & np.isfinite(clock.running.end)
+            if not len(clients) and not training.any():
+                deadline = max(deadline, world.next_available(begin, busy))
             clients = clients[:0]
         jobs = world.plan(clients, begin, clock.version, clock.next_job)
         return jobs, min(float(jobs.end.max()), deadline) if len(jobs) else deadline
