@@ -14,7 +14,7 @@ from fedarena.errors import BadInputError
 
 FORMAT = "fedarena device record"
 VERSION = 1
-_TOO_LARGE = 1e300
+_TOO_LARGE = 1e100
 
 
 @dataclass(frozen=True)

@@ -100,4 +100,6 @@ def explain(error: ValidationError, where: str = "") -> str:
 
 def _is_type(part: int | str) -> bool:
     """Whether a part of a place is only the type that was tried, out of several that are allowed."""
-    return isinstance(part, str) and (part in ("float", "int", "str", "bool") or "[" in part)
+    return isinstance(part, str) and (
+        part in ("float", "int", "str", "bool") or "[" in part or part.startswith("constrained-")
+    )

@@ -127,7 +127,8 @@ def _from_torch(path: Path) -> Tensors:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
-        raise DamagedFileError(f"{path} cannot be read as a file of tensors: {_one_line(error)}") from None
+        detail = f": {_one_line(error)}" if isinstance(error, OSError) else ", as torch.save writes it"
+        raise DamagedFileError(f"{path} cannot be read as a file of named tensors{detail}") from None
     for wrapper in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]

@@ -99,6 +99,25 @@ def test_all_six_equal_the_plain_loop(variant: str, seed: int, draws: bool, monk
         )
 
 
+def test_rounds_that_take_no_time_end_with_the_interval() -> None:
+    """A client is there for 100 seconds; rounds 20 seconds apart meet it four times, and then a period later."""
+    phones = always_or_never(Availability.from_intervals([0, 1], [0, 0], [100, 100], [1000, 1000]))
+    options = replace(
+        PAPER_OPTIONS, cohort=2, trips=10, readiness_costs_seconds=(0.0,), rounds=49, repetitions=1, samples=0.0
+    )
+    found = measure_heterogeneity(phones, np.arange(2), options).metrics["StatMC-T"]
+    assert found.mean * options.trips / options.cohort * options.break_seconds == 1000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounds_that_take_no_time_equal_the_plain_loop(seed: int) -> None:
+    options = replace(FEW, cohort=9, readiness_costs_seconds=(0.0,), break_seconds=4.0, trips=400, repetitions=1)
+    phones = small_fleet(seed)
+    expected = PlainWorld(phones, 9, options).metrics(0)["StatMC-T"]
+    found = measure_heterogeneity(phones, np.arange(9), options).metrics["StatMC-T"].mean
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
 def test_timetables_of_many_spans_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     phones = small_fleet(4)
     whole = measure_heterogeneity(phones, np.arange(9), FEW)
@@ -234,7 +253,13 @@ def test_too_few_clients() -> None:
     [
         ("deadline_seconds", 0.0),
         ("deadline_seconds", math.inf),
+        ("deadline_seconds", 1e300),
         ("break_seconds", -1.0),
+        ("break_seconds", 1e300),
+        ("rounds", 10**10),
+        ("cost_draws", 2_000_000),
+        ("samples", 1e300),
+        ("deadline_cost_step_seconds", 1e-9),
         ("rounds", 0),
         ("rounds", 2.5),
         ("trips", 0),

@@ -69,10 +69,15 @@ def test_a_saved_fleet_and_every_constant(folder: Path) -> None:
         (["flash", "--clients", "5"], "cohort is 20, but there are only 5 clients"),
         (["flash", "--deadline-seconds", "0"], "deadline_seconds must be positive"),
         (["flash", "--readiness-costs-seconds", "1,x"], "--readiness-costs-seconds must be a number or 'drawn'"),
+        (["flash", "--deadline-cost-step-seconds", "1,2"], "must be one number, not '1,2'"),
+        (["flash", "-o", "a.txt"], "A picture cannot be written as 'a.txt'"),
+        (["flash", "--json", "."], "which is a folder; name a file"),
+        (["flash", "-o", "folder.html"], "which is a folder; name a file"),
         (["flsh"], "flash"),
     ],
 )
 def test_wrong_input(arguments: list[str], sentence: str) -> None:
+    Path("folder.html").mkdir()
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert sentence in result.output

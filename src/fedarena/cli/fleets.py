@@ -32,8 +32,10 @@ def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
 
     is_folder = Path(name).is_dir() and name not in FLEETS.names()
     part = {"name": "file", "path": name} if is_folder else {"name": name}
+    # As in a run's settings, where an option may be called like another part of a run.
+    options = {f"fleet.{key}": value for key, value in parse_overrides(settings or []).items()}
     with messages.status(f"Making {escape(name)}"):
-        fleet, remarks = load_fleet_with_remarks(merge(part, parse_overrides(settings or [])), phones)
+        fleet, remarks = load_fleet_with_remarks(merge({"fleet": part}, options)["fleet"], phones)
     for remark in remarks:
         messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     return fleet

@@ -88,9 +88,13 @@ def heterogeneity(
 
     from fedarena.files import write_json
     from fedarena.fleet.heterogeneity import CODE_OPTIONS, PAPER_OPTIONS, measure_heterogeneity
-    from fedarena.report import heterogeneity_figure, write_picture
+    from fedarena.report import check_picture_path, heterogeneity_figure, write_picture
     from fedarena.screen import heterogeneity_tables
 
+    if output is not None:
+        check_picture_path(output)
+    if json is not None and json.is_dir():
+        raise BadInputError(f"Numbers cannot be written to {str(json)!r}, which is a folder; name a file")
     given = {
         "deadline_seconds": deadline_seconds,
         "rounds": rounds,
@@ -112,6 +116,8 @@ def heterogeneity(
     changed: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     if deadline_cost_step_seconds is not None:
         steps = _numbers("--deadline-cost-step-seconds", deadline_cost_step_seconds)
+        if steps is not None and len(steps) > 1:
+            raise BadInputError(f"--deadline-cost-step-seconds must be one number, not {deadline_cost_step_seconds!r}")
         changed["deadline_cost_step_seconds"] = None if steps is None else steps[0]
     if readiness_costs_seconds is not None:
         changed["readiness_costs_seconds"] = _numbers("--readiness-costs-seconds", readiness_costs_seconds)

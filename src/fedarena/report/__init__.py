@@ -22,7 +22,7 @@ from fedarena.report.figures import (
 from fedarena.report.fleet import fleet_figure
 from fedarena.report.heterogeneity import heterogeneity_figure
 from fedarena.report.page import write_report
-from fedarena.report.picture import write_picture
+from fedarena.report.picture import check_picture_path, write_picture
 from fedarena.report.tables import FINAL_COLUMNS, TIME_TO, FinalRow, columns_for, final_table
 from fedarena.report.timeline import timeline_figure
 
@@ -31,6 +31,7 @@ __all__ = [
     "TIME_TO",
     "FinalRow",
     "accuracy_figure",
+    "check_picture_path",
     "client_accuracy_figure",
     "client_size_figure",
     "columns_for",

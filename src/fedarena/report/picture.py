@@ -15,17 +15,23 @@ from fedarena.report.style import PLOT_SETTINGS
 _IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def write_picture(figure: go.Figure, path: Path) -> Path:
-    """Writes `figure` as self-contained .html, or with kaleido as .png, .svg or .pdf; returns `path`."""
-    suffix = path.suffix.lower()
-    if suffix == ".html":
-        data = plotly.io.to_html(figure, PLOT_SETTINGS, include_plotlyjs=True, div_id="figure").encode()
-    elif suffix in _IMAGE_SUFFIXES:
-        data = _image(figure, path)
-    else:
+def check_picture_path(path: Path) -> None:
+    """Refuses names that no picture can have, for those who have a lot to do before they draw it."""
+    if path.suffix.lower() not in (".html", *_IMAGE_SUFFIXES):
         raise BadInputError(
             f"A picture cannot be written as {path.name!r}; end the name with .html, .png, .svg or .pdf."
         )
+    if path.is_dir():
+        raise BadInputError(f"A picture cannot be written to {str(path)!r}, which is a folder; name a file")
+
+
+def write_picture(figure: go.Figure, path: Path) -> Path:
+    """Writes `figure` as self-contained .html, or with kaleido as .png, .svg or .pdf; returns `path`."""
+    check_picture_path(path)
+    if path.suffix.lower() == ".html":
+        data = plotly.io.to_html(figure, PLOT_SETTINGS, include_plotlyjs=True, div_id="figure").encode()
+    else:
+        data = _image(figure, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_bytes(data)

@@ -16,6 +16,12 @@ VIT_B_BYTES = 4 * 85_800_194
 # Forward and backward through ViT-B/16 on an image of 224 x 224; for devices that tell operations per second.
 VIT_B_FLOPS = 105_000_000_000
 
+# Beyond these, simulations would not end, or lose seconds to rounding.
+_LONGEST_SECONDS = 1e9
+_MOST_ROUNDS = 10**8
+_MOST_COSTS = 10_000
+_LARGEST = 1e18
+
 # Numbers keyed by simulation, round and client, or those that the published code draws.
 RandomNumbers = Literal["keyed", "published"]
 
@@ -53,11 +59,14 @@ class HeterogeneityOptions:
         for name in ("rounds", "trips", "cohort", "cost_draws", "repetitions", "seed", "model_bytes"):
             self._check(name, isinstance(getattr(self, name), int), "be a whole number")
         for name in ("deadline_seconds", "break_seconds"):
-            self._check(name, _is_finite(getattr(self, name)) and getattr(self, name) > 0, "be positive")
+            known = _is_finite(getattr(self, name)) and 0 < getattr(self, name) <= _LONGEST_SECONDS
+            self._check(name, known, f"be positive and at most {_LONGEST_SECONDS:g}")
         for name in ("rounds", "trips", "cohort", "cost_draws", "repetitions"):
-            self._check(name, getattr(self, name) >= 1, "be at least 1")
+            most = _MOST_COSTS if name == "cost_draws" else _MOST_ROUNDS
+            self._check(name, 1 <= getattr(self, name) <= most, f"be from 1 to {most:,}")
         for name in ("model_bytes", "samples", "flops_per_sample", "seed"):
-            self._check(name, _is_finite(getattr(self, name)) and getattr(self, name) >= 0, "not be negative")
+            known = _is_finite(getattr(self, name)) and 0 <= getattr(self, name) <= _LARGEST
+            self._check(name, known, f"be from 0 to {_LARGEST:g}")
         kinds = get_args(RandomNumbers)
         self._check("random_numbers", self.random_numbers in kinds, f"be {' or '.join(map(repr, kinds))}")
         self._check("ready_share", 0 < self.ready_share <= 1, "be above 0 and at most 1")
@@ -67,10 +76,16 @@ class HeterogeneityOptions:
             self._check(
                 "deadline_cost_step_seconds", 0 < step <= self.deadline_seconds, "be between 0 and the deadline"
             )
+            few = self.deadline_seconds <= step * _MOST_COSTS
+            self._check("deadline_cost_step_seconds", few, f"not be below 1/{_MOST_COSTS:,} of the deadline")
         times = self.readiness_costs_seconds
         if times is not None:
-            known = len(times) > 0 and all(_is_finite(seconds) and seconds >= 0 for seconds in times)
-            self._check("readiness_costs_seconds", known, "be one or more numbers that are not negative")
+            known = 0 < len(times) <= _MOST_COSTS and all(
+                _is_finite(seconds) and 0 <= seconds <= _LONGEST_SECONDS for seconds in times
+            )
+            self._check(
+                "readiness_costs_seconds", known, f"be 1 to {_MOST_COSTS:,} numbers from 0 to {_LONGEST_SECONDS:g}"
+            )
 
     def _check(self, name: str, is_right: bool, right: str) -> None:
         if not is_right:
@@ -85,8 +100,9 @@ class HeterogeneityOptions:
         """The times that all clients take in turn, in seconds, for state metrics that end in -R."""
         if self.deadline_cost_step_seconds is None:
             return self._drawn_costs(repetition)
-        steps = math.floor(self.deadline_seconds / self.deadline_cost_step_seconds)
-        return np.float64(self.deadline_cost_step_seconds) * np.arange(1.0, steps + 1)
+        steps = math.floor(self.deadline_seconds / self.deadline_cost_step_seconds + 1e-9)
+        times = np.float64(self.deadline_cost_step_seconds) * np.arange(1.0, steps + 1)
+        return np.minimum(times, self.deadline_seconds)
 
     def readiness_costs(self, repetition: int) -> FloatArray:
         """The same for state metrics that end in -T."""

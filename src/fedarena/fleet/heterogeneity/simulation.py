@@ -213,7 +213,10 @@ class Simulation:
         if not len(rows):
             return times_over
         room = self._crowd.timetable.steady_until(rows) - asked[rows] - costs[rows]
-        more = np.floor(np.maximum(room, 0.0) / (self._options.break_seconds + lengths[rows])).astype(np.int64)
+        apart = self._options.break_seconds + lengths[rows]
+        more = np.floor(np.maximum(room, 0.0) / apart).astype(np.int64)
+        # A round in which nothing takes any time must begin before somebody comes or goes, not at that very moment.
+        more -= (costs[rows] == 0) & (more > 0) & (more * apart >= room)
         left = np.where(
             self._plan.with_deadline[now[rows]],
             self._options.rounds - self._rounds[now[rows]],

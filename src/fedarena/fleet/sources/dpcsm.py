@@ -41,7 +41,7 @@ def dpcsm(
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0,
     base_phones: Annotated[int, Field(ge=1)] = 710,
     deadline_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = PAPER_OPTIONS.deadline_seconds,
-    rounds: Annotated[int, Field(ge=1)] = PAPER_OPTIONS.rounds,
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = PAPER_OPTIONS.rounds,
     cohort: Annotated[int, Field(ge=1)] = PAPER_OPTIONS.cohort,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Fleet:

@@ -32,7 +32,8 @@ from fedarena.fleet.registry import FLEETS, load_fleet
 from fedarena.registry import Choice
 
 DEFAULT_BASE: dict[str, Any] = {"name": "flash"}
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Speed = Annotated[float, Field(gt=0, le=1e15)]
 
 
 @FLEETS.register("dpgmm")
@@ -44,7 +45,7 @@ def dpgmm(
     sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     concentration: Positive = 1000.0,
     alpha: Positive | None = None,
-    mean_bits_per_second: Positive | None = None,
+    mean_bits_per_second: Speed | None = None,
     base_phones: Annotated[int, Field(ge=1)] = 1000,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Fleet:
