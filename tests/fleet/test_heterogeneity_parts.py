@@ -82,6 +82,8 @@ def test_times_that_everybody_takes() -> None:
     np.testing.assert_array_equal(np.floor(drawn / 10), np.tile(np.arange(12), (200, 1)))  # one from each twelfth
     assert stats.kstest(drawn.ravel() / 120, "uniform").pvalue > 0.01
     assert HeterogeneityOptions(deadline_cost_step_seconds=50.0).deadline_costs(0).tolist() == [50, 100]
+    fine = HeterogeneityOptions(deadline_seconds=1.2, deadline_cost_step_seconds=0.1).deadline_costs(0)
+    assert (len(fine), fine[-1]) == (12, 1.2)
 
 
 def test_estimates_have_students_intervals() -> None:
