@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from fedarena.correlation import as_plain, default_target, final_accuracy, hours_to, study_correlations
-from fedarena.environment import describe_environment
 from fedarena.report import write_picture
 from fedarena.report.correlation import coefficient_text, overview_figure, write_correlations
 from fedarena.rundata import RunData, load_runs
+from store import environment
 
 # And whose metrics each is about.
 SUITES = {"flhetbench-devices": "DevMC", "flhetbench-states": "StatMC", "flhetbench-pairs": "InterMC"}
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="a picture of the correlations that the suites are about")
     given = parser.parse_args()
     begin = time.perf_counter()
+    is_complete = not any((given.runs / name).exists() for name in (START, *SUITES, METHODS))
     run_suites(given.runs, given.settings)
     folders = [given.runs / suite for suite in SUITES]
     study = study_correlations(load_runs(folders))
@@ -148,7 +149,7 @@ def main() -> None:
     minutes = (time.perf_counter() - begin) / 60
     print(f"\n{correlations_table(study)}\n\nAccuracy / hours to {comparison['target_accuracy']:g}:\n")
     print(f"{methods_table(comparison)}\n\nPage: {page}")
-    print(f"{minutes:.1f} minutes, in which runs that were there already took none")
+    print(f"{minutes:.1f} minutes" + ("" if is_complete else ", without the runs that were there already"))
     if given.picture is not None:
         shown = [
             (g, found) for g in study.groups for found in g.correlations if found.metric.startswith(SUITES[g.name])
@@ -156,7 +157,7 @@ def main() -> None:
         shown.sort(key=lambda pair: pair[0].outcome)
         write_picture(overview_figure("Metrics against accuracy, and against time", shown), given.picture)
     if given.output is not None:
-        found = {"settings": given.settings, "minutes": minutes, "environment": describe_environment()}
+        found = {"settings": given.settings, "minutes": minutes if is_complete else None, "environment": environment()}
         found |= {"correlations": as_plain(study), "comparison": comparison}
         given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
