@@ -23,7 +23,16 @@ from fedarena.experiment import Observer, prepare
 from fedarena.files import write_text
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, HeterogeneityOptions, measure_heterogeneity
 from fedarena.metrics import cost_to_level, elapsed_hours
-from fedarena.metrics.association import Association, FloatArray, associate, pearson, spearman
+from fedarena.metrics.association import (
+    FEWEST_FOR_INTERVAL,
+    FEWEST_POINTS,
+    Association,
+    FloatArray,
+    associate,
+    pearson,
+    spearman,
+    varies,
+)
 from fedarena.rundata import RunData, flatten_settings
 from fedarena.simulate import Simulation
 
@@ -96,21 +105,22 @@ def study_correlations(
 ) -> Study:
     """Measures the fleet of every run with a deadline or readiness, and correlates within each group."""
     remarks: list[str] = []
-    by_group: dict[tuple[str, str, str], list[RunData]] = {}
+    by_group: dict[tuple[Path, str, str], list[RunData]] = {}
     for run in runs:
         if reason := _useless(run):
             remarks.append(f"{run.path}: {reason}")
         else:
-            key = (run.path.resolve().parent.name, run.config["algorithm"]["name"], run.config["protocol"]["name"])
+            key = (run.path.resolve().parent, run.config["algorithm"]["name"], run.config["protocol"]["name"])
             by_group.setdefault(key, []).append(run)
     if not by_group:
         raise BadInputError(
             "There is nothing to correlate: no finished run has a fleet and the protocol deadline or readiness"
             + (f" ({remarks[0]})" if remarks else "")
         )
+    names = _distinct_names([folder for folder, _, _ in by_group])
     measured = _Measured(repetitions, sum(map(len, by_group.values())), progress)
     groups = []
-    for (name, method, protocol), members in by_group.items():
+    for (folder, method, protocol), members in by_group.items():
         level = None if protocol == "deadline" else default_target(members) if target is None else target
         points, options = [], []
         for run, settings in zip(members, _differences(members), strict=True):
@@ -130,10 +140,20 @@ def study_correlations(
         if points:
             means = over_seeds(points)
             found = correlate_points(means)
-            groups.append(Group(name, method, protocol, OUTCOMES[protocol], level, means, found, options[0]))
+            groups.append(Group(names[folder], method, protocol, OUTCOMES[protocol], level, means, found, options[0]))
     if not groups:
         raise BadInputError(f"There is nothing to correlate: {remarks[-1]}")
     return Study(groups, remarks)
+
+
+def _distinct_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Every folder's name, with as many of those above it as it takes to tell them apart."""
+    different = list(dict.fromkeys(folders))
+    for depth in range(1, max(len(folder.parts) for folder in different) + 1):
+        names = ["/".join(folder.parts[-depth:]) for folder in different]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(different, names, strict=True))
 
 
 def over_seeds(points: Sequence[Point]) -> list[Point]:
@@ -150,6 +170,21 @@ def over_seeds(points: Sequence[Point]) -> list[Point]:
         )
         for alike in by_label.values()
     ]
+
+
+def reasons(group: Group) -> list[str]:
+    """Sentences about what a reader may miss: coefficients or intervals, and why there are none."""
+    fleets = len(group.points)
+    if fleets < FEWEST_POINTS:
+        return [f"There is no coefficient of fewer than {FEWEST_POINTS} fleets"]
+    outcomes = np.array([point.outcome for point in group.points])
+    if not varies(outcomes):
+        return [f"No coefficients: the {group.outcome} of all fleets are the same"]
+    alike = [found.metric for found in group.correlations if not varies(found.x)]
+    told = [f"The same for all of these fleets: {', '.join(alike)}"] if alike else []
+    if fleets < FEWEST_FOR_INTERVAL:
+        return [*told, f"With {fleets} fleets there are no intervals; it takes {FEWEST_FOR_INTERVAL} at least"]
+    return [*told, "In brackets: 95 % of a bootstrap over fleets"]
 
 
 def correlate_points(points: Sequence[Point]) -> list[Correlation]:
@@ -300,5 +335,8 @@ def as_plain(study: Study) -> dict[str, Any]:
     }
 
 
-def _plain_association(found: Association | None) -> Mapping[str, float] | None:
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+def _plain_association(found: Association | None) -> Mapping[str, float | None] | None:
+    if found is None:
+        return None
+    low, high = found.interval or (None, None)
+    return {"value": found.value, "low": low, "high": high}

@@ -22,6 +22,7 @@ from fedarena.correlation import (
     final_accuracy,
     hours_to,
     over_seeds,
+    reasons,
     study_correlations,
 )
 from fedarena.errors import BadInputError
@@ -162,6 +163,27 @@ def test_a_fleet_that_changed_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_nothing_to_correlate_is_said(folder: Path) -> None:
     with pytest.raises(BadInputError, match=r"nothing to correlate: no finished run .* its protocol is synchronous"):
         study_correlations(load_runs([folder / "synchronous"]))
+
+
+def test_folders_of_the_same_name_are_not_mixed(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / folder.name)
+    groups = study_correlations(load_runs([folder, tmp_path / folder.name])).groups
+    assert len(groups) == 4
+    assert len({group.name for group in groups}) == 2
+    assert all(group.name.endswith(f"/{folder.name}") for group in groups)
+
+
+def test_what_cannot_be_told_is_explained(study: Study) -> None:
+    readiness = study.groups[1]
+    assert reasons(readiness) == [
+        "The same for all of these fleets: StatMC-T",
+        "With 3 fleets there are no intervals; it takes 8 at least",
+    ]
+    assert reasons(replace(readiness, points=readiness.points[:1])) == [
+        "There is no coefficient of fewer than 3 fleets"
+    ]
+    same = [replace(point, outcome=1.0) for point in readiness.points]
+    assert reasons(replace(readiness, points=same)) == ["No coefficients: the hours of all fleets are the same"]
 
 
 def test_coefficients_are_of_all_points() -> None:

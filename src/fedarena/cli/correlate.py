@@ -39,7 +39,7 @@ def correlate(
     """Correlate metrics of runs' fleets with accuracy and time: a table, a page of scatter plots, and JSON."""
     from rich.progress import Progress
 
-    from fedarena.correlation import study_correlations, write_study
+    from fedarena.correlation import reasons, study_correlations, write_study
     from fedarena.report.correlation import write_correlations
     from fedarena.rundata import load_runs
 
@@ -56,7 +56,8 @@ def correlate(
         _notice(remark)
     for group in study.groups:
         screen.print(_table(group))
-    screen.print("In brackets: 95 % of a bootstrap over fleets", style="dim")
+        for sentence in reasons(group):
+            screen.print(sentence, style="dim")
     written = write_correlations(study, path)
     write_study(study, path.with_suffix(".json"))
     for name, file in (("Page", written), ("Numbers", path.with_suffix(".json"))):
@@ -64,8 +65,7 @@ def correlate(
 
 
 def _table(group: Group) -> Table:
-    """Every coefficient; metrics that are the same for all runs of a group are left out."""
-    from fedarena.metrics.association import varies
+    """Every coefficient."""
     from fedarena.report.correlation import coefficient_text, outcome_text
 
     title = f"{escape(group.title)}: {outcome_text(group)}"
@@ -74,9 +74,8 @@ def _table(group: Group) -> Table:
     for heading in ("fleets", "Pearson r", "Spearman ρ"):
         table.add_column(heading, justify="right", no_wrap=True)
     for found in group.correlations:
-        if varies(found.x):
-            coefficients = coefficient_text(found.pearson), coefficient_text(found.spearman)
-            table.add_row(found.metric, str(len(found.x)), *coefficients)
+        coefficients = coefficient_text(found.pearson), coefficient_text(found.spearman)
+        table.add_row(found.metric, str(len(found.x)), *coefficients)
     return table
 
 

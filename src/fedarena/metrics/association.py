@@ -14,16 +14,17 @@ FloatArray = npt.NDArray[np.float64]
 Coefficient = Callable[[FloatArray, FloatArray], float]
 
 FEWEST_POINTS = 3
+# A bootstrap of fewer draws the same few points again and again, and is far too sure of itself.
+FEWEST_FOR_INTERVAL = 8
 _RELATIVE_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Association:
-    """A coefficient and the interval that a bootstrap gives it."""
+    """A coefficient and the interval that a bootstrap gives it, if there are enough points."""
 
     value: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
 
 
 def varies(values: FloatArray) -> bool:
@@ -59,12 +60,14 @@ def associate(
     """A coefficient with the percentile interval of a bootstrap; None where points are too few or do not vary."""
     if len(x) < FEWEST_POINTS or np.isnan(value := coefficient(x, y)):
         return None
+    if len(x) < FEWEST_FOR_INTERVAL:
+        return Association(value, None)
     random = streams.generator(seed, "bootstrap")
     drawn = random.integers(len(x), size=(resamples, len(x)))
     found = np.array([coefficient(x[rows], y[rows]) for rows in drawn])
     # A draw of nothing but the same point says nothing.
     low, high = np.nanquantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Association(value, float(low), float(high))
+    return Association(value, (float(low), float(high)))
 
 
 def _ranks(values: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 
 from fedarena.correlation import Correlation, Group, Point, Study
 from fedarena.files import write_text
-from fedarena.metrics.association import Association, varies
+from fedarena.metrics.association import FEWEST_FOR_INTERVAL, Association, varies
 from fedarena.report.html import Html, join, tag
 from fedarena.report.page import Plots, document
 from fedarena.report.panels import add_panel, places
@@ -50,10 +51,10 @@ def headline(study: Study) -> str:
     if not known:
         return "No metric varies together with anything: there is no correlation to show."
     sizes = [abs(found.pearson.value) for found in known if found.pearson is not None]
-    weakest = min(range(len(known)), key=sizes.__getitem__)
+    weakest, strongest = int(np.argmin(sizes)), int(np.argmax(sizes))
     return (
-        f"Over {count(len(known), 'pair')} of a metric and an outcome, |r| is between {min(sizes):.2f} "
-        f"({known[weakest].metric}) and {max(sizes):.2f}."
+        f"Over {count(len(known), 'pair')} of a metric and an outcome, |r| is between {sizes[weakest]:.2f} "
+        f"({known[weakest].metric}) and {sizes[strongest]:.2f} ({known[strongest].metric})."
     )
 
 
@@ -89,7 +90,7 @@ def draw_correlation(figure: go.Figure, group: Group, found: Correlation, axis: 
     """Dots and the line on the axes of that number."""
     axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
     setting, values = _colouring(group.points)
-    for number, value in enumerate(dict.fromkeys(values)):
+    for number, value in enumerate(sorted(set(values), key=_as_numbers)):
         chosen = [place for place, other in enumerate(values) if other == value]
         colour = SERIES_LIGHT[number % len(SERIES_LIGHT)]
         name = figure_text(f"{setting} {value}" if setting else "fleets")
@@ -120,8 +121,16 @@ def draw_correlation(figure: go.Figure, group: Group, found: Correlation, axis: 
         )
 
 
+def _as_numbers(text: str) -> tuple[float, str]:
+    """What to sort values by: numbers by their size, all else after them."""
+    try:
+        return float(text.replace(",", "")), text
+    except ValueError:
+        return math.inf, text
+
+
 def _title(found: Correlation) -> str:
-    return found.metric if found.pearson is None else f"{found.metric}: r = {found.pearson.value:.2f}"
+    return found.metric if found.pearson is None else f"{found.metric}: r = {_two_digits(found.pearson.value)}"
 
 
 def outcome_text(group: Group) -> str:
@@ -132,7 +141,14 @@ def outcome_text(group: Group) -> str:
 
 def coefficient_text(found: Association | None) -> str:
     """A coefficient with its interval, such as "0.91 (0.84 to 0.96)"."""
-    return ABSENT if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    if found is None:
+        return ABSENT
+    value = _two_digits(found.value)
+    return value if found.interval is None else f"{value} ({' to '.join(map(_two_digits, found.interval))})"
+
+
+def _two_digits(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # no "-0.00"
 
 
 def _heading(group: Group) -> str:
@@ -155,7 +171,7 @@ def _table(study: Study) -> Html:
         if varies(found.x)
     ]
     note = (
-        "In brackets: 95 % of a bootstrap over fleets; seeds are averaged before. "
+        f"In brackets: 95 % of a bootstrap over {FEWEST_FOR_INTERVAL} fleets or more; seeds are averaged before. "
         "Metrics that are the same for all runs of a group are left out. "
         "Higher -R is easier, higher -T is harder."
     )
