@@ -277,7 +277,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DamagedFileError, match=f"cut{ending} cannot be read"):
             start_from(model, path)
     torch.save(print, tmp_path / "code.pt")
-    with pytest.raises(DamagedFileError, match=r"code\.pt cannot be read as a file of tensors"):
+    with pytest.raises(DamagedFileError, match=r"code\.pt cannot be read as a file of named tensors"):
         start_from(model, tmp_path / "code.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(BadInputError, match="must hold named tensors, but it holds a list"):
