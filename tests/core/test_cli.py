@@ -178,7 +178,7 @@ seeds: [0, 1]
 """
 
 
-def test_suite_runs_the_whole_matrix_once() -> None:
+def test_suite_runs_the_whole_matrix_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("suite.yaml").write_text(SUITE)
     output = call("suite", "suite.yaml")
     names = {p.name for p in Path("runs/small").iterdir() if p.is_dir()}
@@ -188,9 +188,14 @@ def test_suite_runs_the_whole_matrix_once() -> None:
     assert "fedavg lr=0.1" in output
     config = yaml.safe_load(Path("runs/small/lr0.5-prox-seed1/config.yaml").read_text())
     assert (config["local"]["lr"], config["algorithm"]["mu"], config["seed"]) == (0.5, 0.5, 1)
-    assert all((p / "report.html").exists() for p in Path("runs/small").iterdir() if p.is_dir())
+    singles = [p / "report.html" for p in Path("runs/small").iterdir() if p.is_dir()]
+    assert all(single.exists() for single in singles)
+    for single in singles:
+        single.unlink()
     before = {p: p.stat().st_mtime_ns for p in Path("runs/small").rglob("*.parquet")}
-    call("suite", "suite.yaml")
+    monkeypatch.setattr("fedarena.cli.runs._MOST_SINGLE_REPORTS", len(singles) - 1)
+    assert "`fedarena report runs/small/…` makes a report" in call("suite", "suite.yaml")
+    assert not any(single.exists() for single in singles)
     assert before == {p: p.stat().st_mtime_ns for p in Path("runs/small").rglob("*.parquet")}
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedarena.api import Result
     from fedarena.rundata import RunData
 
+# Each takes megabytes; a suite of hundreds of runs would be more reports than results.
+_MOST_SINGLE_REPORTS = 30
+
 
 @command
 def run(
@@ -76,8 +79,11 @@ def suite(
     with ProgressBars(messages) as bars:
         failures = run_suite(plan, runs, bars, bars.announce)
     results = load_runs([folder / name for name in plan.runs], _notice)
-    for result in results:
-        write_report([result], result.path / "report.html")
+    if len(results) <= _MOST_SINGLE_REPORTS:
+        for result in results:
+            write_report([result], result.path / "report.html")
+    else:
+        screen.print(f"Of single runs, `fedarena report {folder}/…` makes a report", highlight=False, markup=False)
     _print_scores(results)
     path = write_report(results, folder / "report.html", title=plan.name)
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
