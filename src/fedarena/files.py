@@ -1,13 +1,20 @@
-"""Writing files so that a reader sees the old content or the new one, never a half of it."""
+"""Writing files so that a reader sees the old content or the new one, never a half of it; reading compressed ones."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fedarena.errors import BadInputError
+
+MAX_FILE_BYTES = 1 << 31
+_GZIP = b"\x1f\x8b"
 
 
 @contextmanager
@@ -42,3 +49,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replaces the content of `path` atomically with `value` as indented JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file, uncompressed if it is compressed with gzip."""
+    file = Path(path).expanduser()
+    try:
+        with open(file, "rb") as opened:
+            begin = opened.read(len(_GZIP))
+            opened.seek(0)
+            if begin == _GZIP:
+                with gzip.open(opened) as uncompressed:
+                    data = uncompressed.read(MAX_FILE_BYTES + 1)
+            else:
+                data = opened.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise BadInputError(f"There is no file {path}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise BadInputError(f"{path} is damaged: it begins like a gzip file but cannot be uncompressed") from None
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise BadInputError(f"{path} is too large: more than {MAX_FILE_BYTES:,} bytes")
+    if not data.strip():
+        raise BadInputError(f"{path} is empty")
+    return data

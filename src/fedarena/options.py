@@ -9,12 +9,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedarena.errors import BadInputError
 from fedarena.registry import Choice, Registry, nearest
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+# An option that names a file or folder. It is resolved at once, because a run may be resumed from another folder.
+PathOption = Annotated[str, AfterValidator(_absolute)]
 
 
 def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, Any]:

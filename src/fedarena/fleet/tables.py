@@ -15,9 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fedarena.errors import BadInputError
-from fedarena.files import replacing
+from fedarena.files import read_bytes, replacing
 from fedarena.fleet.arrays import FloatArray, Ragged
-from fedarena.fleet.traces import as_shown, read_bytes
+from fedarena.fleet.traces import as_shown
 from fedarena.registry import nearest
 
 CSV_ENDINGS = (".csv", ".csv.gz")

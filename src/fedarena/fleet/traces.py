@@ -5,64 +5,27 @@ Everything that is wrong with a file becomes one sentence that names the file an
 
 from __future__ import annotations
 
-import gzip
 import json
 import reprlib
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import AfterValidator
 
 from fedarena.errors import BadInputError
+from fedarena.files import read_bytes
 from fedarena.fleet.arrays import FloatArray, IntArray, first_true
 from fedarena.fleet.pickles import parse_pickle
 from fedarena.registry import nearest
 
-MAX_FILE_BYTES = 1 << 31
-_GZIP = b"\x1f\x8b"
 _LONGEST_SHOWN = 80
 _SHORT = reprlib.Repr()  # looks at the beginning of large values only
 _SHORT.maxstring = _SHORT.maxother = 60
 _MAX_SECONDS = 2.0**53  # beyond, floating-point numbers are not exact; no period is nearly as long
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-# An option that names a file or folder. It is resolved at once, because a run may be resumed from another folder.
-PathOption = Annotated[str, AfterValidator(_absolute)]
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a file, uncompressed if it is compressed with gzip."""
-    file = Path(path).expanduser()
-    try:
-        with open(file, "rb") as opened:
-            begin = opened.read(len(_GZIP))
-            opened.seek(0)
-            if begin == _GZIP:
-                with gzip.open(opened) as uncompressed:
-                    data = uncompressed.read(MAX_FILE_BYTES + 1)
-            else:
-                data = opened.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadInputError(f"There is no file {path}") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise BadInputError(f"{path} is damaged: it begins like a gzip file but cannot be uncompressed") from None
-    except OSError as error:
-        raise BadInputError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise BadInputError(f"{path} is too large: more than {MAX_FILE_BYTES:,} bytes")
-    if not data.strip():
-        raise BadInputError(f"{path} is empty")
-    return data
 
 
 def read_json(path: str | Path) -> Any:

@@ -11,7 +11,7 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.latencies import Network, TrainingFactor, read_latencies
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import devices_without_network
-from fedarena.fleet.traces import PathOption
+from fedarena.options import PathOption
 
 
 @FLEETS.register("ai_benchmark")

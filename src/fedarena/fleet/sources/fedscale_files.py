@@ -25,7 +25,6 @@ from fedarena.fleet.latencies import TrainingFactor
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import ideal_devices
 from fedarena.fleet.traces import (
-    PathOption,
     Places,
     entries,
     flat_numbers,
@@ -38,6 +37,7 @@ from fedarena.fleet.traces import (
     report,
     whole_seconds,
 )
+from fedarena.options import PathOption
 
 
 @FLEETS.register("fedscale_files")

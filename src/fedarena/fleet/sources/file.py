@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.traces import PathOption
+from fedarena.options import PathOption
 
 
 @FLEETS.register("file")

@@ -27,7 +27,6 @@ from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.mobiperf import read_mobiperf
 from fedarena.fleet.sources.plain_parts import devices_without_network, ideal_devices
 from fedarena.fleet.traces import (
-    PathOption,
     Places,
     as_shown,
     entries,
@@ -39,6 +38,7 @@ from fedarena.fleet.traces import (
     records_by_name,
     whole_seconds,
 )
+from fedarena.options import PathOption
 
 # What time 0 is: theirs (midnight of 2 January 2020), or midnight of every phone's first day.
 Clock = Literal["theirs", "first_day"]

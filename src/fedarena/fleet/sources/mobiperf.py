@@ -20,7 +20,6 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.traces import (
-    PathOption,
     Places,
     as_shown,
     entries,
@@ -30,6 +29,7 @@ from fedarena.fleet.traces import (
     read_json,
     records_in_list,
 )
+from fedarena.options import PathOption
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.traces import PathOption, naming, read_json, report
+from fedarena.fleet.traces import naming, read_json, report
+from fedarena.options import PathOption
 from fedarena.registry import nearest
 
 Positive = Annotated[float, Field(gt=0)]

@@ -27,7 +27,8 @@ from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import ideal_devices
 from fedarena.fleet.tables import PlainTable, write_table
-from fedarena.fleet.traces import PathOption, naming, report, whole_seconds
+from fedarena.fleet.traces import naming, report, whole_seconds
+from fedarena.options import PathOption
 
 PHONE, START, END, PERIOD = "phone", "start_seconds", "end_seconds", "period_seconds"
 
