@@ -1,4 +1,4 @@
-"""Measuring a device: numbers against NumPy, readers on files written here, the network against a real server."""
+"""Measuring a device: numbers against NumPy, records that fleets can read, and both commands."""
 
 from __future__ import annotations
 
@@ -7,39 +7,26 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from measured_devices import TINY, FakeClock, free_port, quiet, running_server
 from typer.testing import CliRunner
 
-import fedarena.profiling.power as power_module
 import fedarena.profiling.training as training_module
 from fedarena.cli import main
 from fedarena.devicerecord import parse_record
 from fedarena.errors import BadInputError, RunFailedError
 from fedarena.models import MODELS, build_model, make_task
-from fedarena.profiling import ProfilePlan, make_server, profile_device
+from fedarena.profiling import ProfilePlan, profile_device
 from fedarena.profiling.__main__ import main as plain_main
-from fedarena.profiling.machine import processor_name
 from fedarena.profiling.memory import MemoryWatch
-from fedarena.profiling.network import NetworkPlan, NetworkProbe
-from fedarena.profiling.power import (
-    Battery,
-    CountedPower,
-    SampledPower,
-    describe_conditions,
-    find_power_meter,
-    hottest_celsius,
-    parse_termux,
-    read_battery,
-)
+from fedarena.profiling.network import NetworkProbe
 from fedarena.profiling.statistics import summarize, time_calls
 from fedarena.profiling.training import HANDWRITING, PHOTOS, TEXT, data_for, measure_model, random_batch, training_step
 from fedarena.train import LocalTraining
@@ -49,22 +36,6 @@ CPU = torch.device("cpu")
 FEW = {"warmup": 1, "iterations": 3, "power_seconds": 0, "threads": 1}
 # Everything beyond torch and numpy that the rest of FedArena needs.
 HEAVY = ["pyarrow", "pydantic", "typer", "rich", "plotly", "sklearn", "pandas", "yaml", "safetensors", "filelock"]
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    assert 0 <= done <= total
-
-
-class FakeClock:
-    """Time that passes by the given amounts from one look to the next, again and again."""
-
-    def __init__(self, *steps: float):
-        self.steps, self.now, self.looks = steps, 100.0, 0
-
-    def __call__(self) -> float:
-        self.now += self.steps[self.looks % len(self.steps)]
-        self.looks += 1
-        return self.now
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +49,12 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def no_power(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedarena.profiling.profile.find_power_meter", lambda device: None)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with running_server() as address:
+        yield address
 
 
 # ---------------------------------------------------------------- statistics
@@ -270,302 +247,6 @@ def test_memory_of_this_process() -> None:
     grown = watch.growth_bytes()
     assert block.sum() == 100_000_000
     assert grown is None or grown > 90_000_000
-
-
-# --------------------------------------------------------------------- power
-
-
-def write_files(folder: Path, **contents: Any) -> Path:
-    folder.mkdir(parents=True)
-    for name, content in contents.items():
-        (folder / name).write_text(f"{content}\n")
-    return folder
-
-
-@pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place for the files of a system that has no other programs."""
-    monkeypatch.setattr(power_module, "output_of", lambda command: None)
-    return tmp_path / "sys"
-
-
-LAPTOP = {"type": "Battery", "capacity": 81, "status": "Discharging", "temp": 312}
-
-
-@pytest.mark.parametrize(
-    ("told", "watts"),
-    [
-        ({"power_now": 7_500_000}, 7.5),
-        ({"current_now": -500_000, "voltage_now": 12_000_000}, 6.0),
-        ({"current_now": 500, "voltage_now": 4_000_000}, 2.0),  # milliamperes
-        ({"current_now": 500_000}, None),
-        ({"power_now": 7_500_000, "status": "Charging"}, None),
-        ({"power_now": "nonsense"}, None),
-        ({}, None),
-    ],
-)
-def test_batteries_that_the_kernel_knows(system: Path, told: dict[str, Any], watts: float | None) -> None:
-    write_files(system / "class/power_supply/AC", type="Mains", online=0)
-    write_files(system / "class/power_supply/BAT", **LAPTOP | told)
-    write_files(system / "class/power_supply/A_MOUSE", type="Battery", scope="Device", capacity=7, power_now=1)
-    battery = read_battery(system)
-    assert battery == Battery(81.0, told.get("status", "Discharging"), 31.2, watts)
-    meter = find_power_meter("cpu", system)
-    assert (meter and meter.source) == (None if watts is None else "battery")
-
-
-def test_of_two_batteries_the_one_in_use_counts(system: Path) -> None:
-    write_files(system / "class/power_supply/BAT0", **LAPTOP | {"status": "Not charging", "power_now": 0})
-    write_files(system / "class/power_supply/BAT1", **LAPTOP | {"capacity": 40, "power_now": 3_000_000})
-    assert read_battery(system) == Battery(40.0, "Discharging", 31.2, 3.0)
-
-
-TERMUX = '{"percentage": 85, "status": "DISCHARGING", "temperature": "22.3", "voltage": 4000, "current": -820000}'
-
-
-def test_batteries_that_termux_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_termux(TERMUX) == Battery(85.0, "Discharging", 22.3, pytest.approx(3.28))
-    older = '{"health": "GOOD", "percentage": 85, "status": "DISCHARGING", "temperature": 22.3, "current": 820000}'
-    assert parse_termux(older) == Battery(85.0, "Discharging", 22.3, None)
-    for nothing in (None, "", "{", "[]", "{}", '"text"'):
-        assert parse_termux(nothing) is None
-    monkeypatch.setattr(power_module, "output_of", lambda command: TERMUX)
-    meter = find_power_meter("cpu", tmp_path)
-    assert isinstance(meter, SampledPower)
-    meter.start()
-    assert meter.stop() == pytest.approx(3.28)
-
-
-def test_nothing_is_known_of_a_bare_system(system: Path) -> None:
-    assert read_battery(system) is None
-    assert find_power_meter("cpu", system) is None
-    assert set(describe_conditions(system).values()) == {None}
-
-
-def test_the_hottest_part_that_is_possible(system: Path) -> None:
-    for number, temperature in enumerate((41_000, 55_500, -273_000, 0, 4_000_000, "")):
-        write_files(system / f"class/thermal/thermal_zone{number}", temp=temperature)
-    assert hottest_celsius(system) == 55.5
-
-
-def write_rapl(system: Path, energies: dict[str, tuple[str, int]]) -> None:
-    for zone, (name, microjoules) in energies.items():
-        folder = system / "class" / "powercap" / zone
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "name").write_text(name)
-        (folder / "energy_uj").write_text(str(microjoules))
-        (folder / "max_energy_range_uj").write_text("100000000")
-
-
-def test_counters_of_processors(system: Path) -> None:
-    write_rapl(
-        system,
-        {
-            "intel-rapl:0": ("package-0", 99_000_000),
-            "intel-rapl:0:0": ("core", 5),
-            "intel-rapl:1": ("package-1", 10_000_000),
-            "intel-rapl:2": ("psys", 0),
-        },
-    )
-    found = find_power_meter("cpu", system)
-    assert isinstance(found, CountedPower)
-    assert [path.name for path in found._counters] == ["intel-rapl:0", "intel-rapl:1"]
-    meter = CountedPower(found._counters, FakeClock(2.0))
-    meter.start()
-    # The first counter began again, which makes 4 joules; the second counted 16.
-    write_rapl(system, {"intel-rapl:0": ("package-0", 3_000_000), "intel-rapl:1": ("package-1", 26_000_000)})
-    assert meter.stop() == pytest.approx((4 + 16) / 2)
-    meter.start()
-    (system / "class/powercap/intel-rapl:1/energy_uj").unlink()
-    assert meter.stop() is None
-    assert find_power_meter("cpu", system) is None
-
-
-def test_sampled_power_is_the_mean_of_what_is_known() -> None:
-    readings = iter([4.0, None, 8.0])
-    enough = threading.Event()
-
-    def read() -> float | None:
-        value = next(readings, "end")
-        if value == "end":
-            enough.set()
-            return 6.0
-        return value
-
-    meter = SampledPower("gpu", read, every_seconds=0.001)
-    meter.start()
-    assert enough.wait(10)
-    assert meter.stop() == pytest.approx(6.0)
-    silent = SampledPower("gpu", lambda: None, every_seconds=0.001)
-    silent.start()
-    assert silent.stop() is None
-
-
-def test_a_gpu_without_a_driver_draws_nothing_known() -> None:
-    if not torch.cuda.is_available():
-        assert find_power_meter("cuda") is None
-
-
-@pytest.mark.parametrize(("told", "watts"), [("61.25", 61.25), ("[N/A]", None), (None, None)])
-def test_a_gpu_is_asked_by_torch_or_by_its_program(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, watts: float | None
-) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="1-2-3"))
-    monkeypatch.setattr(power_module, "output_of", lambda command: (asked.append(command), told)[1])
-    monkeypatch.setattr(torch.cuda, "power_draw", lambda: 250_000)
-    assert power_module.gpu_watts() == 250.0
-    assert not asked
-
-    def fail() -> int:
-        raise ModuleNotFoundError("pynvml is not installed")
-
-    monkeypatch.setattr(torch.cuda, "power_draw", fail)
-    assert power_module.gpu_watts() == watts
-    assert "--id=GPU-1-2-3" in asked[0]
-
-
-def test_the_name_of_the_processor(tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    assert processor_name(file) is None
-    file.write_text("processor\t: 0\nHardware\t: Qualcomm SM8550\n")
-    assert processor_name(file) == "Qualcomm SM8550"
-    file.write_text("processor\t: 0\nmodel name\t: Fast CPU: the second\n")
-    assert processor_name(file) == "Fast CPU: the second"
-
-
-# ------------------------------------------------------------------- network
-
-TINY = NetworkPlan(pings=2, first_bytes=1000, most_bytes=16_000, long_enough_seconds=100.0, repeats=2)
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    made = make_server(0, "127.0.0.1")
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_address[1]}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
-def test_transfers_grow_and_are_repeated(server: str) -> None:
-    found = NetworkProbe(server + "/", TINY, clock=FakeClock(0.5)).measure(quiet)
-    sizes = [1000, 4000, 16_000, 16_000, 16_000]
-    for direction in ("download", "upload"):
-        assert [transfer["bytes"] for transfer in found[direction]] == sizes
-        for transfer in found[direction]:
-            assert transfer["seconds"] == 0.5
-            assert transfer["bits_per_second"] == 8 * transfer["bytes"] / 0.5
-    assert found["latency_seconds"] == summarize([0.5, 0.5])
-
-
-def test_a_slow_network_gets_small_transfers_and_few_of_them(server: str) -> None:
-    plan = NetworkPlan(first_bytes=1000, long_enough_seconds=1.0, repeats=5, patience_seconds=5.0)
-    found = NetworkProbe(server, plan, clock=FakeClock(2.0)).measure(quiet)
-    assert [transfer["bytes"] for transfer in found["upload"]] == [1000, 1000, 1000]
-
-
-@pytest.mark.parametrize("url", ["192.168.1.2:8765", "ftp://somewhere", "http://", "nonsense"])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(BadInputError, match="A server is written like http://"):
-        NetworkProbe(url, TINY)
-
-
-def test_nobody_there() -> None:
-    with pytest.raises(BadInputError, match=r"The server http://127.0.0.1:\d+ cannot be reached: Connection refused$"):
-        NetworkProbe(f"http://127.0.0.1:{free_port()}", TINY).ping()
-
-
-class Impostor:
-    """A server that answers every connection with the same bytes, or with nothing at all."""
-
-    def __init__(self, answer: bytes | None):
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._answer, self._open = answer, []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            if self._answer is not None:
-                connection.recv(1 << 16)
-                connection.sendall(self._answer)
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._socket.close()
-        for connection in self._open:
-            connection.close()
-
-
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (None, "said nothing for 0.05 seconds"),
-        (b"", "broke the connection|cannot be reached"),
-        (b"220 mail.example ESMTP\r\n", "broke the connection"),
-        (b"HTTP/1.0 404 No\r\n\r\n", "is not `fedarena profile-device --serve` .it answers 404"),
-        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "is not `fedarena profile-device --serve`"),
-        (b'HTTP/1.0 200 OK\r\n\r\n{"service": "another"}', "is not `fedarena profile-device --serve`"),
-    ],
-)
-def test_somebody_else_is_there(answer: bytes | None, complaint: str) -> None:
-    impostor = Impostor(answer)
-    try:
-        with pytest.raises(BadInputError, match=f"The server {impostor.url} ({complaint})"):
-            NetworkProbe(impostor.url, NetworkPlan(timeout_seconds=0.05 if answer is None else 10)).ping()
-    finally:
-        impostor.close()
-
-
-def test_a_download_that_ends_early_is_noticed() -> None:
-    impostor = Impostor(b"HTTP/1.0 200 OK\r\n\r\nonly this")
-    try:
-        with pytest.raises(BadInputError, match="sent 9 bytes instead of 1,000"):
-            NetworkProbe(impostor.url, TINY).download(1000)
-    finally:
-        impostor.close()
-
-
-@pytest.mark.parametrize(
-    ("request_line", "status"),
-    [
-        ("GET /download?bytes=99999999999 HTTP/1.0", 413),
-        ("GET /etc/passwd HTTP/1.0", 404),
-        ("GET /download?bytes=-1 HTTP/1.0", 404),
-        ("POST /upload HTTP/1.0\r\nContent-Length: 99999999999", 413),
-        ("POST /upload HTTP/1.0\r\nContent-Length: -5", 404),
-        ("POST /elsewhere HTTP/1.0\r\nContent-Length: 0", 404),
-    ],
-)
-def test_the_server_refuses(server: str, request_line: str, status: int) -> None:
-    host, port = server.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(f"{request_line}\r\n\r\n".encode())
-        assert f" {status} ".encode() in connection.recv(100)
-
-
-def test_ports_that_cannot_be_listened_at() -> None:
-    with pytest.raises(BadInputError, match="from 0 to 65535, not 70000"):
-        make_server(70_000)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(BadInputError, match=f"Nothing can listen at port {port}: "):
-            make_server(port, "127.0.0.1")
 
 
 # ------------------------------------------------------------ the whole record
