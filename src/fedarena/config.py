@@ -178,8 +178,6 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
         else:
             settings[key] = resolve_part(registry, value, key)
-    if settings["federation"]["name"] == "store":  # the run may be resumed from another folder
-        settings["federation"]["path"] = str(Path(settings["federation"]["path"]).absolute())
     if isinstance(settings.get("weights"), (str, Path)):
         settings["weights"] = str(Path(settings["weights"]).expanduser().absolute())
     if settings.get("name") is not None:

@@ -35,7 +35,7 @@ from fedarena.simulate import (
     simulate,
 )
 from fedarena.summary import summarize
-from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
+from fedarena.train import ENGINES, JOB, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 from fedarena.virtualtime import check_feasible, clock_options, match_fleet
 from fedarena.weights import start_from
@@ -103,7 +103,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
     params = engine.initial_params()
     memory = algorithm.memory_init(algorithm.broadcast(algorithm.server_init(params)))
-    if centralized and memory.keys() - {"job"}:
+    if centralized and memory.keys() - {JOB}:
         raise BadInputError(
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"

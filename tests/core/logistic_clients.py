@@ -11,6 +11,7 @@ import torch
 from small_candidates import select_uniform
 
 from fedarena.data import Federation
+from fedarena.fleet import Availability, ClientFleet, Devices, Fleet
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.simulate import RoundOutcome, Simulation, simulate
 from fedarena.train import Algorithm, LocalTraining
@@ -82,6 +83,20 @@ def cohorts() -> list[tuple[int, list[int]]]:
     """Who trains in which round."""
     everybody = np.arange(len(SIZES))
     return [(r, select_uniform(everybody, COHORT, SEED, r).tolist()) for r in range(1, ROUNDS + 1)]
+
+
+def phones_of_different_speeds(
+    growth: float = 2.0, seconds_per_sample: float = 0.1, upload_bits_per_second: float = 1e4
+) -> ClientFleet:
+    """Phones that are always there, each `growth` times as slow as the one before."""
+    count = len(SIZES)
+    devices = Devices.from_columns(
+        seconds_per_sample=seconds_per_sample * growth ** np.arange(count),
+        download_bits_per_second=np.full(count, 1e4),
+        upload_bits_per_second=np.full(count, upload_bits_per_second),
+    )
+    fleet = Fleet("of different speeds", devices, Availability.always(count), paired=True)
+    return fleet.match(np.arange(count), None, seed=1)
 
 
 def run_simulation(

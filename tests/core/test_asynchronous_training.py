@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
+from logistic_clients import (
+    LOCAL,
+    SIZES,
+    flat,
+    local_sgd,
+    logistic_simulation,
+    make_clients,
+    phones_of_different_speeds,
+    plain,
+)
 
 from fedarena.algorithms import FedAvg, FedAvgM, FedKD, FedNova, FetchSGD, QFedAvg, Reptile, Scaffold
-from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
 from fedarena.train import CohortEngine, ReferenceEngine
@@ -19,22 +27,10 @@ ROUNDS = 12
 RUN_NUMBERS = itertools.count()
 
 
-def fleet_of_different_speeds():
-    count = len(SIZES)
-    devices = Devices.from_columns(
-        seconds_per_sample=0.1 * 2.0 ** np.arange(count),
-        download_bits_per_second=np.full(count, 1e4),
-        upload_bits_per_second=np.full(count, 1e4),
-    )
-    return Fleet("of different speeds", devices, Availability.always(count), paired=True).match(
-        np.arange(count), None, seed=1
-    )
-
-
 def run(make_federation, protocol, engine_kind, algorithm=None, cohort: int = 4):
     federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, ROUNDS, cohort)
-    simulation = replace(simulation, protocol=protocol, fleet=fleet_of_different_speeds())
+    simulation = replace(simulation, protocol=protocol, fleet=phones_of_different_speeds())
     return list(simulate(simulation))
 
 

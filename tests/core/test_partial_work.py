@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients
+from logistic_clients import (
+    LOCAL,
+    SIZES,
+    flat,
+    local_sgd,
+    logistic_simulation,
+    make_clients,
+    phones_of_different_speeds,
+)
 from small_worlds import make_world
 from torch.nn import functional as F
 
@@ -18,7 +27,6 @@ from fedarena.algorithms import FedAvg, FedProx, TimelyFL
 from fedarena.config import resolve
 from fedarena.errors import BadInputError
 from fedarena.experiment import Observer, prepare
-from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import ClockOptions, Simulation, simulate
 from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.phones import Phones
@@ -37,7 +45,7 @@ def shrinking_phones(seconds: list[float], partial: PartialWork, deadline: float
 
     def possible(clients: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         if partial.part == "layers":
-            return np.array([max([s for s in LAYERS if s <= share], default=LAYERS[0]) for share in wanted])
+            return np.array([max([s for s in LAYERS if s <= share + 1e-9], default=LAYERS[0]) for share in wanted])
         algorithm = FedProx(partial_work=True)
         algorithm.prepare(10, LocalTraining(batch_size=2))
         return algorithm.possible_shares(wanted, np.full(len(clients), 10), {})
@@ -49,13 +57,20 @@ def shrinking_phones(seconds: list[float], partial: PartialWork, deadline: float
     return replace(phones, load=load, deadline_seconds=deadline)
 
 
+def fits_clearly(length: float, deadline: float) -> bool:
+    """Exactly, up to rounding, or by so much that rounding does not matter."""
+    return not 1e-11 < abs(length - deadline) < 1e-6
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.1, 50), min_size=1, max_size=6), st.floats(1, 100))
 def test_as_many_steps_as_fit_and_one_at_least(seconds: list[float], deadline: float) -> None:
     clients = np.arange(len(seconds))
     jobs = shrinking_phones(seconds, PartialWork("steps"), deadline).plan(clients, clients, np.zeros(len(clients)), 0)
     for each, share, samples, end in zip(seconds, jobs.shares, jobs.samples, jobs.end, strict=True):
-        fitting = [k for k in range(1, STEPS + 1) if each + each * k / STEPS + each <= deadline + 1e-7]
+        lengths = [each + each * k / STEPS + each for k in range(1, STEPS + 1)]
+        assume(all(fits_clearly(length, deadline) for length in lengths))
+        fitting = [k for k, length in enumerate(lengths, start=1) if length <= deadline + 1e-11]
         steps = max(fitting, default=1)
         assert share == steps / STEPS
         assert samples == 2 * steps
@@ -71,7 +86,8 @@ def test_as_many_layers_as_fit_and_the_last_at_least(seconds: list[float], deadl
     jobs = phones.plan(clients, clients, np.zeros(len(clients)), 0)
     for row, each in enumerate(seconds):
         lengths = {share: each + each * (1 + 2 * share) / 3 + each * share for share in LAYERS}
-        share = max((share for share, length in lengths.items() if length <= deadline), default=LAYERS[0])
+        assume(all(fits_clearly(length, deadline) for length in lengths.values()))
+        share = max((share for share, length in lengths.items() if length <= deadline + 1e-11), default=LAYERS[0])
         assert jobs.shares[row] == share
         assert jobs.end[row] == pytest.approx(lengths[share])
         assert jobs.upload_bytes[row] == np.ceil(1000 * share)
@@ -91,20 +107,13 @@ def test_without_a_deadline_the_fast_ones_set_the_pace() -> None:
     assert everybody.shares.tolist() == [1, 1, 1, 1]
 
 
-def speeds_apart(upload_bits_per_second: float = 1e4) -> Fleet:
-    count = len(SIZES)
-    devices = Devices.from_columns(
-        seconds_per_sample=0.2 * 1.7 ** np.arange(count),
-        download_bits_per_second=np.full(count, 1e4),
-        upload_bits_per_second=np.full(count, upload_bits_per_second),
-    )
-    return Fleet("speeds apart", devices, Availability.always(count), paired=True).match(np.arange(count), None, seed=1)
+slow_and_fast_phones = partial(phones_of_different_speeds, growth=1.7, seconds_per_sample=0.2)
 
 
 def simulation_of(make_federation, algorithm, local, engine_kind, protocol, **model) -> Simulation:
     federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm, local, engine_kind, rounds=4, cohort=5, **model)
-    return replace(simulation, protocol=protocol, fleet=speeds_apart())
+    return replace(simulation, protocol=protocol, fleet=slow_and_fast_phones())
 
 
 def used_jobs(outcome):
@@ -178,7 +187,7 @@ def test_timelyfl_averages_every_layer_over_those_who_trained_it(make_federation
     simulation = simulation_of(
         make_federation, TimelyFL(), local, engine_kind, Deadline(seconds=30), model="mlp", hidden=(4,)
     )
-    first, *rounds = simulate(replace(simulation, fleet=speeds_apart(upload_bits_per_second=200)))
+    first, *rounds = simulate(replace(simulation, fleet=slow_and_fast_phones(upload_bits_per_second=200)))
     params = first.snapshot.state["params"]
     kinds = set()
     for outcome in rounds:
@@ -219,7 +228,7 @@ def test_shares_are_of_samples_though_last_batches_are_short(
     algorithm.prepare(1, LocalTraining(epochs=epochs, batch_size=batch_size))
     sizes = [len(batch) for batch in batch_indices(samples, algorithm.local, 0, 0, 0)]
     share = algorithm.possible_shares(np.array([wanted]), np.array([samples]), {})[0]
-    fitting = [k for k in range(1, len(sizes) + 1) if sum(sizes[:k]) <= wanted * sum(sizes) + 1e-6]
+    fitting = [k for k in range(1, len(sizes) + 1) if sum(sizes[:k]) <= wanted * sum(sizes) + 1e-9]
     assert round(share * len(sizes), 9) == max(fitting, default=1)
 
 
@@ -231,6 +240,12 @@ def test_in_asynchronous_rounds_everybody_does_a_whole_job(make_federation) -> N
         )
         _, *rounds = simulate(simulation)
         assert all((np.array(outcome.jobs["share"]) == 1).all() for outcome in rounds)
+        together = replace(simulation, protocol=Readiness()).world(None).phones
+        alone = simulation.world(None).phones
+        everybody = np.arange(len(SIZES))
+        for phones, are_whole in ((together, False), (alone, True)):
+            shares = phones.plan(everybody, everybody, np.zeros(len(SIZES)), 0).shares
+            assert (shares == 1).all() == are_whole
         results.append(rounds[-1].snapshot.state["params"])
     for name, p in results[0].items():
         torch.testing.assert_close(results[1][name], p, rtol=0, atol=1e-10)

@@ -10,12 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logistic_clients import LOCAL, SIZES, flat, local_sgd, logistic_simulation, make_clients, plain
+from logistic_clients import (
+    LOCAL,
+    SIZES,
+    flat,
+    local_sgd,
+    logistic_simulation,
+    make_clients,
+    phones_of_different_speeds,
+    plain,
+)
 from small_worlds import make_world, play
 
 from fedarena.algorithms import FedAvg, LocalOnly, Scaffold
 from fedarena.errors import BadInputError, RunFailedError
-from fedarena.fleet import Availability, Devices, Fleet
 from fedarena.simulate import Outcome, simulate
 from fedarena.simulate.merging import merge_by_age, without_contradiction
 from fedarena.simulate.protocols import StalenessAware
@@ -168,21 +176,10 @@ def test_what_is_left_contradicts_nothing(change: np.ndarray, other: np.ndarray)
         np.testing.assert_array_equal(left, change)
 
 
-def fleet_of_different_speeds():
-    count = len(SIZES)
-    devices = Devices.from_columns(
-        seconds_per_sample=0.1 * 1.6 ** np.arange(count),
-        download_bits_per_second=np.full(count, 1e4),
-        upload_bits_per_second=np.full(count, 1e4),
-    )
-    fleet = Fleet("of different speeds", devices, Availability.always(count), paired=True)
-    return fleet.match(np.arange(count), None, seed=1)
-
-
 def run(make_federation, protocol, engine_kind, algorithm):
     federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm, LOCAL, engine_kind, ROUNDS, cohort=4)
-    return list(simulate(replace(simulation, protocol=protocol, fleet=fleet_of_different_speeds())))
+    return list(simulate(replace(simulation, protocol=protocol, fleet=phones_of_different_speeds(growth=1.6))))
 
 
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedarena.cli import main
 from fedarena.devicerecord import FORMAT, VERSION, parse_record
 from fedarena.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet, load_fleet_with_remarks
@@ -246,3 +248,10 @@ def test_fields_that_a_fleet_does_not_know_do_no_harm() -> None:
         "logistic_regression",
         "resnet18",
     }
+
+
+def test_an_option_that_is_called_like_a_part_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    words = ["fleet", "profiles", f"files={folder}", "model=logistic_regression", "-o", "fleet.html"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output

@@ -18,9 +18,10 @@ from fedarena.algorithms.layers import layer_of
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.errors import BadInputError
 from fedarena.models import Tensors
-from fedarena.train import COVERAGE, Groups, PartialWork, Work
+from fedarena.train import COVERAGE, JOB, Groups, PartialWork, Work
+from fedarena.train.algorithm import SHARE_ROUNDING
 
-_ROUNDING = 1e-6  # of shares, which are numbers of single precision on their way
+_SINGLE_ROUNDING = 1e-6  # shares are numbers of single precision on their way to a client
 
 
 @ALGORITHMS.register("timelyfl")
@@ -46,11 +47,11 @@ class TimelyFL(FedAvg):
     def possible_shares(self, wanted: Any, samples: Any, params: Tensors) -> Any:
         """The largest shares of the parameters, not above those wanted, that are whole layers; one layer at least."""
         possible = np.unique(list(_shares_from(params).values()))
-        return possible[np.maximum(np.searchsorted(possible, wanted + _ROUNDING, side="right") - 1, 0)]
+        return possible[np.maximum(np.searchsorted(possible, wanted + SHARE_ROUNDING, side="right") - 1, 0)]
 
     def memory_init(self, broadcast: Groups) -> Groups:
         """Nothing but how much of its present job a client does; it is not kept."""
-        return {"job": {"share": torch.ones_like(next(iter(broadcast["params"].values())).sum())}}
+        return {JOB: {"share": torch.ones_like(next(iter(broadcast["params"].values())).sum())}}
 
     def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
         """Nothing for layers that are not trained; what weight decay is going to add is taken away from them, too."""
@@ -66,8 +67,8 @@ class TimelyFL(FedAvg):
 
 def _trained(params: Tensors, memory: Groups) -> Tensors:
     """1 for the parameters that a client trains, 0 for the others."""
-    share, least = memory["job"]["share"], _shares_from(params)
-    return {name: (share >= least[name] - _ROUNDING).to(p.dtype) for name, p in params.items()}
+    share, least = memory[JOB]["share"], _shares_from(params)
+    return {name: (share >= least[name] - _SINGLE_ROUNDING).to(p.dtype) for name, p in params.items()}
 
 
 def _shares_from(params: Tensors) -> dict[str, float]:

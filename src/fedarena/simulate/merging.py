@@ -30,13 +30,13 @@ def merge_by_age(changes: Mapping[int, Groups]) -> Groups:
         return changes[0]
     total = changes[ages[0]]
     for age in ages[1:]:
-        total = add(without_contradiction(total, changes[age]), changes[age])
+        total = _sum_of(without_contradiction(total, changes[age]), changes[age])
     return add_to_fresh(map_groups(lambda t: t / len(ages), total), changes.get(0))
 
 
 def add_to_fresh(old: Groups, fresh: Groups | None) -> Groups:
     """The fresh change, if any, plus what does not contradict it of the old one."""
-    return old if fresh is None else add(without_contradiction(old, fresh), fresh)
+    return old if fresh is None else _sum_of(without_contradiction(old, fresh), fresh)
 
 
 def without_contradiction(change: Groups, other: Groups) -> Groups:
@@ -50,7 +50,7 @@ def without_contradiction(change: Groups, other: Groups) -> Groups:
     }
 
 
-def add(first: Groups, second: Groups) -> Groups:
+def _sum_of(first: Groups, second: Groups) -> Groups:
     """The sum of two groups of the same names."""
     return {group: {name: t + second[group][name] for name, t in tensors.items()} for group, tensors in first.items()}
 

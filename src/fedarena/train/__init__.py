@@ -1,6 +1,6 @@
 """Engines: they execute the training of a cohort and the evaluation of a model."""
 
-from fedarena.train.algorithm import COVERAGE, Algorithm, PartialWork, Work
+from fedarena.train.algorithm import COVERAGE, JOB, Algorithm, PartialWork, Work
 from fedarena.train.cohort import CohortEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
 from fedarena.train.flops import count_training_flops
@@ -22,6 +22,7 @@ from fedarena.train.tensors import (
 __all__ = [
     "COVERAGE",
     "ENGINES",
+    "JOB",
     "Algorithm",
     "ClientData",
     "ClientScores",

@@ -28,6 +28,11 @@ class Work:
 # A group of an update with a number from 0 to 1 for every parameter: how much of it the client trained. The change of a
 # parameter is averaged over those who did. Without such a group everybody trained everything.
 COVERAGE = "coverage"
+# A group of a client's memory that is made for one job and not kept: which share of it the client does.
+JOB = "job"
+
+
+SHARE_ROUNDING = 1e-9  # what is planned to fit exactly does
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class Algorithm:
         Here, whole steps: at least one, and otherwise as many as process that share of the samples.
         """
         steps, batch_size = self.local_steps(samples, self.local), self.local.batch_size
-        fitting = wanted * count_processed(samples, steps, batch_size) + 1e-6
+        fitting = wanted * count_processed(samples, steps, batch_size) + SHARE_ROUNDING
         epochs, rest = np.divmod(fitting, np.maximum(samples, 1))
         whole_steps = epochs * -(-samples // batch_size) + rest // batch_size
         return np.clip(whole_steps, 1, None) / np.maximum(steps, 1)
@@ -141,6 +146,11 @@ class Algorithm:
     def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
         """A client's own model, or several of which it uses the one that does best on its validation samples."""
         return [broadcast["params"]]
+
+    @property
+    def leaves_out_layers(self) -> bool:
+        """Whether clients that would be late train only some layers; they know their share from ``memory["job"]``."""
+        return self.partial_work is not None and self.partial_work.part == "layers"
 
     @property
     def personalizes(self) -> bool:

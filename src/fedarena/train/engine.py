@@ -12,7 +12,7 @@ import torch
 
 from fedarena.models import Tensors
 from fedarena.registry import Registry
-from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.algorithm import JOB, Algorithm, Work
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups, map_groups
 
@@ -62,7 +62,7 @@ def shared_steps(
 ) -> IntArray:
     """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step."""
     steps = algorithm.local_steps(samples, local)
-    if algorithm.partial_work is not None and algorithm.partial_work.part == "layers":
+    if algorithm.leaves_out_layers:
         return steps
     taken: IntArray = np.ceil(np.round(steps * shares, 6)).astype(np.int64)
     return taken
@@ -72,7 +72,7 @@ def with_shares(
     memories: Mapping[int, Groups], algorithm: Algorithm, jobs: Sequence[Job], broadcast: Groups
 ) -> Mapping[int, Groups]:
     """What clients remember, and, if the algorithm has to know, in the group ``"job"`` which share each one does."""
-    if algorithm.partial_work is None or algorithm.partial_work.part != "layers":
+    if not algorithm.leaves_out_layers:
         return memories
     first = algorithm.memory_init(broadcast)
     like = next(iter(broadcast["params"].values()))
@@ -80,7 +80,7 @@ def with_shares(
     for job in jobs:
         memory = memories.get(job.client)
         share = torch.tensor(job.share, dtype=like.dtype, device=like.device)
-        known[job.client] = {**(first if memory is None else memory), "job": {"share": share}}
+        known[job.client] = {**(first if memory is None else memory), JOB: {"share": share}}
     return known
 
 

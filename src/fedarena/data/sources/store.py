@@ -6,9 +6,10 @@ from pathlib import Path
 
 from fedarena.data.registry import FEDERATIONS, Progress
 from fedarena.data.store import Federation
+from fedarena.options import PathOption
 
 
 @FEDERATIONS.register("store")
-def store(progress: Progress, *, path: str) -> Federation:
+def store(progress: Progress, *, path: PathOption) -> Federation:
     """Opens the store in the folder `path`, as `FederationWriter` wrote it."""
-    return Federation.open(Path(path).expanduser())
+    return Federation.open(Path(path))

@@ -16,10 +16,9 @@ from fedarena.fleet.arrays import Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
+from fedarena.fleet.heterogeneity.options import VIT_B_BYTES
 from fedarena.fleet.registry import FLEETS
 
-# Of a ViT-B, in float32.
-PAPER_MODEL_BYTES = 343_200_776
 _SPEEDS = 1000
 # Beyond it the fastest transfers would take less than no time.
 _MOST_VARIATION = 0.2
@@ -31,7 +30,7 @@ def alike(
     *,
     transfer_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120 / 1.05,
     variation: Annotated[float, Field(ge=0, le=_MOST_VARIATION)] = 0.1,
-    model_bytes: Annotated[int, Field(ge=1)] = PAPER_MODEL_BYTES,
+    model_bytes: Annotated[int, Field(ge=1)] = VIT_B_BYTES,
     seconds_per_sample: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
 ) -> Fleet:
     """One and the same device for everybody, always available.
