@@ -140,6 +140,6 @@ def test_the_published_files() -> None:
     assert (len(federation.clients("train")), len(federation.clients("test"))) == (539, 297)
     sizes = federation.counts(federation.clients("train"))
     assert (sizes.min(), sizes.max(), np.median(sizes), sizes.sum()) == (19, 131, 116, 60_000)
-    labels = read_idx(PUBLISHED / "train-labels-idx1-ubyte.gz", None, dimensions=1)
+    labels = read_idx(PUBLISHED / "train-labels-idx1-ubyte.gz", dimensions=1)
     counts = np.bincount(federation.samples(federation.clients("train"), "train").columns["y"])
     np.testing.assert_array_equal(counts, np.bincount(labels))  # MNIST's own labels

@@ -24,6 +24,8 @@ main = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+data = typer.Typer(help="Federations on disk: get, check, describe and share them.", no_args_is_help=True)
+main.add_typer(data, name="data")
 screen = Console()
 messages = Console(stderr=True)
 
@@ -48,7 +50,15 @@ def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 def command(function: Command) -> Command:
     """Registers a command whose errors end as one sentence and an exit code."""
+    return _register(main, function)
 
+
+def data_command(function: Command) -> Command:
+    """Registers a command of the group ``fedarena data``."""
+    return _register(data, function)
+
+
+def _register(group: typer.Typer, function: Command) -> Command:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         signal.signal(signal.SIGTERM, _raise_terminated)
@@ -63,7 +73,7 @@ def command(function: Command) -> Command:
         except KeyboardInterrupt as error:
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
-    main.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)
+    group.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)
     return function
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import platformdirs
@@ -86,20 +86,27 @@ class StoreBuild:
         )
 
 
-def cached_source(version: int) -> Callable[[Callable[..., None]], Source]:
+class Inputs(Protocol):
+    """The files a source reads: those that are there, given the options of the source."""
+
+    def found(self, folder: str | None) -> Mapping[str, Path]:
+        """By any names."""
+
+
+def cached_source(version: int, reads: Inputs | None = None) -> Callable[[Callable[..., None]], Source]:
     """Turns a builder ``build(target, *, options...)`` into a source that builds once per set of options.
 
     The source must be called with all options, as `load_federation` does, because they are the key in the
-    cache. Raise `version` whenever the same options would give other samples than before.
+    cache. Raise `version` whenever the same options would give other samples than before. A source that reads
+    files says which with `reads`, which is asked with its option ``folder``: it builds again when they have
+    changed, and opens what it built last when they are gone.
     """
 
     def decorate(build: Callable[..., None]) -> Source:
         @functools.wraps(build)
         def source(progress: Progress, **options: Any) -> Federation:
             spec = SourceSpec(name=build.__name__, version=version, options=options)
-            key = json.dumps([build.__module__, spec.model_dump(mode="json")], sort_keys=True)
-            digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-            path = cache_folder() / f"{build.__name__}-{digest}"
+            path = _cached_path(build, spec, reads)
             if not path.exists():
                 with suppress(StoreExistsError):  # somebody else built the same store at the same time
                     build(StoreBuild(path, spec, progress), **options)
@@ -108,10 +115,38 @@ def cached_source(version: int) -> Callable[[Callable[..., None]], Source]:
             except DamagedFileError as error:
                 raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
 
+        source.cached_path = lambda **options: _cached_path(  # type: ignore[attr-defined]
+            build, SourceSpec(name=build.__name__, version=version, options=options), reads
+        )
         return source
 
     return decorate
 
 
-def _ignore(fraction: float, message: str) -> None:
-    """Progress that nobody wants to see."""
+def cached_path(name: str, options: Mapping[str, Any] | None = None) -> Path | None:
+    """Where the store of a federation is or would be; None if it is never built into the cache."""
+    resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
+    where = getattr(FEDERATIONS.get(resolved.pop("name")), "cached_path", None)
+    return None if where is None else where(**resolved)
+
+
+def _cached_path(build: Callable[..., None], spec: SourceSpec, reads: Inputs | None) -> Path:
+    key = json.dumps([build.__module__, spec.model_dump(mode="json")], sort_keys=True)
+    stem = f"{build.__name__}-{_digest(key)}"
+    if reads is None:
+        return cache_folder() / stem
+    files = reads.found(spec.options["folder"])
+    if not files:
+        built = [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]
+        if built:
+            return max(built, key=lambda path: path.stat().st_mtime)
+    state = [[key, path.name, (seen := path.stat()).st_size, seen.st_mtime_ns] for key, path in sorted(files.items())]
+    return cache_folder() / f"{stem}-{_digest(json.dumps(state))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _ignore(fraction: float, text: str) -> None:
+    pass

@@ -22,19 +22,20 @@ from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
 FILES = RawFiles(
+    "mnist_by_writer",
     "MNIST by writer",
     {
         "train_images": RawFile(
-            "train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+            "train-images-idx3-ubyte", "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
         ),
         "train_writers": RawFile(
-            "qmnist-train-labels-idx2-int", "bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
+            "qmnist-train-labels-idx2-int", "sha256:bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
         ),
         "test_images": RawFile(
-            "t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+            "t10k-images-idx3-ubyte", "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
         ),
         "test_writers": RawFile(
-            "qmnist-test-labels-idx2-int", "92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd"
+            "qmnist-test-labels-idx2-int", "sha256:92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd"
         ),
     },
     "the pictures are MNIST's, the labels are in https://github.com/facebookresearch/qmnist",
@@ -47,11 +48,11 @@ PublishedSplit = Literal["published", "by_client", "within_client"]
 
 
 @FEDERATIONS.register("mnist_by_writer")
-@cached_source(version=1)
+@cached_source(version=1, reads=FILES)
 def mnist_by_writer(
     build: StoreBuild,
     *,
-    folder: PathOption,
+    folder: PathOption | None = None,
     minimum_samples: Annotated[int, Field(ge=1)] = 1,
     split: PublishedSplit = "published",
     train_fraction: TrainFraction = 0.8,
@@ -61,10 +62,13 @@ def mnist_by_writer(
 ) -> None:
     """MNIST's handwritten digits by the 836 people who wrote them, from the published files in `folder`.
 
-    Who wrote fewer than `minimum_samples` digits is left out. `verify` compares the files with the published ones.
+    Without a folder they are looked for in the cache; `fedarena data list` says where. Who wrote fewer than
+    `minimum_samples` digits is left out. `verify` compares the files with the published ones.
     """
     paths = FILES.find(folder)
-    images, labels, writers, is_test = _read_digits(build, paths, verify)
+    if verify:
+        FILES.check(paths, lambda fraction: build.progress(0.2 * fraction, "Checking"))
+    images, labels, writers, is_test = _read_digits(build, paths)
     order = np.argsort(writers, kind="stable")
     ids, firsts, counts = np.unique(writers[order], return_index=True, return_counts=True)
     kept = np.flatnonzero(counts >= minimum_samples)
@@ -85,17 +89,14 @@ def mnist_by_writer(
             build.progress(0.5 + 0.5 * client / len(kept), "Writing")
 
 
-def _read_digits(
-    build: StoreBuild, paths: dict[str, Path], verify: bool
-) -> tuple[AnyArray, IntArray, IntArray, AnyArray]:
+def _read_digits(build: StoreBuild, paths: dict[str, Path]) -> tuple[AnyArray, IntArray, IntArray, AnyArray]:
     """Pictures, digits and writers of both sets one after the other, and who is of the test set."""
     images, labels, writers, of_test = [], [], [], []
     for number, part in enumerate(("train", "test")):
-        build.progress(0.25 * number, f"Reading {part}")
+        build.progress(0.2 + 0.15 * number, f"Reading {part}")
         pictures_path, labels_path = paths[f"{part}_images"], paths[f"{part}_writers"]
-        expected = (FILES.files[f"{part}_images"], FILES.files[f"{part}_writers"]) if verify else (None, None)
-        pictures = read_idx(pictures_path, expected[0], dimensions=3)
-        table = read_idx(labels_path, expected[1], dimensions=2)
+        pictures = read_idx(pictures_path, dimensions=3)
+        table = read_idx(labels_path, dimensions=2)
         if pictures.shape[1:] != (SIDE, SIDE):
             raise BadInputError(f"{pictures_path} must hold pictures of {SIDE} x {SIDE}, not of {pictures.shape[1:]}")
         if table.shape[1] <= WRITER_COLUMN or len(table) < len(pictures):
