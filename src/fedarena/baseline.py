@@ -16,9 +16,7 @@ def most_frequent_label(federation: Federation, clients: IntArray, part: Part) -
     """Accuracy on these clients of always answering with the training clients' most frequent label."""
     task = federation.task
     counts = federation.label_counts
-    for token in (task.padding, task.unknown):
-        if token is not None:
-            counts[token] = 0  # answers that are never right
+    counts[list(task.never_labels)] = 0
     answer = int(np.argmax(counts))
     right = total = 0
     for start in range(0, len(clients), _CLIENTS_AT_ONCE):

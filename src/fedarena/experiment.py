@@ -181,7 +181,8 @@ def data_spec(federation: Federation) -> DataSpec:
         length = federation.columns["tokens"].shape[0] - 1
         return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown)
     if task.kind == "classification":
-        return DataSpec("classification", task.classes, federation.columns["x"].shape)
+        shape = federation.columns["x"].shape
+        return DataSpec("classification", task.classes, shape, task.padding, task.unknown, task.tokens)
     raise BadInputError(f"The federation {federation.name!r} holds a {task.kind} task, which no model is made for yet")
 
 

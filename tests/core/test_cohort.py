@@ -23,11 +23,14 @@ SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
 IMAGES = DataSpec("classification", 4, (1, 8, 8))
 TEXT = DataSpec("next_token", 12, (9,), padding=0, unknown=1)
+TWEETS = DataSpec("classification", 3, (7,), padding=0, unknown=1, tokens=15)
 FAMILIES = {
     "logistic_regression": (FEATURES, {}),
     "mlp": (FEATURES, {"hidden": (5,)}),
     "cnn": (IMAGES, {"channels": (3, 4), "hidden": 6}),
     "leaf_cnn": (IMAGES, {"hidden": 5}),
+    "bag_of_words": (TWEETS, {}),
+    "lstm, one label": (TWEETS, {"embedding": 3, "hidden": 4}),
     "char_mlp": (TEXT, {"context": 3, "embedding": 4, "hidden": 6}),
     "lstm": (TEXT, {"embedding": 3, "hidden": 4}),
     "resnet18": (IMAGES, {"width": 4}),
@@ -58,6 +61,10 @@ class ClientsInMemory:
                 tokens = generator.integers(1, spec.classes, size=(size, spec.input_shape[0] + 1))
                 tokens[:, 6:] *= generator.integers(0, 2, size=(size, 1))  # some sequences end early
                 self.columns.append({"tokens": tokens.astype(np.uint8)})
+            elif spec.is_text:
+                x = generator.integers(1, spec.vocabulary, size=(size, *spec.input_shape))
+                x[:, :4] *= generator.integers(0, 2, size=(size, 1))  # some texts are short
+                self.columns.append({"x": x.astype(np.uint16), "y": generator.integers(spec.classes, size=size)})
             else:
                 x = generator.normal(size=(size, *spec.input_shape))
                 self.columns.append({"x": x, "y": generator.integers(spec.classes, size=size)})
@@ -73,7 +80,7 @@ class ClientsInMemory:
 
 def make_engine(kind: Any, model: str, algorithm: Algorithm, local: LocalTraining, **options: Any) -> Engine:
     spec, model_options = FAMILIES[model]
-    task = make_task(build_model(model, spec, model_options, seed=0), spec)
+    task = make_task(build_model(model.partition(",")[0], spec, model_options, seed=0), spec)
     return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64", **options)
 
 

@@ -15,6 +15,7 @@ TEXT = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
 DIGITS = DataSpec("classification", 10, (1, 8, 8))
 FEMNIST = DataSpec("classification", 62, (1, 28, 28))
 FEATURES = DataSpec("classification", 5, (60,))
+TWEETS = DataSpec("classification", 3, (20,), padding=0, unknown=1, tokens=98)
 
 
 def parameters(module: nn.Module) -> int:
@@ -22,20 +23,22 @@ def parameters(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES], ids=str)
+@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES, TWEETS], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
-    for_text, for_images = name in ("char_mlp", "lstm", "transformer"), "cnn" in name or name in ("resnet18", "vit")
-    if for_text != (spec.kind == "next_token") or (for_images and not spec.is_image):
+    for_text = name in ("char_mlp", "lstm", "transformer", "bag_of_words")
+    for_images = "cnn" in name or name in ("resnet18", "vit")
+    unfit = (name == "bag_of_words" and spec is TEXT) or (name == "leaf_celeba_cnn" and spec is DIGITS)
+    if for_text != spec.is_text or (for_images and not spec.is_image) or unfit:
         with pytest.raises(BadInputError, match=f"'{name}' needs .* try model={default_model(spec)}"):
             build_model(name, spec, {}, seed=0)
         return
     model = build_model(name, spec, {}, seed=0)
-    x = torch.zeros(3, *spec.input_shape, dtype=torch.long if spec.kind == "next_token" else torch.float32)
+    x = torch.zeros(3, *spec.input_shape, dtype=torch.long if spec.is_text else torch.float32)
     expected = (3, 20, 98) if spec.kind == "next_token" else (3, spec.classes)
     assert model(x).shape == expected
 
 
-@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEATURES, DataSpec("classification", 2, (1, 4, 4))], ids=str)
+@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEATURES, TWEETS, DataSpec("classification", 2, (1, 4, 4))], ids=str)
 def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
     task = make_task(build_model(default_model(spec), spec, {}, seed=0), spec)
     batch = task.batch(task.example(3))
@@ -311,3 +314,53 @@ def test_next_token_ignores_padding_and_never_rewards_unknown() -> None:
     hit, miss = (torch.tensor([1.0, 0, 0, 0, 0]).logsumexp(0) - s for s in (1, 0))
     torch.testing.assert_close(measured["loss"], torch.stack([hit + miss, hit + miss + 2 * hit]))
     torch.testing.assert_close(task.loss(params, batch), (4 * hit + 2 * miss) / 6)
+
+
+def test_a_bag_of_words_is_logistic_regression_on_counts() -> None:
+    model = build_model("bag_of_words", TWEETS, {}, seed=0).double()
+    weights, bias = torch.randn(98, 3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+    model.load_state_dict({"weights.weight": weights, "bias": bias})
+    texts = torch.tensor([[0] * 16 + [5, 7, 5, 1], list(range(20))])
+    counts = torch.stack([torch.bincount(text, minlength=98) for text in texts]).double()
+    counts[:, 0] = 0  # padding
+    torch.testing.assert_close(model(texts), counts @ weights + bias)
+    without_padding = DataSpec("classification", 3, (20,), tokens=98)
+    model = build_model("bag_of_words", without_padding, {}, seed=0)
+    assert model.padding is None
+
+
+@pytest.mark.parametrize("name", ["char_mlp", "lstm", "transformer"])
+def test_the_label_of_a_text_is_read_off_its_end(name: str) -> None:
+    """A model with the same weights gives the scores that it would give for the token after the last."""
+    following = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
+    labelled = DataSpec("classification", 98, (20,), padding=0, unknown=1, tokens=98)
+    at_all = build_model(name, following, {}, seed=0)
+    at_end = build_model(name, labelled, {}, seed=1)
+    names = zip(at_end.state_dict(), at_all.state_dict().values(), strict=True)
+    at_end.load_state_dict(dict(names))
+    texts = torch.randint(98, (4, 20), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(at_end(texts), at_all(texts)[:, -1])
+
+
+def test_a_window_longer_than_the_text_is_filled_with_nothing() -> None:
+    long = DataSpec("next_token", 98, (5,))
+    short = DataSpec("classification", 98, (5,), tokens=98)
+    at_all, at_end = (build_model("char_mlp", spec, {"context": 8}, seed=0) for spec in (long, short))
+    texts = torch.randint(98, (4, 5), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(at_end(texts), at_all(texts)[:, -1])
+
+
+def test_leafs_celeba_model_has_its_size() -> None:
+    faces = DataSpec("classification", 2, (3, 84, 84))
+    model = build_model("leaf_celeba_cnn", faces, {}, seed=0)
+    convolutions = (3 * 9 + 1) * 32 + 3 * (32 * 9 + 1) * 32
+    assert parameters(model) == convolutions + 4 * 2 * 32 + (32 * 5 * 5 + 1) * 2
+    with pytest.raises(BadInputError, match=r"model\.channels must be a multiple of 4, not 6"):
+        build_model("leaf_celeba_cnn", faces, {"channels": 6}, seed=0)
+
+
+def test_a_perceptron_scores_between_0_and_1() -> None:
+    model = build_model("perceptron", FEATURES, {}, seed=0)
+    scores = model(100 * torch.randn(50, 60, generator=torch.Generator().manual_seed(0)))
+    assert 0 <= scores.min() < 0.01
+    assert 0.99 < scores.max() <= 1

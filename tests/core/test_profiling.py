@@ -28,7 +28,16 @@ from fedarena.profiling.__main__ import main as plain_main
 from fedarena.profiling.memory import MemoryWatch
 from fedarena.profiling.network import NetworkProbe
 from fedarena.profiling.statistics import summarize, time_calls
-from fedarena.profiling.training import HANDWRITING, PHOTOS, TEXT, data_for, measure_model, random_batch, training_step
+from fedarena.profiling.training import (
+    HANDWRITING,
+    PHOTOS,
+    TEXT,
+    TWEETS,
+    data_for,
+    measure_model,
+    random_batch,
+    training_step,
+)
 from fedarena.train import LocalTraining
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +160,8 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit")])
 def test_every_model_has_data_that_fits(name: str) -> None:
     spec = data_for(name)
-    assert spec is (TEXT if name in ("char_mlp", "lstm", "transformer") else HANDWRITING)
+    texts = {"char_mlp": TEXT, "lstm": TEXT, "transformer": TEXT, "bag_of_words": TWEETS}
+    assert spec is texts.get(name, HANDWRITING)
 
 
 def test_resnets_get_photos_and_unknown_models_a_sentence() -> None:

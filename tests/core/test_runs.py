@@ -96,7 +96,7 @@ def test_evaluation_on_some_clients_only(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ({"cohort": 21}, "cohort is 21, but the federation 'digits' has only"),
-        ({"model": "char_mlp"}, "The model 'char_mlp' needs a next-token federation, but this federation has images"),
+        ({"model": "char_mlp"}, "The model 'char_mlp' needs a federation of text, but this federation has images"),
         ({"evaluation.split": "validation"}, "has no validation samples to evaluate on"),
         ({"engine.threads": 0}, "engine.threads must be from 1 to 1024, not 0"),
     ],

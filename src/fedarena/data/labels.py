@@ -25,7 +25,7 @@ def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArra
         first_bin = client_of_row[start : start + rows_per_block] * task.classes
         counts += np.bincount(_bins(task, block, first_bin), minlength=len(counts))
     by_client = counts.reshape(num_clients, task.classes)
-    if task.padding is not None:
+    if task.kind == "next_token" and task.padding is not None:
         by_client[:, task.padding] = 0
     return by_client
 

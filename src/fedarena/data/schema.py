@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from fedarena.errors import BadInputError
 
@@ -53,7 +61,8 @@ class _Frozen(BaseModel):
 class TaskSpec(_Frozen):
     """What is to be learned from the samples.
 
-    - ``classification``: columns ``x`` and ``y``, where ``y`` is one label.
+    - ``classification``: columns ``x`` and ``y``, where ``y`` is one label. If `tokens` is given, ``x`` is text: a
+      sequence of tokens, with padding in front of short ones, so that the last is always the end of the text.
     - ``multi_label``: columns ``x`` and ``y``, where ``y`` holds a 0 or a 1 for every label.
     - ``next_token``: column ``tokens``; the inputs are ``tokens[:-1]``, the labels ``tokens[1:]``.
     """
@@ -63,19 +72,42 @@ class TaskSpec(_Frozen):
     padding: int | None = None  # the token that fills short sequences and is never a label
     unknown: int | None = None  # the token that stands for everything outside the vocabulary
     label_names: tuple[str, ...] | None = None
+    tokens: Annotated[int, Field(ge=2)] | None = None  # number of tokens in the vocabulary of x, if it is text
+    token_names: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         for role, token in (("padding", self.padding), ("unknown", self.unknown)):
             if token is None:
                 continue
-            if self.kind != "next_token":
-                raise ValueError(f"{role} is a token, which a {self.kind} task does not have")
-            if not 0 <= token < self.classes:
-                raise ValueError(f"{role} must be between 0 and {self.classes - 1}, not {token}")
+            if self.vocabulary is None:
+                raise ValueError(f"{role} is a token, which a {self.kind} task without text does not have")
+            if not 0 <= token < self.vocabulary:
+                raise ValueError(f"{role} must be between 0 and {self.vocabulary - 1}, not {token}")
+        if self.tokens is not None and self.kind == "next_token":
+            raise ValueError("the tokens of a next_token task are its classes")
+        if self.token_names is not None and len(self.token_names) != (self.tokens or 0):
+            raise ValueError(f"token_names has {len(self.token_names)} names for {self.tokens or 0} tokens")
         if self.label_names is not None and len(self.label_names) != self.classes:
             raise ValueError(f"label_names has {len(self.label_names)} names for {self.classes} classes")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_text(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there was text in classification keep their fingerprints."""
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if value is not None or not name.startswith("token")}
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens there are, if samples are text."""
+        return self.classes if self.kind == "next_token" else self.tokens
+
+    @property
+    def never_labels(self) -> tuple[int, ...]:
+        """Classes that are never the right answer: what stands for missing or unknown tokens, if tokens are labels."""
+        special = (self.padding, self.unknown) if self.kind == "next_token" else ()
+        return tuple(token for token in special if token is not None)
 
     @property
     def label_column(self) -> str:
@@ -102,6 +134,13 @@ class TaskSpec(_Frozen):
             )
         if not np.issubdtype(labels.dtype, np.integer):
             raise BadInputError(f"Column {name!r} must hold integers, not {labels.dtype}.")
+        if self.tokens is not None and (
+            len(columns["x"].shape) != 1 or not np.issubdtype(columns["x"].dtype, np.integer)
+        ):
+            raise BadInputError(
+                "Column 'x' must hold integers of shape [length] in a federation of text, "
+                f"not {columns['x'].dtype} of shape {list(columns['x'].shape)}."
+            )
 
 
 class ColumnSpec(_Frozen):

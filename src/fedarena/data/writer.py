@@ -159,6 +159,8 @@ class FederationWriter:
         group_codes = _group_codes(groups, len(ids))
         attribute_values = self._check_attributes(attributes or {}, len(ids), where)
         _check_strings(ids, "A client id")
+        if self._task.tokens is not None:
+            _check_codes(np.asarray(columns["x"]), self._task.tokens, "x", "tokens")
         self._count_labels(np.asarray(columns[self._task.label_column]), counts, group_codes)
 
         totals = counts.sum(axis=1)
@@ -210,12 +212,7 @@ class FederationWriter:
         if labels.size == 0:
             return
         limit = 2 if self._task.kind == "multi_label" else self._task.classes
-        smallest, largest = int(labels.min()), int(labels.max())
-        if smallest < 0 or largest >= limit:
-            wrong = smallest if smallest < 0 else largest
-            raise BadInputError(
-                f"Column {self._task.label_column!r} holds {wrong}, but only 0 to {limit - 1} are valid labels."
-            )
+        _check_codes(labels, limit, self._task.label_column, "labels")
         is_training = np.zeros_like(counts, dtype=bool)
         is_training[group_codes == GROUPS.index("train"), PARTS.index("train")] = True
         training = labels[np.repeat(is_training.ravel(), counts.ravel())]
@@ -301,6 +298,15 @@ class FederationWriter:
             source=self._source,
             files=files,
         )
+
+
+def _check_codes(values: AnyArray, limit: int, column: str, what: str) -> None:
+    if values.size == 0:
+        return
+    smallest, largest = int(values.min()), int(values.max())
+    if smallest < 0 or largest >= limit:
+        wrong = smallest if smallest < 0 else largest
+        raise BadInputError(f"Column {column!r} holds {wrong}, but only 0 to {limit - 1} are valid {what}.")
 
 
 def _group_codes(groups: str | Sequence[str], clients: int) -> AnyArray:

@@ -1,4 +1,7 @@
-"""What transformers are made of (Vaswani et al., NeurIPS 2017), normalized before each part as GPT-2 and ViT are."""
+"""What models share: the end of a text, and what transformers are made of.
+
+Transformers are those of Vaswani et al. (NeurIPS 2017), normalized before each part as GPT-2 and ViT are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.errors import BadInputError
+from fedarena.models.spec import DataSpec
+
+
+class LastPosition(nn.Module):
+    """The states of a text's end, which have seen all of it."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """``[sequences, width]`` of ``[sequences, length, width]``."""
+        return states[..., -1, :]
+
+
+def end_of_text(spec: DataSpec) -> list[nn.Module]:
+    """A layer that keeps the end alone, if a whole text has one label."""
+    return [LastPosition()] if spec.kind == "classification" else []
 
 
 class Attention(nn.Module):

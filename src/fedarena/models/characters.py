@@ -1,4 +1,4 @@
-"""Character models: every position of a sequence predicts the next character."""
+"""Models of text: they predict the next token at every position of a sequence, or one label from its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedarena.models.blocks import end_of_text
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 
@@ -15,15 +16,19 @@ from fedarena.models.zoo import MODELS, at_least_one, require
 class WindowModel(nn.Module):
     """Predicts from the last `context` tokens with one hidden layer (Bengio et al., 2003): matrix products only."""
 
-    def __init__(self, vocabulary: int, context: int, embedding: int, hidden: int):
+    def __init__(self, spec: DataSpec, context: int, embedding: int, hidden: int):
         super().__init__()
-        self.context = context
-        self.embed = nn.Embedding(vocabulary, embedding)
+        self.context, self.only_end = context, spec.kind == "classification"
+        self.embed = nn.Embedding(spec.vocabulary, embedding)
         self.window = nn.Linear(context * embedding, hidden)
-        self.output = nn.Linear(hidden, vocabulary)
+        self.output = nn.Linear(hidden, spec.classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits ``[sequences, length, vocabulary]``; position i sees tokens up to i."""
+        """Scores ``[sequences, length, classes]``, where position i sees tokens up to i, or those of the end alone."""
+        if self.only_end:
+            end = F.pad(self.embed(tokens[..., -self.context :]), (0, 0, max(self.context - tokens.shape[-1], 0), 0))
+            scores: Tensor = self.output(torch.relu(self.window(end.flatten(-2))))
+            return scores
         embedded = F.pad(self.embed(tokens), (0, 0, self.context - 1, 0))
         length = tokens.shape[-1]
         windows = torch.cat([embedded[..., i : i + length, :] for i in range(self.context)], -1)
@@ -34,9 +39,9 @@ class WindowModel(nn.Module):
 @MODELS.register("char_mlp")
 def char_mlp(spec: DataSpec, *, context: int = 8, embedding: int = 16, hidden: int = 128) -> nn.Module:
     """Embeds the last `context` characters, scores the next one with a hidden layer; trains in minutes on a CPU."""
-    require(spec.kind == "next_token", "char_mlp", "a next-token federation", spec)
+    require(spec.is_text, "char_mlp", "a federation of text", spec)
     at_least_one(context=context, embedding=embedding, hidden=hidden)
-    return WindowModel(spec.classes, context, embedding, hidden)
+    return WindowModel(spec, context, embedding, hidden)
 
 
 class LSTMLayer(nn.Module):
@@ -65,8 +70,10 @@ class LSTMLayer(nn.Module):
 @MODELS.register("lstm")
 def lstm(spec: DataSpec, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
     """LEAF's model for Shakespeare: embedding 8, two LSTM layers of 256, output scored against the vocabulary."""
-    require(spec.kind == "next_token", "lstm", "a next-token federation", spec)
+    require(spec.is_text, "lstm", "a federation of text", spec)
     at_least_one(embedding=embedding, hidden=hidden, layers=layers)
     widths = [embedding] + [hidden] * layers
     stack = [LSTMLayer(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
-    return nn.Sequential(nn.Embedding(spec.classes, embedding), *stack, nn.Linear(hidden, spec.classes))
+    return nn.Sequential(
+        nn.Embedding(spec.vocabulary, embedding), *stack, *end_of_text(spec), nn.Linear(hidden, spec.classes)
+    )

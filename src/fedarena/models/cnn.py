@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 from torch import nn
 
+from fedarena.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
+
+_CHANNELS_PER_GROUP = 4
 
 
 def _two_convolutions(
@@ -42,3 +47,26 @@ def leaf_cnn(spec: DataSpec, *, hidden: int = 2048) -> nn.Module:
     6.6 million parameters on 28 x 28 images with 62 classes.
     """
     return _two_convolutions("leaf_cnn", spec, kernel_size=5, channels=(32, 64), hidden=hidden)
+
+
+@MODELS.register("leaf_celeba_cnn")
+def leaf_celeba_cnn(spec: DataSpec, *, channels: int = 32, layers: int = 4) -> nn.Module:
+    """LEAF's model for CelebA: four times a 3x3 convolution of 32 channels, normalization, pooling and ReLU.
+
+    Normalization is by groups of 4 channels of one picture, where LEAF's is by the pictures of a batch: then nobody's
+    predictions depend on whose pictures come with theirs.
+    """
+    require(spec.is_image, "leaf_celeba_cnn", "images (channels, height, width)", spec)
+    at_least_one(channels=channels, layers=layers)
+    image_channels, height, width = spec.input_shape
+    require(min(height, width) >= 2**layers, "leaf_celeba_cnn", f"images of at least {2**layers} x {2**layers}", spec)
+    if channels % _CHANNELS_PER_GROUP:
+        raise BadInputError(f"model.channels must be a multiple of {_CHANNELS_PER_GROUP}, not {channels}")
+    widths = [image_channels] + [channels] * layers
+    stack: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(widths):
+        normalization = nn.GroupNorm(outputs // _CHANNELS_PER_GROUP, outputs)
+        stack += [nn.Conv2d(inputs, outputs, 3, padding="same"), normalization, nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(
+        *stack, nn.Flatten(), nn.Linear(channels * (height >> layers) * (width >> layers), spec.classes)
+    )

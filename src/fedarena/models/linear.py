@@ -1,10 +1,11 @@
-"""Multinomial logistic regression."""
+"""Linear models: logistic regression on features or on counts of words, and LEAF's perceptron."""
 
 from __future__ import annotations
 
 from math import prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, require
@@ -13,5 +14,38 @@ from fedarena.models.zoo import MODELS, require
 @MODELS.register("logistic_regression")
 def logistic_regression(spec: DataSpec) -> nn.Module:
     """One linear layer on the flattened features."""
-    require(spec.kind == "classification", "logistic_regression", "a classification federation", spec)
+    require(not spec.is_text, "logistic_regression", "features to classify", spec)
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), spec.classes))
+
+
+@MODELS.register("perceptron")
+def perceptron(spec: DataSpec) -> nn.Module:
+    """LEAF's model for its synthetic federation: one linear layer whose sigmoids, from 0 to 1, are the scores."""
+    require(not spec.is_text, "perceptron", "features to classify", spec)
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), spec.classes), nn.Sigmoid())
+
+
+class CountsOfTokens(nn.Module):
+    """Logistic regression on how often each token occurs: the sum of a row of weights for each token there is."""
+
+    def __init__(self, vocabulary: int, classes: int, padding: int | None):
+        super().__init__()
+        self.padding = padding
+        self.weights = nn.Embedding(vocabulary, classes)
+        self.bias = nn.Parameter(torch.zeros(classes))
+        nn.init.zeros_(self.weights.weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores ``[texts, classes]``; padding counts for nothing."""
+        rows = self.weights(tokens)
+        if self.padding is not None:
+            rows = rows * (tokens != self.padding).unsqueeze(-1)
+        scores: Tensor = rows.sum(-2) + self.bias
+        return scores
+
+
+@MODELS.register("bag_of_words")
+def bag_of_words(spec: DataSpec) -> nn.Module:
+    """LEAF's model for Sent140: logistic regression on the counts of a text's words, starting from zero."""
+    require(spec.is_text and spec.kind == "classification", "bag_of_words", "texts to classify", spec)
+    return CountsOfTokens(spec.vocabulary, spec.classes, spec.padding)

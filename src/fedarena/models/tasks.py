@@ -57,15 +57,18 @@ class Classification:
 
     def __init__(self, module: nn.Module, spec: DataSpec):
         self.module = module
-        self._shape = spec.input_shape
+        self._shape, self._is_text = spec.input_shape, spec.is_text
 
     def example(self, samples: int) -> Tensors:
         """Features and labels that are all 0."""
-        return {"x": torch.zeros(samples, *self._shape), "y": torch.zeros(samples, dtype=torch.long)}
+        x = torch.zeros(samples, *self._shape, dtype=torch.long if self._is_text else None)
+        return {"x": x, "y": torch.zeros(samples, dtype=torch.long)}
 
     def batch(self, columns: Mapping[str, Tensor]) -> Tensors:
-        """Features as floats (bytes become 0..1) and labels as class numbers."""
+        """Features as floats (bytes become 0..1) or as tokens, and labels as class numbers."""
         x = columns["x"]
+        if self._is_text:
+            return {"x": x.long(), "y": columns["y"].long()}
         scale = 1 / 255 if x.dtype == torch.uint8 else 1
         dtype = next(self.module.parameters()).dtype
         return {"x": x.to(dtype) * scale, "y": columns["y"].long()}

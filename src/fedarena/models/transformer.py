@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.errors import BadInputError
-from fedarena.models.blocks import Block, check_heads, some_dropout
+from fedarena.models.blocks import Block, check_heads, end_of_text, some_dropout
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 
@@ -35,15 +35,16 @@ def transformer(
 
     `dropout` is the share of features that is dropped after the embedding and after both parts of every block.
     """
-    require(spec.kind == "next_token", "transformer", "a next-token federation", spec)
+    require(spec.is_text, "transformer", "a federation of text", spec)
     at_least_one(layers=layers, heads=heads, width=width)
     check_heads(width, heads)
     if not 0 <= dropout < 1:
         raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout:g}")
     return nn.Sequential(
-        TokenAndPosition(spec.classes, spec.input_shape[0], width),
+        TokenAndPosition(spec.vocabulary, spec.input_shape[0], width),
         *some_dropout(dropout),
         *(Block(width, heads, 4 * width, causal=True, dropout=dropout) for _ in range(layers)),
+        *end_of_text(spec),
         nn.LayerNorm(width),
         nn.Linear(width, spec.classes),
     )

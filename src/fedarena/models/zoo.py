@@ -25,6 +25,8 @@ def default_model(spec: DataSpec) -> str:
     """The model that trains well on such data within minutes."""
     if spec.kind == "next_token":
         return "char_mlp"
+    if spec.is_text:
+        return "bag_of_words"
     return "cnn" if spec.is_image else "logistic_regression"
 
 
@@ -55,7 +57,7 @@ def _try_out(name: str, module: nn.Module, spec: DataSpec, samples: int) -> None
     with seeded(0), torch.no_grad():
         # Different values in every place: statistics of constants could stay as they are.
         x = batch["x"]
-        x = torch.rand_like(x) if x.is_floating_point() else torch.randint_like(x, spec.classes)
+        x = torch.rand_like(x) if x.is_floating_point() else torch.randint_like(x, spec.vocabulary)
         y = torch.full_like(batch["y"], spec.classes - 1)
         try:
             task.loss(dict(module.named_parameters()), {"x": x, "y": y})

@@ -17,10 +17,11 @@ from fedarena.streams import torch_seed
 from fedarena.train import LocalTraining, count_training_flops
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 
-# FEMNIST's, CIFAR-10's and LEAF's Shakespeare's.
+# FEMNIST's, CIFAR-10's, LEAF's Shakespeare's and Sent140's.
 HANDWRITING = DataSpec("classification", classes=62, input_shape=(1, 28, 28))
 PHOTOS = DataSpec("classification", classes=10, input_shape=(3, 32, 32))
 TEXT = DataSpec("next_token", classes=80, input_shape=(80,))
+TWEETS = DataSpec("classification", classes=2, input_shape=(25,), padding=0, unknown=1, tokens=10_000)
 _FOR_PHOTOS = ("resnet18", "vit")
 _SEED = 0
 # So small that no weights grow beyond bounds, whatever the model: labels are drawn, there is nothing to learn.
@@ -30,9 +31,11 @@ Progress = Callable[[str, int, int], None]
 
 
 def data_for(model: str) -> DataSpec:
-    """The form of the samples that a model is measured on: photos, or the first of handwriting and text that fits."""
+    """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits."""
     MODELS.get(model)
-    specs = [PHOTOS, HANDWRITING, TEXT] if model in _FOR_PHOTOS else [HANDWRITING, TEXT, PHOTOS]
+    specs = [HANDWRITING, TEXT, PHOTOS, TWEETS]
+    if model in _FOR_PHOTOS:
+        specs.insert(0, PHOTOS)
     refusals = []
     for spec in specs:
         try:
@@ -122,7 +125,7 @@ def random_batch(task: Task, spec: DataSpec, batch_size: int, device: torch.devi
     if x.is_floating_point():
         x = torch.rand(x.shape, generator=random)
     else:
-        x = torch.randint(spec.classes, x.shape, generator=random)
+        x = torch.randint(spec.vocabulary, x.shape, generator=random)
     y = torch.randint(spec.classes, y.shape, generator=random)
     return {"x": x.to(device), "y": y.to(device), "key": torch.tensor(_SEED, device=device)}
 
