@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_oracle import PlainFederation, plain_federations
 
-from fedarena.data import Federation, describe, load_federation, statistics
+from fedarena.data import Federation, describe, label_statistics, load_federation, statistics
+from fedarena.data.label_statistics import LabelStatistics, expected_distances
 from fedarena.data.labels import count_labels
-from fedarena.data.statistics import describe_sizes, expected_distances
+from fedarena.data.statistics import as_json, describe_sizes
 
 
 def slow_label_counts(plain: PlainFederation) -> np.ndarray:
@@ -32,8 +34,8 @@ def slow_label_counts(plain: PlainFederation) -> np.ndarray:
 @given(plain=plain_federations(), chunk=st.sampled_from([1, 50, 1 << 25]))
 def test_labels_equal_those_counted_client_by_client(plain: PlainFederation, chunk: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "CHUNK_BYTES", chunk)
-        patch.setattr(statistics, "CHUNK_COUNTS", chunk)
+        patch.setattr(label_statistics, "CHUNK_BYTES", chunk)
+        patch.setattr(label_statistics, "CHUNK_COUNTS", chunk)
         patch.setattr(statistics, "CLIENTS_PER_CHUNK", min(chunk, 3))
         plain.write(Path(folder) / "store")
         found = describe(Federation.open(Path(folder) / "store"))
@@ -83,6 +85,28 @@ def test_sizes(sizes: list[int]) -> None:
     assert found.histogram_counts.sum() == len(sizes)
 
 
+@given(sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=300))
+def test_the_curve_of_skew_is_what_the_largest_clients_have(sizes: list[int]) -> None:
+    found = describe_sizes(np.array(sizes))
+    largest_first = sorted(sizes, reverse=True)
+    total = max(sum(sizes), 1)
+    for clients, samples in zip(found.curve_clients * len(sizes), found.curve_samples, strict=True):
+        assert samples == pytest.approx(sum(largest_first[: round(clients)]) / total)
+    assert (found.curve_clients[0], found.curve_clients[-1]) == (0, 1)
+    half = next(number for number in range(len(sizes) + 1) if 2 * sum(largest_first[:number]) >= sum(sizes))
+    assert found.half_share == pytest.approx(half / len(sizes))
+
+
+def test_statistics_are_json() -> None:
+    found = describe(load_federation("digits", {"partition": "iid"}))
+    read = json.loads(json.dumps(as_json(found)))
+    assert read["sizes"]["percentiles"]["50"] == found.sizes.median
+    assert read["labels"]["pairs"]["distances"]["quantiles"] == found.labels.pairs.distances.quantiles.tolist()
+    assert read["columns"]["x"] == {"dtype": "float32", "shape": [1, 8, 8]}
+    assert read["labels"]["names"] == list("0123456789")
+    assert len(read["labels"]["mix"]["counts"]) == len(read["labels"]["mix"]["ids"])
+
+
 @pytest.mark.parametrize("distribution", [[0.5, 0.5], [0.9, 0.1, 0.0], [0.2] * 5, [1.0, 0.0], [0.97, 0.02, 0.01]])
 def test_distances_by_chance_equal_the_sum_over_all_outcomes(distribution: list[float]) -> None:
     draws = np.array([1, 2, 3, 10, 57, 10])
@@ -101,7 +125,7 @@ def test_distances_by_chance_for_very_many_draws() -> None:
 
 
 def test_heterogeneity_is_what_chance_does_not_explain() -> None:
-    def labels(partition: str) -> statistics.LabelStatistics:
+    def labels(partition: str) -> LabelStatistics:
         return describe(load_federation("digits", {"partition": partition})).labels
 
     iid, shards = labels("iid"), labels("shards")

@@ -1,0 +1,80 @@
+"""Distances of pairs of clients equal SciPy's, pair by pair, and tell chance from heterogeneity."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.spatial.distance import jensenshannon
+
+from fedarena.data import divergence, load_federation
+from fedarena.data.divergence import choose_pairs, describe_pairs, jensen_shannon_distances
+from fedarena.data.label_statistics import describe_labels
+
+
+def slow_distances(counts: np.ndarray, pairs: list[tuple[int, int]]) -> list[float]:
+    return [jensenshannon(counts[one], counts[other], base=2) for one, other in pairs]
+
+
+@given(
+    counts=arrays(np.int64, st.tuples(st.integers(2, 8), st.integers(2, 6)), elements=st.integers(0, 1000)),
+    chunk=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_distances_equal_those_of_scipy(counts: np.ndarray, chunk: int) -> None:
+    counts[:, 0] += counts.sum(axis=1) == 0  # everybody has some label
+    pairs = list(combinations(range(len(counts)), 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergence, "CHUNK_NUMBERS", chunk)
+        found = describe_pairs(counts, counts.sum(axis=0) / counts.sum())
+        distances = jensen_shannon_distances(counts, *np.array(pairs).T)
+    expected = slow_distances(counts, pairs)
+    np.testing.assert_allclose(distances, expected, atol=1e-7)
+    assert (found.clients, found.pairs) == (len(counts), len(pairs))
+    assert found.distances.mean == pytest.approx(np.mean(expected), abs=1e-7)
+    assert found.distances.quantiles[[0, 25, 100]] == pytest.approx(np.percentile(expected, [0, 25, 100]), abs=1e-7)
+    assert found.distances.median == found.distances.quantiles[50]
+    assert found.histogram.sum() == found.histogram_by_chance.sum() == len(pairs)
+
+
+def test_from_the_same_mix_to_nothing_in_common() -> None:
+    counts = np.array([[3, 1, 0, 0], [300, 100, 0, 0], [0, 0, 5, 0]])
+    distances = jensen_shannon_distances(counts, np.array([0, 0, 2]), np.array([1, 2, 1]))
+    assert distances.tolist() == [0, 1, 1]
+    found = describe_pairs(counts, counts.sum(axis=0) / counts.sum())
+    assert found.histogram[[0, -1]].tolist() == [1, 2]
+
+
+def test_drawn_pairs_are_of_different_clients_and_all_are_as_likely() -> None:
+    first, second = choose_pairs(5, limit=10)
+    assert list(zip(first, second, strict=True)) == list(combinations(range(5), 2))
+    first, second = choose_pairs(200, limit=10_000)
+    assert (first != second).all()
+    assert len(first) == 10_000
+    for side in (first, second):
+        assert (np.bincount(side, minlength=200) > 20).all()  # 50 are expected of each
+    assert np.bincount((second - first) % 200, minlength=200)[1:].min() > 20
+
+
+def test_very_many_labels_are_looked_at_for_fewer_clients_and_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "TABLE_NUMBERS", 500)
+    monkeypatch.setattr(divergence, "ALL_NUMBERS", 3000)
+    federation = load_federation("synthetic")
+    classes = federation.task.classes
+    pairs = describe_labels(federation, federation.counts(federation.clients()), 1000).pairs
+    assert pairs.clients == 500 // classes
+    assert pairs.pairs == 3000 // classes
+
+
+def test_chance_is_what_clients_alike_would_have() -> None:
+    def pairs(partition: str) -> divergence.PairStatistics:
+        federation = load_federation("digits", {"partition": {"name": partition, "clients": 40}})
+        return describe_labels(federation, federation.counts(federation.clients()), 1000).pairs
+
+    iid, shards = pairs("iid"), pairs("shards")
+    assert iid.distances.mean == pytest.approx(iid.distances_by_chance.mean, rel=0.1)
+    assert shards.distances.mean > 2 * shards.distances_by_chance.mean
+    assert pairs("iid").distances.mean == iid.distances.mean  # drawn anew, and the same
