@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+import pyarrow as pa
 from rich.console import Console
 
 from fedarena.config import resolve_settings
-from fedarena.errors import FedArenaError, RunFailedError
+from fedarena.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.experiment import Observer, resume_run, start_run
 from fedarena.progress import ProgressBars
+from fedarena.registry import nearest
 from fedarena.report import accuracy_figure, write_report
 from fedarena.rundata import RunData, load_run
+from fedarena.summary import strata
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 
@@ -26,6 +29,25 @@ class Result(RunData):
     def plot(self) -> go.Figure:
         """Accuracy over rounds with the spread over clients."""
         return accuracy_figure([self])
+
+    def by_attribute(self, name: str, round: int | None = None) -> pa.Table:
+        """Every metric by what is known about clients, such as ``play``: one row per value, most samples first.
+
+        It is about the last evaluated round, or `round`.
+        """
+        known = (
+            [] if self.attributes is None else [known for known in self.attributes.column_names if known != "client"]
+        )
+        if self.attributes is None or name not in known:
+            raise BadInputError(
+                f"Nothing called {name!r} is known about the clients of {self.name}; {nearest(name, known)}"
+            )
+        found = strata(self.clients, self.attributes.select(["client", name]), round)
+        if not found:
+            raise BadInputError(
+                f"{self.name} has not evaluated any client" + ("" if round is None else f" in round {round}")
+            )
+        return pa.Table.from_pylist(found[name])
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Writes the HTML report, by default as ``report.html`` in the run folder."""

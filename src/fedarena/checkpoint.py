@@ -28,7 +28,7 @@ from fedarena.train import Groups, flatten_groups, unflatten_groups
 # Groups beside those of the server's state.
 _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
-FORMAT = 4
+FORMAT = 5
 TABLES = ("rounds", "clients", "timings", "jobs")
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -61,11 +61,12 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("round", pa.int32()),
         ("client", pa.string()),
         ("samples", pa.int64()),
+        ("predictions", pa.int64()),  # of which a sample may hold several; they weigh the means
         *((metric, pa.float64()) for metric in metrics),
     ]
     if personal:  # on how many clients and samples, which may be fewer than for the global model
         rounds += [(f"{PERSONAL}clients", pa.int64()), (f"{PERSONAL}samples", pa.int64())]
-        clients += [(f"{PERSONAL}samples", pa.int64())]
+        clients += [(f"{PERSONAL}samples", pa.int64()), (f"{PERSONAL}predictions", pa.int64())]
     # Virtual time is part of the result.
     jobs = [
         ("round", pa.int32()),
@@ -151,7 +152,7 @@ class ClockState(BaseModel):
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[2, 3, 4]  # runs of former ones lack parts of the clock and can be read, but not resumed
+    format: Literal[2, 3, 4, 5]  # runs of former ones lack parts of the clock and can be read, but not resumed
     round: Annotated[int, Field(ge=0, strict=True)]
     clock: ClockState = ClockState()
     tensors: TensorState

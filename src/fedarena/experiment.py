@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from fedarena import streams
 from fedarena.algorithms import ALGORITHMS
@@ -244,6 +245,7 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
         experiment.simulation.metrics,
         experiment.config.memories_ram_bytes,
         _describe_fleet(experiment),
+        _attributes(experiment),
     )
     return _execute(experiment, recorder, None, observer)
 
@@ -294,8 +296,16 @@ def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | No
 def _close(experiment: Experiment, recorder: Recorder, status: str, message: str | None) -> None:
     recorder.log(status if message is None else f"{status}: {message}")
     invitable = len(experiment.simulation.training_clients)
-    summary = summarize(experiment.config, experiment.baseline, invitable, recorder.read_tables(), status, message)
+    tables, attributes = recorder.read_tables(), _attributes(experiment)
+    summary = summarize(experiment.config, experiment.baseline, invitable, tables, status, message, attributes)
     recorder.close(summary)
+
+
+def _attributes(experiment: Experiment) -> pa.Table | None:
+    """What is known about the clients that are evaluated."""
+    clients = experiment.simulation.evaluation_clients
+    known = experiment.federation.attributes(clients)
+    return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
 
 
 def _free_name(config: RunConfig, runs_folder: Path) -> str:

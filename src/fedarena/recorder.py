@@ -51,6 +51,7 @@ from fedarena.train import ClientScores, flatten_groups
 
 CONFIG_FILE = "config.yaml"
 FLEET_FILE = "fleet.json"
+ATTRIBUTES_FILE = "attributes.parquet"
 LOCK_FILE = "lock"
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.05
@@ -82,8 +83,12 @@ class Recorder:
         metrics: Sequence[str],
         memories_ram_bytes: int,
         fleet: dict[str, Any] | None = None,
+        attributes: pa.Table | None = None,
     ) -> Recorder:
-        """Makes the folder of a new run; it must not exist. `fleet` describes the clients' phones."""
+        """Makes the folder of a new run; it must not exist.
+
+        `fleet` describes the clients' phones, `attributes` has a row of what is known about each client to evaluate.
+        """
         check_new(folder)
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         try:
@@ -92,6 +97,8 @@ class Recorder:
             write_json(temporary / "environment.json", environment)
             if fleet is not None:
                 write_json(temporary / FLEET_FILE, fleet)
+            if attributes is not None:
+                pq.write_table(attributes, temporary / ATTRIBUTES_FILE)
             temporary.rename(folder)  # complete or absent, never a folder without its configuration
         except OSError as error:
             raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
@@ -123,6 +130,7 @@ class Recorder:
                     "round": np.full(len(scores.clients), round),
                     "client": list(client_ids),
                     "samples": scores.samples,
+                    "predictions": scores.counts,
                     **{metric: scores.means(metric) for metric in scores.sums},
                     **_personal_columns(scores, outcome.personal_scores),
                 }
@@ -297,7 +305,8 @@ def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> di
         return {}
     place = np.searchsorted(personal.clients, scores.clients).clip(max=len(personal.clients) - 1)
     missing = personal.clients[place] != scores.clients
-    columns = {"samples": personal.samples, **{metric: personal.means(metric) for metric in personal.sums}}
+    sizes = {"samples": personal.samples, "predictions": personal.counts}
+    columns = {**sizes, **{metric: personal.means(metric) for metric in personal.sums}}
     return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from fedarena.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.recorder import CONFIG_FILE, FLEET_FILE, is_being_written
+from fedarena.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class RunData:
     timings: pa.Table
     jobs: pa.Table  # a row per job of a client that ended, in virtual time
     fleet: dict[str, Any] | None = None  # statistics of the clients' phones, if the run has a fleet
+    attributes: pa.Table | None = None  # what is known about every evaluated client, if anything is
 
 
 def load_run(folder: Path) -> RunData:
@@ -56,7 +57,7 @@ def load_run(folder: Path) -> RunData:
         found = {table: read_table(folder, table, state) for table in state.tables}
         summary.setdefault("rounds_done", state.round)
         summary.setdefault("rounds", config["rounds"])
-    fleet_path = folder / FLEET_FILE
+    fleet_path, attributes_path = folder / FLEET_FILE, folder / ATTRIBUTES_FILE
     return RunData(
         path=folder,
         name=config["name"],
@@ -66,6 +67,7 @@ def load_run(folder: Path) -> RunData:
         summary=summary,
         status=summary["status"],
         fleet=_parse(fleet_path, json.loads, "name") if fleet_path.exists() else None,
+        attributes=_read_parquet(attributes_path) if attributes_path.exists() else None,
         **_with_all_columns(found),
     )
 

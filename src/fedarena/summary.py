@@ -18,6 +18,7 @@ from fedarena.metrics import (
     count_outcomes,
     elapsed_hours,
     round_levels,
+    stratify,
     summarize_participation,
     summary_names,
     wasted_share,
@@ -34,8 +35,12 @@ def summarize(
     tables: dict[str, pa.Table],
     status: str,
     message: str | None,
+    attributes: pa.Table | None = None,
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds; `training_clients` is how many could be invited."""
+    """What ``summary.json`` holds.
+
+    `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated.
+    """
     rounds, timings = tables["rounds"], tables["timings"]
     evaluated = rounds.filter(pc.is_valid(rounds[PRIMARY_METRIC])).to_pylist()
     best = max(evaluated, key=lambda row: row[PRIMARY_METRIC], default=None)
@@ -68,6 +73,7 @@ def summarize(
         },
         **({"participation": summarize_participation(jobs.client, jobs.used, training_clients)} if at_clients else {}),
         **_summarize_time(rounds, jobs, baseline),
+        **({} if attributes is None else {"strata": strata(tables["clients"], attributes)}),
     }
 
 
@@ -95,6 +101,34 @@ def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) 
         "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,
         "joules": pc.sum(rounds["joules"]).as_py(),
     }
+
+
+def strata(clients: pa.Table, attributes: pa.Table, round: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Every metric by every attribute, in the last evaluated round or another; see `fedarena.metrics.stratify`."""
+    if not len(clients):
+        return {}
+    number = pc.max(clients["round"]).as_py() if round is None else round
+    scores = clients.filter(pc.equal(clients["round"], number))
+    if not len(scores):
+        return {}
+    place = {client: row for row, client in enumerate(attributes["client"].to_pylist())}
+    rows = np.array([place[client] for client in scores["client"].to_pylist()], dtype=np.int64)
+    samples = np.asarray(scores["samples"].to_numpy(), dtype=np.int64)
+    personal = [PERSONAL] if f"{PERSONAL}samples" in scores.column_names else []
+    means = {
+        prefix + metric: (_floats(scores, prefix + metric), _predictions(scores, prefix))
+        for prefix in ["", *personal]
+        for metric in METRICS
+    }
+    names = [name for name in attributes.column_names if name != "client"]
+    return {name: stratify(attributes[name].take(pa.array(rows)).to_pylist(), samples, means) for name in names}
+
+
+def _predictions(scores: pa.Table, prefix: str) -> npt.NDArray[np.int64]:
+    """How many predictions each client's means are of; runs of before told only how many samples."""
+    told = f"{prefix}predictions" in scores.column_names and scores[f"{prefix}predictions"].null_count < len(scores)
+    counts = scores[f"{prefix}predictions" if told else f"{prefix}samples"]
+    return np.asarray(pc.fill_null(counts, 0).to_numpy(), dtype=np.int64)
 
 
 def _floats(table: pa.Table, column: str) -> npt.NDArray[np.float64]:

@@ -84,6 +84,7 @@ def build_run(
                 "round": np.full(clients, number),
                 "client": [f"client-{index}" for index in range(clients)],
                 "samples": samples,
+                "predictions": samples,
                 "loss": loss,
                 "accuracy": accuracy,
             }
@@ -93,7 +94,8 @@ def build_run(
                 row |= summarize("personal_accuracy", own, samples, True) | summarize(
                     "personal_loss", 0.5 * loss, samples, False
                 )
-                columns |= {"personal_samples": samples, "personal_loss": 0.5 * loss, "personal_accuracy": own}
+                columns |= {"personal_samples": samples, "personal_predictions": samples}
+                columns |= {"personal_loss": 0.5 * loss, "personal_accuracy": own}
             client_tables.append(pa.table(columns, schema=schemas["clients"]))
         round_rows.append(row)
         seconds = 0.5 + 0.1 * random.random()

@@ -1,7 +1,8 @@
 """Statistical and systems metrics."""
 
-from fedarena.metrics.clients import PERSONAL, summarize_clients, summary_names
+from fedarena.metrics.clients import PERSONAL, is_loss, summarize_clients, summary_names
 from fedarena.metrics.participation import gini, lorenz_curve, summarize_participation
+from fedarena.metrics.strata import OTHERS, stratify
 from fedarena.metrics.systems import (
     OUTCOMES,
     USED,
@@ -15,6 +16,7 @@ from fedarena.metrics.systems import (
 )
 
 __all__ = [
+    "OTHERS",
     "OUTCOMES",
     "PERSONAL",
     "USED",
@@ -22,10 +24,12 @@ __all__ = [
     "count_outcomes",
     "elapsed_hours",
     "gini",
+    "is_loss",
     "lorenz_curve",
     "round_levels",
     "round_seconds",
     "staleness_counts",
+    "stratify",
     "summarize_clients",
     "summarize_participation",
     "summary_names",

@@ -10,6 +10,11 @@ PERCENTILES = (10, 25, 50, 75, 90)
 PERSONAL = "personal_"  # begins the names of columns about clients with models of their own
 
 
+def is_loss(metric: str) -> bool:
+    """Whether less of it is better."""
+    return metric.removeprefix(PERSONAL) == "loss"
+
+
 def summary_names(metric: str) -> list[str]:
     """The keys of `summarize_clients`, in order."""
     return [metric, f"{metric}_by_client", *(f"{metric}_p{p}" for p in PERCENTILES), f"{metric}_worst_decile"]

@@ -23,6 +23,7 @@ from fedarena.report.fleet import fleet_figure
 from fedarena.report.heterogeneity import heterogeneity_figure
 from fedarena.report.page import write_report
 from fedarena.report.picture import check_picture_path, write_picture
+from fedarena.report.strata import strata_figure
 from fedarena.report.tables import FINAL_COLUMNS, TIME_TO, FinalRow, columns_for, final_table
 from fedarena.report.timeline import timeline_figure
 
@@ -48,6 +49,7 @@ __all__ = [
     "round_time_figure",
     "speed_figure",
     "staleness_figure",
+    "strata_figure",
     "timeline_figure",
     "traffic_figure",
     "wasted_figure",

@@ -19,6 +19,7 @@ from fedarena.report import sections
 from fedarena.report.clock_section import time_and_phones
 from fedarena.report.html import Html, embed, join, script_safe, swatch_colour, tag
 from fedarena.report.methods import distinct_runs, has_clock
+from fedarena.report.strata import attributes_to_show, groups_of_clients
 from fedarena.report.style import DARK_COLOURS, PLOT_SETTINGS
 from fedarena.rundata import RunData
 
@@ -78,6 +79,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         "Learning": sections.learning(runs, plots),
         **({"Time and phones": time_and_phones(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": sections.clients(runs, plots),
+        **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
         "Cost": sections.costs(runs, plots),
         "Speed": sections.speed(runs, plots),
         "Settings": sections.settings(runs),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import DivergedError, TrainingStuckError
-from fedarena.metrics import OUTCOMES, PERSONAL, summarize_clients
+from fedarena.metrics import OUTCOMES, PERSONAL, is_loss, summarize_clients
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import Clock, RoundPlan
 from fedarena.simulate.selectors import Feedback
@@ -186,7 +186,7 @@ def _finish_round(
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:
     """The metrics of a round, in columns that begin with `prefix`."""
-    loss, *others = simulation.task.metrics
+    loss = simulation.task.metrics[0]
     bad = np.flatnonzero(~np.isfinite(scores.sums[loss]))
     if len(bad):
         client = int(scores.clients[bad[0]])
@@ -194,6 +194,5 @@ def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, p
         raise DivergedError(what, round, simulation.client_ids([client])[0])
     row: dict[str, Any] = {}
     for metric in simulation.task.metrics:
-        higher_is_better = metric in others
-        row |= summarize_clients(prefix + metric, scores.sums[metric], scores.counts, higher_is_better)
+        row |= summarize_clients(prefix + metric, scores.sums[metric], scores.counts, not is_loss(metric))
     return row

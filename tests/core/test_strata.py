@@ -1,0 +1,119 @@
+"""Metrics by attributes of clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedarena import api
+from fedarena.errors import BadInputError
+from fedarena.metrics import OTHERS, stratify, summarize_clients
+
+CLIENTS = st.lists(
+    st.tuples(st.sampled_from("abcde"), st.integers(1, 50), st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=40
+)
+
+
+@given(CLIENTS, st.integers(1, 6))
+def test_strata_are_summaries_of_the_clients_in_them(clients: list, most: int) -> None:
+    values = [client[0] for client in clients]
+    samples, predictions = (np.array([client[i] for client in clients], dtype=np.int64) for i in (1, 2))
+    accuracy = np.array([client[3] for client in clients])
+    rows = stratify(values, samples, {"accuracy": (accuracy, predictions)}, most)
+
+    totals = {value: sum(c[1] for c in clients if c[0] == value) for value in set(values)}
+    ranked = sorted(totals, key=lambda value: (-totals[value], value))
+    expected = {value: [value] for value in ranked[:most]}
+    if len(ranked) > most:
+        expected[OTHERS] = ranked[most:]
+    assert [row["value"] for row in rows] == list(expected)
+    for row, inside in zip(rows, expected.values(), strict=True):
+        members = [client for client in clients if client[0] in inside]
+        assert row["clients"] == len(members)
+        assert row["samples"] == sum(client[1] for client in members)
+        scored = [client for client in members if client[2] > 0]
+        if not scored:
+            assert "accuracy" not in row
+            continue
+        sums = np.array([client[3] * client[2] for client in scored])
+        summary = summarize_clients("accuracy", sums, np.array([client[2] for client in scored]), True)
+        assert {key: row[key] for key in summary} == pytest.approx(summary)
+
+
+def test_the_worst_losses_are_the_largest() -> None:
+    (row,) = stratify(["a", "a"], np.array([1, 1]), {"loss": (np.array([1.0, 3.0]), np.array([1, 1]))})
+    assert row["loss_worst_decile"] == 3.0
+
+
+def test_values_keep_their_type() -> None:
+    rows = stratify([2, 10, 10], np.array([1, 1, 1]), {})
+    assert [row["value"] for row in rows] == [10, 2]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> api.Result:
+    """Clients of three clusters with personal models, evaluated on their test samples."""
+    return api.run(
+        federation={"name": "synthetic", "clients": 30, "cluster_probabilities": [0.5, 0.3, 0.2]},
+        algorithm="ditto",
+        rounds=2,
+        cohort=5,
+        evaluation={"every": 1},
+        runs_folder=tmp_path_factory.mktemp("runs"),
+        progress=False,
+    )
+
+
+def test_a_run_tells_how_groups_of_its_clients_fare(result: api.Result) -> None:
+    found = result.by_attribute("cluster").to_pylist()
+    clusters = dict(zip(*(result.attributes[name].to_pylist() for name in ("client", "cluster")), strict=True))
+    last = [row for row in result.clients.to_pylist() if row["round"] == 2]
+    assert {row["value"] for row in found} == set(clusters.values()) == {0, 1, 2}
+    for row in found:
+        members = [client for client in last if clusters[client["client"]] == row["value"]]
+        right = sum(client["accuracy"] * client["predictions"] for client in members)
+        assert row["accuracy"] == pytest.approx(right / sum(client["predictions"] for client in members))
+        assert row["personal_accuracy_by_client"] == pytest.approx(
+            np.mean([client["personal_accuracy"] for client in members if client["personal_accuracy"] is not None])
+        )
+    total = sum(row["accuracy"] * row["samples"] for row in found) / sum(row["samples"] for row in found)
+    assert total == pytest.approx(result.summary["final"]["accuracy"])
+    assert result.summary["strata"]["cluster"] == found
+    assert result.by_attribute("cluster", round=0)["accuracy"] != result.by_attribute("cluster")["accuracy"]
+
+
+def test_the_report_shows_groups_of_clients(result: api.Result) -> None:
+    page = (result.path / "report.html").read_text()
+    assert "Groups of clients" in page
+    assert "Accuracy by cluster" in page
+
+
+def test_unknown_attributes_and_rounds_are_refused(result: api.Result) -> None:
+    with pytest.raises(BadInputError, match=r"Nothing called 'clustre' is known .* did you mean 'cluster'"):
+        result.by_attribute("clustre")
+    with pytest.raises(BadInputError, match="has not evaluated any client in round 7"):
+        result.by_attribute("cluster", round=7)
+
+
+def test_a_run_without_attributes_has_no_groups(tmp_path) -> None:
+    result = api.run(federation="digits", rounds=1, cohort=2, runs_folder=tmp_path, progress=False)
+    assert result.attributes is None
+    assert "strata" not in result.summary
+    assert "Groups of clients" not in (result.path / "report.html").read_text()
+    with pytest.raises(BadInputError, match="Nothing called 'play' is known"):
+        result.by_attribute("play")
+
+
+def test_the_column_of_predictions_counts_characters(tmp_path) -> None:
+    result = api.run(
+        federation="chitchat", rounds=1, cohort=2, evaluation={"max_clients": 5}, runs_folder=tmp_path, progress=False
+    )
+    clients = result.clients.to_pandas()
+    last = clients[clients["round"] == 1]
+    assert (last["predictions"] > last["samples"]).all()
+    weighted = (last["accuracy"] * last["predictions"]).sum() / last["predictions"].sum()
+    assert weighted == pytest.approx(result.summary["final"]["accuracy"])
+    assert isinstance(result.clients, pa.Table)
