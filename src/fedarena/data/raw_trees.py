@@ -167,6 +167,8 @@ def _contents(file: IO[bytes], path: Path) -> Iterator[tuple[str, tuple[int, int
         if place + packed_bytes > end or size > MAX_FILE_BYTES:
             raise damaged
         yield rest[:name_bytes].decode("utf-8", "replace"), (place, packed_bytes, size, checksum)
+    if file.read(4) == b"PK\x01\x02":
+        raise damaged
 
 
 def _find_contents(file: IO[bytes], path: Path, damaged: DamagedFileError) -> tuple[int, int]:
