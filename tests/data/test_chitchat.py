@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.data import Federation, load_federation
-from fedarena.data.sources.chitchat import PADDING, UNKNOWN, VOCABULARY, cut, decode, encode, messages_by_sender
+from fedarena.data.characters import ASCII, PADDING, cut
+from fedarena.data.sources.chitchat import messages_by_sender
 from fedarena.errors import BadInputError
 
 
@@ -28,7 +29,7 @@ def federation(built_once: object) -> Federation:
 def text_of(federation: Federation, client: int) -> str:
     """A person's text, put together from their samples."""
     sequences = federation.samples([client]).columns["tokens"]
-    return decode(np.concatenate([sequences[0, :1], sequences[:, 1:].ravel()]))
+    return ASCII.decode(np.concatenate([sequences[0, :1], sequences[:, 1:].ravel()]))
 
 
 def test_the_published_totals(messages: dict[str, list[str]]) -> None:
@@ -65,10 +66,10 @@ def test_clients_and_labels(federation: Federation) -> None:
         "validation": 0,
         "test": 204,
     }
-    assert federation.task.classes == len(VOCABULARY) == 98
+    assert federation.task.classes == len(ASCII.names) == 98
     assert (federation.task.padding, federation.task.unknown) == (0, 1)
     share = federation.label_counts / federation.label_counts.sum()
-    assert VOCABULARY[share.argmax()] == " "
+    assert ASCII.names[share.argmax()] == " "
     assert 0.17 < share.max() < 0.18
     assert share[PADDING] == 0
 
@@ -87,7 +88,7 @@ def test_within_client_tests_on_later_text(messages: dict[str, list[str]]) -> No
     assert [round(len(part) / sum(map(len, parts)), 3) for part in parts] == [0.8, 0.1, 0.1]
     together = np.concatenate(parts)
     text = "\n".join(messages[federation.client_ids([client])[0]])
-    assert decode(np.concatenate([together[0, :1], together[:, 1:].ravel()])) == text
+    assert ASCII.decode(np.concatenate([together[0, :1], together[:, 1:].ravel()])) == text
 
 
 def test_options_limit_the_text() -> None:
@@ -106,10 +107,10 @@ def test_nobody_left_gets_a_sentence() -> None:
 
 @given(text=st.text(max_size=50))
 def test_encoding_keeps_the_vocabulary_and_one_token_per_character(text: str) -> None:
-    tokens = encode(text)
+    tokens = ASCII.encode(text)
     assert len(tokens) == len(text)
     for token, character in zip(tokens, text, strict=True):
-        assert token == (VOCABULARY.index(character) if character in VOCABULARY else UNKNOWN)
+        assert token == (ASCII.names.index(character) if character in ASCII.names else ASCII.unknown)
 
 
 @given(length=st.integers(0, 60), sequence_length=st.integers(1, 20))

@@ -30,10 +30,12 @@ class RawFile:
     checksum: str | None = None  # "sha256:..." or "md5:..." of its content, without the .gz
     url: str | None = None
     unpacked: str | None = None  # the folder that may be there instead, if the file is an archive
+    other_names: tuple[str, ...] = ()  # under which the same is found
 
     def look_for(self, folder: Path) -> Path | None:
         """Where it is, as it was published, compressed, or unpacked."""
-        names = [self.name, f"{self.name}.gz", *([self.unpacked] if self.unpacked else [])]
+        names = [given for name in (self.name, *self.other_names) for given in (name, f"{name}.gz")]
+        names += [self.unpacked] if self.unpacked else []
         return next((folder / name for name in names if (folder / name).exists()), None)
 
     def check(self, path: Path, progress: Callable[[float], None] = lambda fraction: None) -> None:
@@ -67,6 +69,7 @@ class RawFiles:
     title: str
     files: Mapping[str, RawFile]
     advice: str  # where to get them
+    one_is_enough: bool = False  # the same data in several forms
 
     def __post_init__(self) -> None:
         RAW_FILES[self.federation] = self
@@ -81,13 +84,13 @@ class RawFiles:
         return {key: path for key, file in self.files.items() if (path := file.look_for(place)) is not None}
 
     def find(self, given: str | None) -> dict[str, Path]:
-        """Where each file is; raises a sentence that says what is missing and where to get it."""
+        """Where each file is that was found; raises a sentence that says what is missing and where to get it."""
         place = self.folder(given)
         if not place.is_dir():
             raise BadInputError(f"There is no folder {place} with the files of {self.title}; {self._needed}")
         found = self.found(given)
         missing = [file.name for key, file in self.files.items() if key not in found]
-        if missing:
+        if missing and not (found and self.one_is_enough):
             raise BadInputError(f"{place} lacks {', '.join(missing)}; {self._needed}")
         return found
 
@@ -106,7 +109,7 @@ class RawFiles:
             f"{file.name} (or the folder {file.unpacked})" if file.unpacked else file.name
             for file in self.files.values()
         )
-        return f"it must hold {names}; {self.advice}"
+        return f"it must hold {'one of ' if self.one_is_enough else ''}{names}; {self.advice}"
 
 
 RAW_FILES: dict[str, RawFiles] = {}  # by federation

@@ -62,16 +62,21 @@ class Split:
         return [GROUPS[code] for code in codes]
 
     def divide(
-        self, client: int, group: Group, columns: Mapping[str, AnyArray], order: SampleOrder = "shuffled"
+        self,
+        client: int,
+        group: Group,
+        columns: Mapping[str, AnyArray],
+        order: SampleOrder = "shuffled",
+        gap: int = 0,
     ) -> dict[str, dict[str, AnyArray]]:
-        """One client's columns, divided into its train, validation and test samples.
+        """One client's columns, divided into its train, validation and test samples as `split_samples` does.
 
         If the split is by client, all samples of a client are in the part that is called like its group.
         """
         if self.kind == "by_client":
             return {group: dict(columns)}
         num_samples = len(next(iter(columns.values())))
-        rows = split_samples(num_samples, self.fractions, order=order, seed=self.seed, client=client)
+        rows = split_samples(num_samples, self.fractions, order=order, seed=self.seed, client=client, gap=gap)
         return {
             part: {name: values[chosen] for name, values in columns.items()}
             for part, chosen in zip(PARTS, rows, strict=True)

@@ -9,25 +9,13 @@ import datetime
 from collections import defaultdict
 from typing import Annotated
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from fedarena.data.characters import ASCII, cut
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.schema import ColumnSpec, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
 from fedarena.errors import BadInputError
-
-PADDING = 0
-UNKNOWN = 1
-# Fixed, so that models trained on other texts keep their meaning: newline and the printable ASCII characters.
-CHARACTERS = "\n" + "".join(chr(code) for code in range(32, 127))
-VOCABULARY = ("<padding>", "<unknown>", *CHARACTERS)
-
-Tokens = npt.NDArray[np.uint8]
-_LAST_ASCII = 127  # a control character, so everything beyond it can share its token: unknown
-_TOKEN_OF_CODE = np.full(_LAST_ASCII + 1, UNKNOWN, dtype=np.uint8)
-_TOKEN_OF_CODE[[ord(character) for character in CHARACTERS]] = np.arange(2, len(VOCABULARY))
 
 
 @FEDERATIONS.register("chitchat")
@@ -58,12 +46,12 @@ def chitchat(
         raise BadInputError(f"Nobody wrote {min_characters} characters; the longest text has {longest}.")
     division = Split(split, train_fraction, validation_fraction, split_seed)
     task = TaskSpec(
-        kind="next_token", classes=len(VOCABULARY), padding=PADDING, unknown=UNKNOWN, label_names=VOCABULARY
+        kind="next_token", classes=len(ASCII), padding=ASCII.padding, unknown=ASCII.unknown, label_names=ASCII.names
     )
     columns = {"tokens": ColumnSpec(dtype="uint8", shape=(sequence_length + 1,))}
     with build.writer(task=task, columns=columns) as writer:
         for client, (sender, group) in enumerate(zip(kept, division.groups(len(kept)), strict=True)):
-            sequences = cut(encode(texts[sender][:max_characters]), sequence_length)
+            sequences = cut(ASCII.encode(texts[sender][:max_characters]), sequence_length)
             parts = division.divide(client, group, {"tokens": sequences}, order="in_order")
             writer.add_client(sender, group=group, **parts)
             if client % 100 == 0:
@@ -85,25 +73,3 @@ def messages_by_sender() -> dict[str, list[str]]:
         sender: [text for _, text in sorted(messages, key=lambda message: message[0])]
         for sender, messages in sent.items()
     }
-
-
-def encode(text: str) -> Tokens:
-    """The tokens of a text; one for every character."""
-    codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
-    tokens: Tokens = _TOKEN_OF_CODE[np.minimum(codes, _LAST_ASCII)]
-    return tokens
-
-
-def decode(tokens: Tokens) -> str:
-    """The text of some tokens, without padding; unknown characters become �."""
-    return "".join("\ufffd" if token == UNKNOWN else VOCABULARY[token] for token in tokens if token != PADDING)
-
-
-def cut(tokens: Tokens, sequence_length: int) -> Tokens:
-    """Sequences of ``sequence_length + 1`` tokens, each starting with the last token of the one before."""
-    num_sequences = max(-(-(len(tokens) - 1) // sequence_length), 0)
-    padded = np.full(num_sequences * sequence_length + 1, PADDING, dtype=np.uint8)
-    padded[: len(tokens)] = tokens[: len(padded)]
-    starts = np.arange(num_sequences) * sequence_length
-    sequences: Tokens = padded[starts[:, None] + np.arange(sequence_length + 1)]
-    return sequences
