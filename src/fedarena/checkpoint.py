@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedarena.errors import DamagedFileError
-from fedarena.metrics import PERSONAL, summary_names
+from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
 from fedarena.simulate import Clock, Jobs, LogEnd, Memories, MemoryLog, Snapshot
 from fedarena.simulate.jobs import no_jobs
 from fedarena.train import Groups, flatten_groups, unflatten_groups
@@ -56,6 +56,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("eval_clients", pa.int64()),
         ("eval_samples", pa.int64()),
         *((name, pa.float64()) for metric in metrics for name in summary_names(metric)),
+        *((TRAINING_SET + metric, pa.float64()) for metric in metrics if not metric.startswith(PERSONAL)),
     ]
     clients = [
         ("round", pa.int32()),

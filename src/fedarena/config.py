@@ -76,6 +76,7 @@ class EvaluationConfig(_Section):
     every: Positive = 5  # rounds
     split: Literal["test", "validation", "train"] = "test"
     max_clients: Positive | None = None  # score a fixed random subset of the clients
+    training_set: bool = False  # score it on the training samples of training clients as well
 
 
 class ClockConfig(_Section):

@@ -84,6 +84,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     spec = data_spec(federation)
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
+    fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
     local = LocalTraining(**config.local.model_dump())
     data, training_clients = _training_data(federation, training_clients, local, config)
     if config.cohort > len(training_clients):
@@ -149,6 +150,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         protocol=protocol,
         fleet=fleet,
         clock=clock_options(config),
+        fit_clients=fit_clients,
         sends=not centralized,
     )
     warnings += [*remarks, *check_feasible(simulation)]
@@ -223,11 +225,16 @@ def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
             f"The federation {federation.name!r} has no {split} samples to evaluate on; "
             "choose another evaluation.split, or fractions of the federation that leave some"
         )
+    return _at_most(clients, config)
+
+
+def _at_most(clients: IntArray, config: RunConfig) -> IntArray:
+    """As many as are to be scored."""
     most = config.evaluation.max_clients
-    if most is not None and most < len(clients):
-        chosen = streams.generator(0, "evaluation clients").choice(clients, most, replace=False)
-        clients = np.sort(chosen)  # the same for all seeds, so that they can be compared
-    return clients
+    if most is None or most >= len(clients):
+        return clients
+    chosen = streams.generator(0, "evaluation clients").choice(clients, most, replace=False)
+    return np.sort(chosen)  # the same for all seeds, so that they can be compared
 
 
 def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = None) -> RunData:

@@ -13,6 +13,7 @@ from fedarena.config import resolve
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
 from fedarena.errors import BadInputError
 from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.report import write_report
 from fedarena.rundata import load_runs
 
 
@@ -54,6 +55,22 @@ def test_tables_agree_with_each_other(tmp_path: Path) -> None:
         assert (samples * accuracy).sum() / samples.sum() == pytest.approx(row["accuracy"])
         assert accuracy.mean() == pytest.approx(row["accuracy_by_client"])
         assert np.percentile(accuracy, 10) == pytest.approx(row["accuracy_p10"])
+
+
+@pytest.mark.parametrize("training", ["natural", "iid"])
+def test_the_model_is_scored_on_the_training_set_as_well(tmp_path: Path, training: str) -> None:
+    """As a run says that is evaluated on the training split instead."""
+    settings = {"rounds": 3, "training": training, "federation.split": "within_client"}
+    both = start_run(config(**settings, **{"evaluation.training_set": True}), tmp_path / "both")
+    other = start_run(config(**settings, **{"evaluation.split": "train"}), tmp_path / "other")
+    for ours, theirs in zip(both.rounds.to_pylist(), other.rounds.to_pylist(), strict=True):
+        for metric in ("loss", "accuracy"):
+            assert ours[f"training_set_{metric}"] == theirs[metric]
+            assert theirs[f"training_set_{metric}"] is None
+    write_report([both], tmp_path / "report.html")
+    assert "Loss on the training data over rounds" in (tmp_path / "report.html").read_text()
+    write_report([other], tmp_path / "report.html")
+    assert "Loss on the training data" not in (tmp_path / "report.html").read_text()
 
 
 def test_the_baseline_is_what_counting_gives(tmp_path: Path) -> None:

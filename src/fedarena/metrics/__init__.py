@@ -1,6 +1,6 @@
 """Statistical and systems metrics."""
 
-from fedarena.metrics.clients import PERSONAL, is_loss, summarize_clients, summary_names
+from fedarena.metrics.clients import PERSONAL, TRAINING_SET, is_loss, summarize_clients, summary_names
 from fedarena.metrics.participation import gini, lorenz_curve, summarize_participation
 from fedarena.metrics.strata import OTHERS, stratify
 from fedarena.metrics.systems import (
@@ -19,6 +19,7 @@ __all__ = [
     "OTHERS",
     "OUTCOMES",
     "PERSONAL",
+    "TRAINING_SET",
     "USED",
     "cost_to_level",
     "count_outcomes",

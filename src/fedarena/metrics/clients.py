@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 PERCENTILES = (10, 25, 50, 75, 90)
+TRAINING_SET = "training_set_"  # begins the names of columns about how a model fits the training samples
 PERSONAL = "personal_"  # begins the names of columns about clients with models of their own
 
 

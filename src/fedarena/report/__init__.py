@@ -18,6 +18,7 @@ from fedarena.report.figures import (
     personal_accuracy_figure,
     speed_figure,
     traffic_figure,
+    training_set_figure,
 )
 from fedarena.report.fleet import fleet_figure
 from fedarena.report.heterogeneity import heterogeneity_figure
@@ -52,6 +53,7 @@ __all__ = [
     "strata_figure",
     "timeline_figure",
     "traffic_figure",
+    "training_set_figure",
     "wasted_figure",
     "write_picture",
     "write_report",

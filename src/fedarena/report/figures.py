@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from fedarena.metrics import TRAINING_SET
 from fedarena.report.drawing import (
     add_baselines,
     add_line,
@@ -94,6 +95,16 @@ def loss_figure(runs: Sequence[RunData]) -> go.Figure:
             font={"size": 12, "color": QUIET_INK},
         )
     return figure
+
+
+def training_set_figure(runs: Sequence[RunData]) -> go.Figure | None:
+    """Loss on the training samples over rounds; None where no run measured it."""
+    name = f"{TRAINING_SET}loss"
+    measured = [run for run in runs if run.rounds[name].null_count < len(run.rounds)]
+    if not measured:
+        return None
+    look = styles(methods_of(runs))
+    return _over(measured, name, "Loss on the training data over rounds", _ROUNDS, look)
 
 
 def traffic_figure(runs: Sequence[RunData]) -> go.Figure:
@@ -203,7 +214,8 @@ def _over(runs: Sequence[RunData], metric: str, title: str, axis: Axis, look: Ma
     figure = empty_figure(title, axis.title, metric.replace("_", " "))
     methods = methods_of(runs)
     points = points_per_line(len(runs) + 3 * len(methods))
-    for method, curve in _mean_curves(runs) if len(methods) <= MAX_BANDS else ():
+    has_band = len(methods) <= MAX_BANDS and f"{metric}_p10" in runs[0].rounds.column_names
+    for method, curve in _mean_curves(runs) if has_band else ():
         kept = evenly(curve["round"].size, points)
         low, high = (curve[name][kept] for name in (f"{metric}_p10", f"{metric}_p90"))
         _add_band(figure, axis.of(curve)[kept], low, high, method.label, look[method.label].colour)

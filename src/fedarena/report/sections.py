@@ -162,13 +162,18 @@ def learning(runs: Sequence[RunData], plot: Plot) -> Html:
         + (several if any(len(method.runs) > 1 for method in methods) else "")
     )
     rules = [f"Dashed baseline: {rule} ({accuracy:.3f})." for accuracy, rule in baselines(runs).items()]
-    personal = figures.personal_accuracy_figure(runs)
+    personal, fit = figures.personal_accuracy_figure(runs), figures.training_set_figure(runs)
     about = "Every client with its own model, for the methods that give clients one. "
     return join(
         [
             plot(figures.accuracy_figure(runs), caption + " ".join(rules)),
             *([] if personal is None else [plot(personal, about + caption.strip())]),
             plot(figures.loss_figure(runs), caption.strip()),
+            *(
+                []
+                if fit is None
+                else [plot(fit, "The model as the server has it, on the samples that it is trained on.")]
+            ),
         ]
     )
 

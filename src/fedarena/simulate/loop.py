@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import DivergedError, TrainingStuckError
-from fedarena.metrics import OUTCOMES, PERSONAL, is_loss, summarize_clients
+from fedarena.metrics import OUTCOMES, PERSONAL, TRAINING_SET, is_loss, summarize_clients
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import Clock, RoundPlan
 from fedarena.simulate.selectors import Feedback
@@ -173,6 +173,9 @@ def _finish_round(
         scores = simulation.engine.evaluate(broadcast["params"], clients, part)
         row |= {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
         row |= summarize_scores(simulation, scores, snapshot.round)
+        if simulation.fit_clients is not None:
+            fit = simulation.engine.evaluate(broadcast["params"], simulation.fit_clients, "train")
+            row |= {TRAINING_SET + name: float(sums.sum() / fit.counts.sum()) for name, sums in fit.sums.items()}
         if simulation.algorithm.personalizes:
             personal_scores = simulation.engine.evaluate_personal(
                 broadcast, snapshot.memories, clients, part, snapshot.round

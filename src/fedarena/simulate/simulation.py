@@ -58,6 +58,7 @@ class Simulation:
     fleet: ClientFleet | None = None  # None: phones are infinitely fast and always there
     clock: ClockOptions = field(default_factory=ClockOptions)
     compute_factor: float = 1.0  # how much more a client computes on a sample than for the model's loss and gradient
+    fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
 
     @property
