@@ -276,3 +276,10 @@ def test_large_comparisons_stay_small_files(make_run, tmp_path):
             changed = {"label": label, "name": f"{label}-{seed}", "clients": wide.clients, "config": config}
             runs.append(type(long)(**{**vars(long), **changed}))
     assert write_report(runs, tmp_path / "report.html").stat().st_size < 8_000_000
+
+
+def test_reach_table_of_levels_that_were_asked_for(comparison, tmp_path):
+    path = write_report(comparison, tmp_path / "report.html", levels=[0.25, 0.99])
+    heads, *rows = Page(path.read_text()).tables["reach"]
+    assert heads == ["to reach accuracy", "0.25", "0.99"]
+    assert all("round" in row[1] and row[2] == "not reached" for row in rows)

@@ -97,6 +97,10 @@ def suite(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
     output: Output = None,
+    level: Annotated[
+        list[float] | None,
+        typer.Option(min=0, max=1, help="An accuracy to tell the cost of reaching; may be given several times."),
+    ] = None,
 ) -> None:
     """Compare runs in one self-contained HTML file."""
     from fedarena.report import write_report
@@ -106,7 +110,8 @@ def report(
         raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
     results = load_runs(folders, _notice)
     _print_scores(results)
-    path = write_report(results, output or (folders[0] if len(folders) == 1 else Path()) / "report.html")
+    place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    path = write_report(results, place, levels=sorted(set(level)) if level else None)
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 

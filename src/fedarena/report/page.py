@@ -24,10 +24,15 @@ from fedarena.report.style import DARK_COLOURS, PLOT_SETTINGS
 from fedarena.rundata import RunData
 
 
-def write_report(runs: Sequence[RunData], path: Path, title: str | None = None) -> Path:
-    """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`."""
+def write_report(
+    runs: Sequence[RunData], path: Path, title: str | None = None, levels: Sequence[float] | None = None
+) -> Path:
+    """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`.
+
+    `levels` are accuracies to tell the cost of reaching; without any, round ones are chosen.
+    """
     distinct = distinct_runs(runs)
-    page = _page(distinct, title or sections.default_title(distinct), sections.left_out(runs))
+    page = _page(distinct, title or sections.default_title(distinct), sections.left_out(runs), levels)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
@@ -72,7 +77,7 @@ def _legend(figure: go.Figure) -> Html:
     return tag("div", *buttons, class_="keys")
 
 
-def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
+def _page(runs: Sequence[RunData], title: str, remarks: Html, levels: Sequence[float] | None) -> Html:
     plots = Plots()
     parts: dict[str, Html] = {
         "Results": sections.results(runs),
@@ -80,7 +85,7 @@ def _page(runs: Sequence[RunData], title: str, remarks: Html) -> Html:
         **({"Time and phones": time_and_phones(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": sections.clients(runs, plots),
         **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
-        "Cost": sections.costs(runs, plots),
+        "Cost": sections.costs(runs, plots, levels),
         "Speed": sections.speed(runs, plots),
         "Settings": sections.settings(runs),
         "Environment": sections.environment(runs),

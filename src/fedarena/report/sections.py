@@ -196,7 +196,7 @@ def clients(runs: Sequence[RunData], plot: Plot) -> Html:
     )
 
 
-def costs(runs: Sequence[RunData], plot: Plot) -> Html:
+def costs(runs: Sequence[RunData], plot: Plot, levels: Sequence[float] | None = None) -> Html:
     """Accuracy against bytes and operations, and what it took to reach given accuracies, in time and energy, too."""
     caption = "Means over seeds. Up and to the left is better."
     pair = tag(
@@ -205,7 +205,7 @@ def costs(runs: Sequence[RunData], plot: Plot) -> Html:
         plot(figures.compute_figure(runs), caption),
         class_="pair",
     )
-    reached = reach_table(methods_of(runs))
+    reached = reach_table(methods_of(runs), levels)
     if not reached or not reached[0]:
         return pair
     marks = swatches(runs)

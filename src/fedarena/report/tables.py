@@ -312,9 +312,9 @@ def accuracy_levels(methods: Sequence[Method]) -> list[float]:
     return round_levels(low, high)
 
 
-def reach_table(methods: Sequence[Method]) -> list[list[Reach]]:
-    """For every method (row) and every level of `accuracy_levels` (column), the cost of reaching it."""
-    levels = accuracy_levels(methods)
+def reach_table(methods: Sequence[Method], levels: Sequence[float] | None = None) -> list[list[Reach]]:
+    """For every method (row) and every level (column; by default those of `accuracy_levels`), the cost of reaching it."""
+    levels = accuracy_levels(methods) if levels is None else levels
     return [[_reach(method, level) for level in levels] for method in methods]
 
 
