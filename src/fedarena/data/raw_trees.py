@@ -35,6 +35,8 @@ _ENCRYPTED = 1
 _STORED, _DEFLATED = 0, 8
 _FILES_PER_REPORT = 256
 
+Report = Callable[[float], None]  # called with the fraction that is done
+
 
 class RawTree(ABC):
     """Files with names, sorted; `read` gives the content of one by its index."""
@@ -47,7 +49,7 @@ class RawTree(ABC):
         """The content of the file ``names[index]``."""
 
     @abstractmethod
-    def keys(self, progress: Callable[[float], None]) -> IntArray:
+    def keys(self, progress: Report) -> IntArray:
         """A number for every file: its size and its CRC-32. Equal files have equal numbers, and hardly any others."""
 
     def where(self, index: int) -> str:
@@ -64,18 +66,19 @@ class RawTree(ABC):
         self.close()
 
 
-def open_tree(path: Path, wanted: Pattern[str]) -> RawTree:
+def open_tree(path: Path, wanted: Pattern[str], progress: Report = lambda done: None) -> RawTree:
     """The files of an archive or folder in whose names, written with slashes, `wanted` is found."""
-    return _Folder(path, wanted) if path.is_dir() else _Archive(path, wanted)
+    return _Folder(path, wanted, progress) if path.is_dir() else _Archive(path, wanted, progress)
 
 
 class _Folder(RawTree):
-    def __init__(self, path: Path, wanted: Pattern[str]):
+    def __init__(self, path: Path, wanted: Pattern[str], progress: Report):
         self.path = path
         self.names = []
         for folder, _, files in os.walk(path, onerror=_refuse):
             place = Path(folder).relative_to(path)
             self.names += [name for file in files if wanted.search(name := (place / file).as_posix())]
+            progress(0.0)  # nobody knows how many there are
         self.names.sort()
 
     def read(self, index: int) -> bytes:
@@ -84,7 +87,7 @@ class _Folder(RawTree):
         except OSError as error:
             _refuse(error)
 
-    def keys(self, progress: Callable[[float], None]) -> IntArray:
+    def keys(self, progress: Report) -> IntArray:
         found = np.empty(len(self.names), dtype=np.int64)
         for index in range(len(self.names)):
             content = self.read(index)
@@ -95,7 +98,7 @@ class _Folder(RawTree):
 
 
 class _Archive(RawTree):
-    def __init__(self, path: Path, wanted: Pattern[str]):
+    def __init__(self, path: Path, wanted: Pattern[str], progress: Report):
         self.path = path
         try:
             self._file = open(path, "rb")  # noqa: SIM115 - open until `close`
@@ -103,7 +106,7 @@ class _Archive(RawTree):
             _refuse(error)
         try:
             names, members = [], array("Q")
-            for name, member in _contents(self._file, path):
+            for name, member in _contents(self._file, path, progress):
                 if wanted.search(name):
                     names.append(name)
                     members.extend(member)
@@ -135,7 +138,7 @@ class _Archive(RawTree):
             raise self._damaged(index)
         return content
 
-    def keys(self, progress: Callable[[float], None]) -> IntArray:
+    def keys(self, progress: Report) -> IntArray:
         keys: IntArray = self._members[:, 2] << 32 | self._members[:, 3]
         return keys
 
@@ -146,13 +149,15 @@ class _Archive(RawTree):
         return DamagedFileError(f"{self.path} is damaged: {self.names[index]} cannot be read; get the archive again")
 
 
-def _contents(file: IO[bytes], path: Path) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
+def _contents(file: IO[bytes], path: Path, progress: Report) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
     """Name, place, compressed size, size and CRC-32 of every member, in the order of the table of contents."""
     damaged = DamagedFileError(f"{path} is damaged: the table of contents that ends a .zip is broken; get it again")
     number, start = _find_contents(file, path, damaged)
     end = file.seek(0, os.SEEK_END)
     file.seek(min(start, end))
-    for _ in range(number):
+    for done in range(number):
+        if done % _FILES_PER_REPORT == 0:
+            progress(done / number)
         entry = file.read(_ENTRY.size)
         if len(entry) < _ENTRY.size or entry[:4] != b"PK\x01\x02":
             raise damaged

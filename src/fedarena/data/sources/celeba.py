@@ -72,8 +72,7 @@ def celeba(
     groups = division.groups(len(kept))
     task = TaskSpec(kind="classification", classes=2, label_names=(f"not {attribute}", attribute))
     columns = {"x": ColumnSpec(dtype="uint8", shape=(3, SIDE, SIDE)), "y": ColumnSpec(dtype="int64")}
-    build.progress(0.1, "Listing")
-    with open_tree(paths["pictures"], _PICTURE) as tree:
+    with open_tree(paths["pictures"], _PICTURE, lambda done: build.progress(0.1, "Listing")) as tree:
         places = _places(tree, people, paths["identities"])
         with build.writer(task=task, columns=columns) as writer:
             for client, person in enumerate(everybody[place] for place in kept):

@@ -54,6 +54,7 @@ CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # by_class also has folders train_xx, with copies of most of what is in the folders hsf_n.
 _BY_CLASS = re.compile(r"(?:^|/)(3\d|[46][1-9a-f]|[57][\da])/hsf_\d/[^/.][^/]*\.png$")
 _BY_WRITE = re.compile(r"(?:^|/)(hsf_\d)/(f\d+_\d+)/[^/]+/[^/.][^/]*\.png$")
+_LABELS = {f"{ord(character):x}": label for label, character in enumerate(CHARACTERS)}
 SIDE, SIDE_AT_NIST = 28, 128
 BLUR, BORDER = 1, 2  # EMNIST's, in pixels of NIST's pictures
 
@@ -87,10 +88,14 @@ def femnist(
     if verify:
         FILES.check(paths, lambda done: build.progress(0.05 * done, "Checking"))
     shrink = {"leaf": _shrink_like_leaf, "emnist": _shrink_like_emnist}[preprocessing]
-    build.progress(0.05, "Listing")
-    with open_tree(paths["by_write"], _BY_WRITE) as pictures:
-        with open_tree(paths["by_class"], _BY_CLASS) as classes:
+
+    def listing(done: float) -> None:
+        build.progress(0.05 + 0.05 * done, "Listing")
+
+    with open_tree(paths["by_write"], _BY_WRITE, lambda done: listing(done / 2)) as pictures:
+        with open_tree(paths["by_class"], _BY_CLASS, lambda done: listing((1 + done) / 2)) as classes:
             labels = _match(build, pictures, classes)
+        build.progress(0.2, "Comparing")
         writers, parts, starts, sizes = _writers(pictures)
         kept = Sampling(fraction=fraction, minimum_samples=minimum_samples, seed=sampling_seed).choose(sizes)
         groups = division.groups(len(kept))
@@ -113,9 +118,11 @@ def _match(build: StoreBuild, pictures: RawTree, classes: RawTree) -> IntArray:
     ):
         if not tree.names:
             raise BadInputError(f"{tree.path} holds no pictures with names like {example}")
-    labels = np.array([_label(name) for name in classes.names])
-    class_keys = classes.keys(lambda done: build.progress(0.05 + 0.1 * done, "Comparing"))
-    keys = pictures.keys(lambda done: build.progress(0.15 + 0.05 * done, "Comparing"))
+    build.progress(0.1, "Comparing")
+    labels = np.array([_LABELS[name.rsplit("/", 3)[-3]] for name in classes.names])
+    class_keys = classes.keys(lambda done: build.progress(0.1 + 0.05 * done, "Comparing"))
+    keys = pictures.keys(lambda done: build.progress(0.15 + 0.04 * done, "Comparing"))
+    build.progress(0.19, "Comparing")
     order = np.argsort(class_keys, kind="stable")
     sorted_keys = class_keys[order]
     first = np.searchsorted(sorted_keys, keys)
@@ -137,12 +144,6 @@ def _match(build: StoreBuild, pictures: RawTree, classes: RawTree) -> IntArray:
     return found
 
 
-def _label(name: str) -> int:
-    match = _BY_CLASS.search(name)
-    assert match is not None  # by which the names were chosen
-    return CHARACTERS.index(chr(int(match[1], 16)))
-
-
 def _digest(tree: RawTree, index: int) -> bytes:
     return hashlib.sha256(tree.read(index)).digest()
 
@@ -156,10 +157,9 @@ def _unmatched(pictures: RawTree, classes: RawTree, rows: IntArray) -> BadInputE
 
 def _writers(pictures: RawTree) -> tuple[list[str], list[str], IntArray, IntArray]:
     """Everybody's name, part of the collection, first picture and number of pictures."""
-    matches = (_BY_WRITE.search(name) for name in pictures.names)
-    owners = np.array([f"{match[1]}/{match[2]}" for match in matches if match])
-    starts = np.concatenate([[0], np.flatnonzero(owners[1:] != owners[:-1]) + 1])
-    parts, writers = zip(*(owner.split("/") for owner in owners[starts].tolist()), strict=True)
+    owners = [name.rsplit("/", 2)[0] for name in pictures.names]  # by_write/hsf_0/f0000_14
+    starts = np.array([0, *(row for row in range(1, len(owners)) if owners[row] != owners[row - 1])])
+    parts, writers = zip(*(owners[start].split("/")[-2:] for start in starts), strict=True)
     seen: dict[str, str] = {}
     for part, writer in zip(parts, writers, strict=True):
         if writer in seen:
