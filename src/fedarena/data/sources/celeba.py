@@ -64,7 +64,9 @@ def celeba(
     paths = FILES.find(folder)
     if verify:
         FILES.check(paths, lambda done: build.progress(0.1 * done, "Checking"))
+    build.progress(0.1, "Reading attributes")
     labels = _read_attribute(paths["attributes"], attribute)
+    build.progress(0.1, "Reading identities")
     people = _read_identities(paths["identities"], labels, paths["attributes"])
     everybody = sorted(people)
     sizes = np.array([len(people[person]) for person in everybody], dtype=np.int64)
