@@ -10,7 +10,8 @@ There are two ways to read it:
 
 - ``speech``: what is said, line by line. Left out are stage directions, poems, and what comes before the first act.
 - ``leaf``: as LEAF's script reads it, on which the numbers of its paper rest. Lines with four spaces count as spoken
-  whatever they are, line ends are spaces, and roles of one or two lines are left out.
+  whatever they are, line ends are spaces, and roles of one or two lines are left out. Where names have no spaces before
+  them, notices about copyright become roles ("WITH PERMISSION. ELECTRONIC AND ...").
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -32,8 +34,9 @@ _LINES_TO_TITLE = 7
 _NAME = r"([A-Za-z][A-Za-z ]*)\. (.*)"
 _NAME_WITH_TITLE = r"((?:(?:MRS|MR|DR)\. )?[A-Za-z][A-Za-z' -]*)\. +(.*)"
 _HEADING = re.compile(r"\s*((act|scene)\s+(\d|[ivx]+\b)|(the )?(prologue|induction)\b)", re.IGNORECASE)
-_ACT = re.compile(r"\s*(act|scene) ", re.IGNORECASE)  # looks like a role where names have no spaces before them
+_ACT = re.compile(r"(act|scene)\b", re.IGNORECASE)
 _RIGHT = re.compile(r"(?<=\S)\s{3,}\S.*")  # a direction behind the words of a line
+_NOTICE = re.compile(r"^<<.*?>>", re.MULTILINE | re.DOTALL)  # about copyright, before every act
 _BRACKETS = re.compile(r"\[[^\[\]]{0,500}\]")
 _FAR_RIGHT = 20
 _LEAF_FEWEST_LINES = 3
@@ -81,7 +84,7 @@ def _works(text: str, where: str) -> Iterator[_Work]:
     lines = text.split("\n")
     starts = [number for number, line in enumerate(lines) if line.strip().startswith(_AUTHOR)]
     seen = Speeches()
-    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, stop in pairwise([*starts, len(lines)]):
         above = reversed(lines[max(start - _LINES_TO_TITLE, 0) : start])
         title = next((line.strip() for line in above if line.strip()), None)
         if title is None:
@@ -93,18 +96,27 @@ def _works(text: str, where: str) -> Iterator[_Work]:
 
 def _speeches(work: _Work) -> Iterator[tuple[str, list[str]]]:
     """Roles and what they say, without stage directions."""
-    begins = re.compile(_NAME_WITH_TITLE if work.is_flush else "  " + _NAME_WITH_TITLE)
-    least_spaces = 2 if work.is_flush else 3  # a few lines have lost the fourth
-    first = next(number for number, line in enumerate(work.lines) if _HEADING.match(line))
+    flush = work.is_flush
+    begins = re.compile(_NAME_WITH_TITLE if flush else "  " + _NAME_WITH_TITLE)
+    least_spaces = 2 if flush else 3  # a few lines have lost the fourth
+    lines = _NOTICE.sub("", "\n".join(work.lines)).split("\n")
+    first = next((number for number, line in enumerate(lines) if _HEADING.match(line)), len(lines))
     name, said = "", list[str]()
-    for line in _without_directions(work.lines[first:]):
-        speech = begins.match(line)
-        if speech and not _ACT.match(line):
-            yield name, _BRACKETS.sub(" ", "\n".join(said)).split("\n")
-            name, said = speech[1], [_RIGHT.sub("", speech[2])]
-        elif len(line) - len(line.lstrip()) >= least_spaces:
-            said.append(_RIGHT.sub("", line))
-    yield name, _BRACKETS.sub(" ", "\n".join(said)).split("\n")
+    for line in _without_directions(lines[first:]):
+        if _ACT.match(line):
+            yield name, _spoken(said)
+            name, said = "", []
+        elif speech := begins.match(line):
+            yield name, _spoken(said)
+            name, said = speech[1], [speech[2]]
+        elif _spaces(line) >= least_spaces:
+            said.append(line)
+    yield name, _spoken(said)
+
+
+def _spoken(lines: list[str]) -> list[str]:
+    """The words of a speech without the directions beside them."""
+    return _BRACKETS.sub(" ", "\n".join(_RIGHT.sub("", line) for line in lines)).split("\n")
 
 
 def _without_directions(lines: list[str]) -> Iterator[str]:
@@ -124,19 +136,20 @@ def _spaces(line: str) -> int:
 
 
 def _as_leaf(work: _Work) -> list[Role]:
-    begins = re.compile(_NAME if work.is_flush else "  " + _NAME)
-    goes_on = re.compile("(?!<)(.*)" if work.is_flush else "    (.*)")
+    flush = work.is_flush
+    begins = re.compile(_NAME if flush else "  " + _NAME)
+    goes_on = re.compile("(?!<)(.*)" if flush else "    (.*)")
     said: dict[str, list[str]] = {}
     name = None
     for line in work.lines:
         if speech := begins.match(line):
-            is_heading = work.is_flush and speech[1].upper().startswith("ACT ")
+            is_heading = flush and speech[1].upper().startswith("ACT ")
             name = None if is_heading else " ".join(speech[1].upper().split())
             words = speech[2]
         elif more := goes_on.match(line):
             words = more[1]
         else:
-            name = None if work.is_flush else name
+            name = None if flush else name
             continue
         if name is not None:
             said.setdefault(name, []).append(words)

@@ -26,7 +26,7 @@ class Speeches:
     """Collects speeches. Names that differ only in case, spaces or punctuation are one role, as in LEAF."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, str], list[str]] = {}
+        self._said: dict[tuple[str, str], tuple[str, list[str]]] = {}  # the name as it was first, and the lines
         self._where: dict[str, str] = {}
 
     def begin_play(self, title: str, where: str) -> None:
@@ -40,11 +40,11 @@ class Speeches:
         name = " ".join(name.split()).upper()
         spoken = [line for line in (" ".join(line.split()) for line in lines) if line]
         if _plain(name) and spoken:
-            self._lines.setdefault((play, _plain(name)), []).extend(spoken)
+            self._said.setdefault((play, _plain(name)), (name, []))[1].extend(spoken)
 
     def roles(self) -> list[Role]:
         """All roles in the order of their first words; a line of theirs is a line of the text."""
-        return [Role(play, name, "\n".join(lines)) for (play, name), lines in self._lines.items()]
+        return [Role(play, name, "\n".join(lines)) for (play, _), (name, lines) in self._said.items()]
 
 
 def _plain(name: str) -> str:
