@@ -1,0 +1,113 @@
+"""Who becomes a client with which samples: as LEAF's files are divided, divided anew, or dealt out at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fedarena.data.leaf.staging import UNDIVIDED, Users
+from fedarena.data.sampling import Sampling
+from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.splits import Split
+from fedarena.errors import BadInputError
+from fedarena.streams import bits
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a federation, and the rows of their samples in a table."""
+
+    ids: list[str]
+    groups: list[Group]
+    counts: IntArray  # [clients, parts]
+    rows: IntArray  # of all clients one after the other, each sorted by part
+    users: IntArray | None  # who they are in the files; None if they are made up
+
+    def training_rows(self) -> IntArray:
+        """Samples for training of training clients."""
+        is_training = np.zeros(self.counts.shape, dtype=bool)
+        is_training[np.array(self.groups) == "train", PARTS.index("train")] = True
+        rows: IntArray = self.rows[np.repeat(is_training.ravel(), self.counts.ravel())]
+        return rows
+
+    def pieces(self, rows_at_once: int) -> Iterator[tuple[slice, IntArray]]:
+        """Some clients at a time, and their rows."""
+        ends = np.cumsum(self.counts.sum(axis=1))
+        bounds = [0, *(np.flatnonzero(np.diff(ends // rows_at_once)) + 1).tolist(), len(ends)]
+        row = 0
+        for first, last in pairwise(bounds):
+            yield slice(first, last), self.rows[row : ends[last - 1]]
+            row = ends[last - 1]
+
+
+def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: int) -> Clients:
+    """The users that are taken, divided as their files are, or by `split`.
+
+    `gap` is how many samples overlap with one; they are left out between those for training and those for testing.
+    """
+    sizes = users.counts.sum(axis=1)
+    if users.description is None and sampling.minimum_samples == 0 and not sizes.all():
+        nobody = users.ids[int(np.argmin(sizes))]
+        raise BadInputError(
+            f"User {nobody!r} has no samples, like {np.count_nonzero(sizes == 0):,} of {len(sizes):,} users; "
+            "federation.minimum_samples=1 leaves them out"
+        )
+    kept = sampling.choose(sizes)
+    if split is None:
+        groups = [users.groups[user] if users.groups else _group(users.counts[user]) for user in kept]
+        counts = users.counts[kept, : len(PARTS)]
+        rows = _rows(users.starts[kept, : len(PARTS)].ravel(), counts.ravel())
+    else:
+        groups = split.groups(len(kept))
+        starts, totals = users.starts[kept], users.counts[kept]
+        whole = [_rows(starts[client], totals[client]) for client in range(len(kept))]
+        counts, rows = _divide(whole, groups, split, gap)
+    return Clients([users.ids[user] for user in kept], groups, counts, rows, kept)
+
+
+def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Split) -> Clients:
+    """LEAF's iid sampling: a fraction of all samples, dealt out to new users as equally as possible."""
+    dealt = max(int(sampling.fraction * num_rows), 1)
+    if num_clients > dealt:
+        raise BadInputError(f"federation.iid_users asks for {num_clients:,} users, but there are {dealt:,} samples")
+    order = np.argsort(bits(sampling.seed, "leaf/iid", np.arange(num_rows)), kind="stable")[:dealt]
+    hands = np.array_split(order, num_clients)
+    sizes = np.array([len(hand) for hand in hands], dtype=np.int64)
+    kept = Sampling(minimum_samples=sampling.minimum_samples).choose(sizes)
+    groups = split.groups(len(kept))
+    counts, rows = _divide([hands[place] for place in kept], groups, split, gap=0)
+    return Clients([str(place) for place in kept], groups, counts, rows, None)
+
+
+def _divide(whole: Sequence[IntArray], groups: list[Group], split: Split, gap: int) -> tuple[IntArray, IntArray]:
+    """The numbers of samples in each part, and rows sorted by part, of clients with these rows."""
+    counts = np.zeros((len(whole), len(PARTS)), dtype=np.int64)
+    rows = [np.empty(0, dtype=np.int64)]
+    for client, mine in enumerate(whole):
+        parts = split.divide(client, groups[client], {"row": mine}, "in_order" if gap else "shuffled", gap)
+        for place, part in enumerate(PARTS):
+            if part in parts:
+                counts[client, place] = len(parts[part]["row"])
+                rows.append(parts[part]["row"])
+    return counts, np.concatenate(rows)
+
+
+def _group(counts: IntArray) -> Group:
+    """Who has samples for training is trained on; the others only help to validate, or to test."""
+    has_samples = counts[: len(PARTS)] > 0
+    return GROUPS[int(np.argmax(has_samples))] if has_samples.any() else "train"
+
+
+def _rows(starts: IntArray, counts: IntArray) -> IntArray:
+    """All rows of some stretches, one after the other."""
+    before = np.cumsum(counts) - counts
+    rows: IntArray = np.repeat(starts - before, counts) + np.arange(counts.sum())
+    return rows
+
+
+def is_divided(users: Users) -> bool:
+    """Whether the files say what is for training and what for testing."""
+    return not users.counts[:, UNDIVIDED].any()

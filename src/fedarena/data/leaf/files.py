@@ -1,0 +1,65 @@
+"""Which files a folder of LEAF's has, and which samples are in each: for training, for validation, or for testing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedarena.data.schema import Part
+from fedarena.errors import BadInputError
+
+# Samples of clients that are not trained on are never put into train/, which LEAF trains on; what such clients have
+# to adapt a model with has a folder that LEAF does not know.
+HELD_OUT = "held_out"
+FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test", HELD_OUT: "train"}
+_DIVIDED_NAME = re.compile(r"_(train|val|test)_\d+\.json")
+
+
+@dataclass(frozen=True)
+class LeafFile:
+    """A file, and the part that all its samples belong to; None if they are not divided yet."""
+
+    path: Path
+    part: Part | None
+
+
+class LeafFolder:
+    """The files that the source reads: says when they have changed."""
+
+    def found(self, folder: str | None) -> Mapping[str, Path]:
+        """By their numbers; none if the folder is not there."""
+        assert folder is not None
+        if not Path(folder).exists():
+            return {}
+        return {f"{number:06d}": file.path for number, file in enumerate(leaf_files(Path(folder)))}
+
+
+def leaf_files(place: Path) -> list[LeafFile]:
+    """The files of a folder with train/ and test/, of a folder of JSON files, or a single file."""
+    if not place.exists():
+        raise BadInputError(f"There is no folder or file {place} with data of LEAF")
+    if not place.is_dir():
+        return [LeafFile(place, None)]
+    divided = [
+        LeafFile(path, part)
+        for name, part in FOLDERS.items()
+        for path in sorted((place / name).glob("*.json"), key=_in_order)
+    ]
+    if divided:
+        return divided
+    paths = sorted(place.glob("*.json"), key=_in_order)
+    if not paths:
+        raise BadInputError(
+            f"{place} holds no data of LEAF: there are no files that end in .json, neither there nor in train/ or test/"
+        )
+    by_name = [_DIVIDED_NAME.search(path.name) for path in paths]
+    if all(by_name) and len({found[1] for found in by_name if found}) > 1:
+        return [LeafFile(path, FOLDERS[found[1]]) for path, found in zip(paths, by_name, strict=True) if found]
+    return [LeafFile(path, None) for path in paths]
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Names with numbers in them in the order of these, as LEAF counts its files."""
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]
