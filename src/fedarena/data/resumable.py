@@ -1,0 +1,64 @@
+"""Long builds that go on where they were interrupted, and that two processes may start at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedarena.data.registry import StoreBuild
+from fedarena.data.writer import StoreExistsError
+from fedarena.errors import BadInputError, RunFailedError
+
+POLL_SECONDS = 0.5
+
+
+@contextmanager
+def work_folder(build: StoreBuild) -> Iterator[Path]:
+    """A folder beside the store for what is done so far, which nobody else uses at the same time.
+
+    It is removed when the store is built, and when the input turns out to be bad; it stays when the block ends in any
+    other way, so that the next build of the same store finds what this one did. Its name is that of the store, which
+    stands for the options and the files that are read, so what is left of other builds does not matter. Whoever comes
+    second waits, and is told with `StoreExistsError` if the store is there by then.
+    """
+    path = build.path
+    work = path.with_name(f".{path.name}.work")
+    lock_path = path.with_name(f".{path.name}.lock")
+    lock = FileLock(lock_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _acquire(lock, build)
+    try:
+        if path.exists():
+            raise StoreExistsError(f"{path} was made by somebody else meanwhile.")
+        for left_over in path.parent.glob(f".{path.name}.*.tmp"):  # of a writer that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
+        work.mkdir(exist_ok=True)
+        try:
+            yield work
+        except BadInputError:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise RunFailedError(
+                f"Cannot build {path}: {error.strerror or error}{where}; the next attempt goes on from here."
+            ) from error
+        shutil.rmtree(work, ignore_errors=True)
+        # Whoever waits for this lock finds the store, and does not care that others can have the lock as well.
+        lock_path.unlink(missing_ok=True)
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, build: StoreBuild) -> None:
+    while True:
+        try:
+            lock.acquire(timeout=POLL_SECONDS)
+        except Timeout:
+            build.progress(0.0, "Waiting for another process that is building the same")
+        else:
+            return

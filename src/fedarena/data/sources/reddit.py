@@ -1,0 +1,126 @@
+"""Reddit: comments of December 2017, each user a client (Caldas et al., "LEAF", 2018), from LEAF's preprocessed files.
+
+A file has some users, and of each the comments as sequences of words: ``<BOS>``, the words, ``<EOS>``, filled up with
+``<PAD>`` to a multiple of ten. LEAF divided everybody's comments by time: 60 % for training, 20 % for validation and
+20 % for testing, in files of their own. The task is to predict the next word.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedarena.data.buckets import Buckets
+from fedarena.data.leaf_comments import CommentReader
+from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
+from fedarena.data.resumable import work_folder
+from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
+from fedarena.data.schema import PARTS, ColumnSpec, Part, TaskSpec
+from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
+from fedarena.data.text_clients import Published, TextClients
+from fedarena.data.texts import TextIndex
+from fedarena.data.words import PADDING, UNKNOWN, Vocabulary, cut_into_sequences
+from fedarena.options import PathOption
+
+FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test"}
+_ARCHIVES = ("reddit_leaf", "new_small_data")  # the folders in LEAF's two archives, the complete and the small one
+
+# published: as LEAF divided everybody's comments; the others divide them anew.
+PublishedSplit = Literal["published", "by_client", "within_client"]
+
+
+class RedditFiles(RawFiles):
+    """Three folders with any number of files, or three files."""
+
+    def found(self, given: str | None) -> dict[str, Path]:
+        """All files, the first of each folder under the folder's name."""
+        place = self.folder(given)
+        for folder in (place, *(place / name for name in _ARCHIVES)):
+            parts = {part: sorted((folder / part).glob("*.json")) for part in FOLDERS}
+            for part, files in parts.items():
+                if not files and (single := folder / f"{part}_data.json").is_file():
+                    files.append(single)
+            if any(parts.values()):
+                return {
+                    (f"{part}/{path.name}" if number else part): path
+                    for part, files in parts.items()
+                    for number, path in enumerate(files)
+                }
+        return {}
+
+    def find(self, given: str | None) -> dict[str, Path]:
+        """One file of each part."""
+        paths = super().find(given)
+        return {part: paths[part] for part in self.files}
+
+
+FILES = RedditFiles(
+    "reddit",
+    "LEAF's Reddit",
+    {part: RawFile(part) for part in FOLDERS},
+    "folders with LEAF's files reddit_*.json, or the files train_data.json, val_data.json and test_data.json of its "
+    "small version; https://github.com/TalwalkarLab/leaf/tree/master/data/reddit says where to get them",
+)
+
+
+@FEDERATIONS.register("reddit")
+@cached_source(version=1, reads=FILES)
+def reddit(
+    build: StoreBuild,
+    *,
+    folder: PathOption | None = None,
+    vocabulary: Annotated[int, Field(ge=3, le=1_000_000)] = 10_000,
+    sequence_length: Annotated[int, Field(ge=1, le=10_000)] = 10,
+    minimum_samples: MinimumSamples = 1,
+    fraction: Fraction = 1.0,
+    sampling_seed: Seed = 0,
+    split: PublishedSplit = "published",
+    train_fraction: TrainFraction = 0.8,
+    validation_fraction: ValidationFraction = 0.0,
+    split_seed: Seed = 0,
+) -> None:
+    """Comments on Reddit, from LEAF's files in `folder`; a client is a user, and the task is to predict the next word.
+
+    A comment becomes one sample or more, of ``sequence_length + 1`` words; `minimum_samples` and `fraction` count
+    comments, as LEAF does. The `vocabulary` has padding, unknown and the most frequent words of the training samples.
+    The attribute ``subreddit`` is where the user wrote most comments. With ``split="within_client"`` the earlier
+    comments are for training and the later ones for testing.
+    """
+    division = (
+        Published("part") if split == "published" else Split(split, train_fraction, validation_fraction, split_seed)
+    )
+    FILES.find(folder)
+    found = FILES.found(folder)
+    reader = CommentReader({path: PARTS.index(FOLDERS[key.partition("/")[0]]) for key, path in found.items()})
+    with work_folder(build) as work:
+        buckets = Buckets(work, reader.total_bytes)
+        buckets.fill(reader.read, lambda done: build.progress(0.65 * done, "Reading comments"))
+        index = TextIndex(work, buckets, reader.describe)
+        index.build(lambda done: build.progress(0.65 + 0.2 * done, "Grouping by user"))
+        clients = TextClients(index, Sampling(fraction, minimum_samples, sampling_seed), division, order="in_order")
+        counts = clients.training_words(lambda done: build.progress(0.85 + 0.05 * done, "Counting words"))
+        _write(build, clients, Vocabulary.of(counts, vocabulary), sequence_length)
+
+
+def _write(build: StoreBuild, clients: TextClients, words: Vocabulary, sequence_length: int) -> None:
+    task = TaskSpec(
+        kind="next_token", classes=len(words.names), padding=PADDING, unknown=UNKNOWN, label_names=words.names
+    )
+    columns = {"tokens": ColumnSpec(dtype=words.dtype, shape=(sequence_length + 1,))}
+    done = 0
+    with build.writer(task=task, columns=columns, attributes={"subreddit": "string"}) as writer:
+        for chosen in clients:
+            tokens = chosen.texts.tokens_at(chosen.rows, words)
+            sequences, counts = cut_into_sequences(tokens, chosen.texts.lengths[chosen.rows], sequence_length)
+            writer.add_clients(
+                chosen.ids,
+                counts=chosen.add_up(counts),
+                columns={"tokens": sequences},
+                groups=chosen.groups,
+                attributes={"subreddit": chosen.attribute("subreddit")},
+            )
+            done += len(chosen.users)
+            build.progress(0.9 + 0.1 * done / clients.number, "Writing")

@@ -1,0 +1,132 @@
+"""Which users of a text index become clients, and which of their texts are for training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedarena.data.sampling import Sampling
+from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.splits import SampleOrder, Split, apportion
+from fedarena.data.texts import TextIndex, UserTexts
+from fedarena.data.words import WordCounts
+from fedarena.streams import bits
+
+
+@dataclass(frozen=True)
+class Published:
+    """The division that came with the texts: a column has the part of each."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class ChosenTexts:
+    """Some of the clients, and their texts by client and, within a client, by part."""
+
+    texts: UserTexts
+    users: IntArray  # their places among the users of `texts`
+    groups: list[Group]
+    rows: IntArray  # places in `texts`
+    counts: IntArray  # [clients, parts] of texts
+
+    @property
+    def ids(self) -> list[str]:
+        """The names of these users."""
+        names: list[str] = self.texts.users.take(self.users).to_pylist()
+        return names
+
+    @property
+    def training_rows(self) -> IntArray:
+        """The texts that models are trained on."""
+        part = np.repeat(np.tile(np.arange(len(PARTS)), len(self.counts)), self.counts.ravel())
+        rows: IntArray = self.rows[part == PARTS.index("train")]
+        return rows
+
+    def attribute(self, name: str) -> list[str]:
+        """What is known of these users."""
+        values: list[str] = self.texts.attributes[name].take(self.users).to_pylist()
+        return values
+
+    def add_up(self, of_texts: IntArray) -> IntArray:
+        """A number of every text in `rows`, added up by client and part."""
+        place = np.repeat(np.arange(self.counts.size), self.counts.ravel())
+        sums = np.bincount(place, weights=of_texts, minlength=self.counts.size)  # exact up to 2**53
+        return sums.astype(np.int64).reshape(self.counts.shape)
+
+
+class TextClients:
+    """The clients that `sampling` takes out of an index, a bucket at a time."""
+
+    def __init__(
+        self, index: TextIndex, sampling: Sampling, division: Split | Published, order: SampleOrder = "shuffled"
+    ):
+        self._index, self._division, self._order = index, division, order
+        self._sizes = index.sizes()
+        self._kept = sampling.choose(self._sizes)
+        self._groups: list[Group] = ["train"] * len(self._kept)
+        if isinstance(division, Split):
+            self._groups = division.groups(len(self._kept))
+
+    def __iter__(self) -> Iterator[ChosenTexts]:
+        first = 0
+        for texts in self._index:
+            start, stop = np.searchsorted(self._kept, [first, first + len(texts.users)]).tolist()
+            if start < stop:
+                yield self._choose(texts, self._kept[start:stop] - first, start)
+            first += len(texts.users)
+
+    def training_words(self, progress: Callable[[float], None]) -> WordCounts:
+        """How often each word occurs in the texts that models are trained on."""
+
+        def count() -> Iterator[WordCounts]:
+            done = 0
+            for chosen in self:
+                yield chosen.texts.count_words(chosen.training_rows)
+                done += len(chosen.users)
+                progress(done / self.number)
+
+        return WordCounts.total(count())
+
+    @property
+    def number(self) -> int:
+        """How many clients there are."""
+        return len(self._kept)
+
+    def _choose(self, texts: UserTexts, users: IntArray, first_client: int) -> ChosenTexts:
+        sizes = texts.counts[users]
+        user = np.repeat(np.arange(len(users)), sizes)
+        place = np.arange(len(user)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = (np.cumsum(texts.counts) - texts.counts)[users][user] + place
+        groups = self._groups[first_client : first_client + len(users)]
+        if isinstance(self._division, Published):
+            part = texts.columns[self._division.column][rows]
+            counts = np.bincount(user * len(PARTS) + part, minlength=len(users) * len(PARTS))
+            return ChosenTexts(
+                texts, users, groups, rows[np.lexsort((part, user))], counts.reshape(len(users), len(PARTS))
+            )
+        clients = first_client + np.arange(len(users), dtype=np.int64)
+        order, counts = divide_samples(self._division, groups, clients, sizes, self._order)
+        return ChosenTexts(texts, users, groups, rows[order], counts)
+
+
+def divide_samples(
+    split: Split, groups: list[Group], clients: IntArray, sizes: IntArray, order: SampleOrder
+) -> tuple[IntArray, IntArray]:
+    """`Split.divide` for many clients at once: the order of all their samples, and how many each has in each part.
+
+    Samples come one client after the other, `sizes` of each.
+    """
+    samples = np.arange(sizes.sum(), dtype=np.int64)
+    if split.kind == "by_client":
+        counts = np.zeros((len(clients), len(PARTS)), dtype=np.int64)
+        counts[np.arange(len(clients)), [GROUPS.index(group) for group in groups]] = sizes
+        return samples, counts
+    counts = apportion(sizes, split.fractions)
+    if order == "in_order":
+        return samples, counts
+    client = np.repeat(np.arange(len(clients)), sizes)
+    place = samples - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.lexsort((bits(split.seed, "split/samples", clients[client], place), client)), counts

@@ -1,0 +1,146 @@
+"""Texts as arrays of words: cut into words, numbered by a vocabulary of the most frequent, brought to equal length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedarena.data.schema import AnyArray, IntArray
+
+PADDING, UNKNOWN = 0, 1  # tokens
+SPECIAL = ("<PAD>", "<UNK>")
+
+_WAITING_WORDS = 1 << 20
+_ENTITIES = {"&quot;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&"}  # the last, or "&amp;lt;" would become "<"
+_ADDRESS = re.compile(r"(?:https?://|www\.)[^\s]+")
+_NAME = re.compile(r"@\w+")
+# Repeated marks are one word, because "!!!" says something else than "!".
+_WORD = re.compile(r"\n|<url>|<user>|[\w']+|!+|\?+|\.+|-+|[^\w\s]")
+_LEAF_WORD = re.compile(r"\n|[\w']+|[.,!?;]")
+
+
+def split_messages(texts: Sequence[str]) -> list[str]:
+    """The words of short messages, separated by spaces.
+
+    Everything is in lower case; web addresses become ``<url>``, and names after an @ ``<user>``; letters, digits and
+    apostrophes make up words, and other marks are words by themselves.
+
+    >>> split_messages(["@ann I'm here!!! http://a.b/c", "", "so &lt;3"])
+    ["<user> i'm here !!! <url>", '', 'so < 3']
+    """
+    joined = "\n".join(texts).lower()
+    for entity, character in _ENTITIES.items():
+        joined = joined.replace(entity, character)
+    joined = _NAME.sub(" <user> ", _ADDRESS.sub(" <url> ", joined))
+    return _words(_WORD, joined)
+
+
+def split_messages_as_leaf(texts: Sequence[str]) -> list[str]:
+    """The words of messages as LEAF's code finds them: upper and lower case differ, and few marks count.
+
+    >>> split_messages_as_leaf(["@Ann I'm here!! http://a.b/c"])
+    ["Ann I'm here ! ! http a . b c"]
+    """
+    return _words(_LEAF_WORD, "\n".join(texts))
+
+
+def _words(pattern: re.Pattern[str], joined: str) -> list[str]:
+    # One search through many messages is several times faster than one for each; line breaks are words for that time.
+    return [message.strip(" ") for message in " ".join(pattern.findall(joined)).split("\n")]
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """How often which words occur; counts of several texts can be added up."""
+
+    words: pa.Array
+    counts: IntArray
+
+    @classmethod
+    def total(cls, parts: Iterable[WordCounts]) -> WordCounts:
+        """The sums of some counts."""
+        sums = pa.table({"word": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+        waiting: list[pa.Table] = []
+        for part in parts:
+            waiting.append(pa.table({"word": part.words, "count": pa.array(part.counts)}))
+            if sum(map(len, waiting)) > max(len(sums), _WAITING_WORDS):  # so that few words are added up often
+                sums, waiting = _add_up([sums, *waiting]), []
+        sums = _add_up([sums, *waiting])
+        words, counts = (sums.column(name).combine_chunks() for name in ("word", "count"))
+        return cls(words, counts.to_numpy())
+
+    def most_frequent(self, number: int) -> list[str]:
+        """So many words, the most frequent first, equally frequent ones by the alphabet; none that never occurs."""
+        if number <= 0 or len(self.counts) == 0:
+            return []
+        # Only those as frequent as the last one need to be put into order.
+        limit = np.partition(self.counts, -number)[-number] if number < len(self.counts) else 1
+        chosen = np.flatnonzero(self.counts >= max(int(limit), 1))
+        words = self.words.take(pa.array(chosen)).to_pylist()
+        order = sorted(range(len(words)), key=lambda place: (-self.counts[chosen[place]], words[place]))
+        return [words[place] for place in order[:number]]
+
+
+def _add_up(tables: list[pa.Table]) -> pa.Table:
+    grouped = pa.concat_tables(tables).group_by("word").aggregate([("count", "sum")])
+    return grouped.rename_columns(["word", "count"]).combine_chunks()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which token stands for which word; two stand for padding and for all other words."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counts: WordCounts, size: int) -> Vocabulary:
+        """At most `size` tokens: the two special ones and the most frequent words."""
+        frequent = counts.most_frequent(size)  # perhaps with words that look like the special ones
+        words = [word for word in frequent if word not in SPECIAL]
+        return cls((*SPECIAL, *words[: size - len(SPECIAL)]))
+
+    @property
+    def dtype(self) -> str:
+        """The type of tokens."""
+        return np.promote_types(np.uint16, np.min_scalar_type(len(self.names) - 1)).name
+
+    def tokens_of(self, words: pa.Array) -> AnyArray:
+        """The token of each of some words."""
+        known = pa.array(self.names[len(SPECIAL) :], pa.string())
+        places = pc.fill_null(pc.index_in(words, value_set=known), UNKNOWN - len(SPECIAL))
+        tokens: AnyArray = (places.to_numpy(zero_copy_only=False) + len(SPECIAL)).astype(self.dtype)
+        return tokens
+
+
+def padded_in_front(tokens: AnyArray, lengths: IntArray, length: int) -> AnyArray:
+    """Texts as rows of equal length: of longer ones the first words, shorter ones with padding in front.
+
+    `tokens` has all texts one after the other, and `lengths` the number of tokens of each.
+    """
+    rows = np.full((len(lengths), length), PADDING, dtype=tokens.dtype)
+    kept = np.minimum(lengths, length)
+    row = np.repeat(np.arange(len(lengths)), kept)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(kept) - kept, kept)
+    rows[row, length - kept[row] + place] = tokens[(np.cumsum(lengths) - lengths)[row] + place]
+    return rows
+
+
+def cut_into_sequences(tokens: AnyArray, lengths: IntArray, length: int) -> tuple[AnyArray, IntArray]:
+    """Texts cut into rows of ``length + 1`` tokens, and how many rows each text has.
+
+    Each row begins with the last token of the one before, so that every token but a text's first is predicted once;
+    the last row of a text has padding behind.
+    """
+    counts = np.maximum(-(-(lengths - 1) // length), 0)
+    text = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = number[:, None] * length + np.arange(length + 1)
+    inside = places < lengths[text][:, None]
+    rows = np.full(places.shape, PADDING, dtype=tokens.dtype)
+    rows[inside] = tokens[((np.cumsum(lengths) - lengths)[text][:, None] + places)[inside]]
+    return rows, counts
