@@ -67,7 +67,8 @@ def test_gutenberg_as_leaf_reads_it(tmp_path: Path) -> None:
         # Those who say one or two lines are left out, but directions are lines.
         (FINE, "PAGE"): "Only me, sir. Exeunt all but KING ",
         (MISTAKES, "DUKE"): (
-            "Proceed, good Dromio, and be brief. I wait. [Noise within] What noise is this? I thought as much. Enter DROMIO OF ROME Here he comes again. "
+            "Proceed, good Dromio, and be brief. I wait. [Noise within] What noise is this? "
+            "I thought as much. Enter DROMIO OF ROME Here he comes again. "
         ),
         (MISTAKES, "AND MAY BE DISTRIBUTED"): "SO LONG AS NOBODY IS CHARGED.>> " * 2,
         (MISTAKES, "DROMIO OF ROME"): "A cat, my lord. Sir, it was a dog. ",

@@ -116,6 +116,15 @@ def test_within_client_keeps_columns_together() -> None:
         assert (values["y"] == values["x"] * 2).all()
 
 
+def test_within_client_leaves_out_samples_between_parts() -> None:
+    divided = split_of((60, 20)).divide(0, "train", {"x": np.arange(20)}, order="in_order", gap=3)
+    assert {part: values["x"].tolist() for part, values in divided.items()} == {
+        "train": list(range(12)),
+        "validation": [15],
+        "test": [19],
+    }
+
+
 @pytest.mark.parametrize(("train", "validation"), [(0.0, 0.5), (0.8, 0.3), (0.5, -0.1), (1.1, 0.0)])
 def test_impossible_fractions_are_refused(train: float, validation: float) -> None:
     with pytest.raises(BadInputError, match="train_fraction"):
