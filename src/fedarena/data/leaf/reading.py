@@ -81,18 +81,17 @@ def _top_level(file: IO[bytes], report: Callable[[], None]) -> Iterator[tuple[st
     for kind, key in events:
         if kind == "end_map":
             break
-        yield key, _keys(events, report) if key == "user_data" else _value(events)
+        yield key, _keys(file.name, events, report) if key == "user_data" else _value(events)
     for _ in events:  # looks for what may stand behind the object
         pass
 
 
-def _keys(events: Iterator[tuple[str, Any]], report: Callable[[], None]) -> list[str] | None:
-    """The keys of the object that comes next, whatever its values; None if it is something else."""
+def _keys(path: str, events: Iterator[tuple[str, Any]], report: Callable[[], None]) -> list[str]:
+    """The keys of the object that comes next, whatever its values."""
     kind, _ = next(events)
-    depth = 1 if kind == "start_map" else 0
     if kind != "start_map":
-        return None
-    keys = []
+        raise BadInputError(f"{path}: user_data must be an object with an entry for every user")
+    keys, depth = [], 1
     for number, (kind, value) in enumerate(events):
         if kind == "map_key":
             if depth == 1:
@@ -125,9 +124,7 @@ def _strings(users: Any, path: Path) -> list[str]:
     return users
 
 
-def _check_users(path: Path, users: list[str], keys: list[str] | None) -> None:
-    if keys is None:
-        raise BadInputError(f"{path}: user_data must be an object with an entry for every user")
+def _check_users(path: Path, users: list[str], keys: list[str]) -> None:
     for whole, where in ((users, "users"), (keys, "user_data")):
         seen: set[str] = set()
         for user in whole:
