@@ -133,7 +133,7 @@ def test_dividing_many_clients_is_dividing_each(kind, order) -> None:
     for client, group, size, first in zip(clients, groups, SIZES, np.cumsum(sizes) - sizes, strict=True):
         parts = split.divide(int(client), group, {"row": first + np.arange(size)}, order)
         of_part = [parts.get(part, {"row": np.array([], int)})["row"].tolist() for part in PARTS]
-        expected_rows += sum(of_part, [])
+        expected_rows += [row for part in of_part for row in part]
         expected_counts.append([len(part) for part in of_part])
     assert rows.tolist() == expected_rows
     assert counts.tolist() == expected_counts

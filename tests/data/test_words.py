@@ -24,7 +24,8 @@ TEXTS = st.lists(st.lists(st.integers(2, 9), max_size=12), max_size=8)
 
 
 def flat(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(sum(texts, []), dtype=np.uint16), np.array([len(text) for text in texts], dtype=np.int64)
+    tokens = [token for text in texts for token in text]
+    return np.array(tokens, dtype=np.uint16), np.array([len(text) for text in texts], dtype=np.int64)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def flat(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     [
         ("I'm SO happy!!!", "i'm so happy !!!"),
         ("@Some_One: look http://t.co/Ab?c=1, www.x.org", "<user> : look <url> <url>"),
-        ("&quot;a &amp;lt; b&quot; ... c--d", '" a &lt; b " ... c -- d'.replace("&lt;", "& lt ;")),
+        ("&quot;a &amp;lt; b&quot; ... c--d", '" a & lt ; b " ... c -- d'),
         ("  ", ""),
         ("caf\xe9 ?!", "caf\xe9 ? !"),
         ("#tag 50% me@home", "# tag 50 % me <user>"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from pathlib import Path
 from types import TracebackType
@@ -56,9 +57,12 @@ class JsonStream:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as error:
-                if isinstance(error, RecursionError) or not self._more():
-                    self._refuse(error)
+            except json.JSONDecodeError as error:
+                byte = self._byte_of(error.pos)  # reading more changes what positions mean
+                if not self._more():
+                    self._refuse(byte, ended="Unterminated string" in error.msg)
+            except RecursionError:
+                self._refuse(self.byte)
             else:
                 # A number at the end of what is in memory may have more digits.
                 if end < len(self._text) or not self._more():
@@ -69,21 +73,21 @@ class JsonStream:
         """The key that comes next in an object, up to and with its colon."""
         key = self.value()
         if not isinstance(key, str):
-            self._refuse(None)
+            self._refuse(self.byte)
         self.mark(":")
         return key
 
     def mark(self, *marks: str) -> str:
         """The mark that comes next, which must be one of these."""
         if (found := self.peek()) not in marks:
-            self._refuse(None)
+            self._refuse(self.byte)
         self._at += 1
         return found
 
     def end(self) -> None:
         """Raises unless nothing comes any more."""
         if self.peek():
-            self._refuse(None)
+            self._refuse(self.byte)
 
     def peek(self) -> str:
         """The next character that is not a space, without going past it; nothing at the end."""
@@ -114,15 +118,12 @@ class JsonStream:
         passed = self._text[:place]
         return self._text_byte + (place if passed.isascii() else len(passed.encode()))
 
-    def _refuse(self, error: json.JSONDecodeError | RecursionError | None) -> NoReturn:
-        place = error.pos if isinstance(error, json.JSONDecodeError) else self._at
-        byte = self._byte_of(min(place, len(self._text)))
+    def _refuse(self, byte: int, ended: bool = False) -> NoReturn:
         with open(self.path, "rb") as file:
-            size = file.seek(0, 2)
+            size, line = file.seek(0, os.SEEK_END), 1
             file.seek(0)
-            line = 1
-            while (left := byte - file.tell()) > 0:
-                line += file.read(min(BLOCK_BYTES, left)).count(b"\n")
-        if byte >= size:
+            while (left := byte - file.tell()) > 0 and (block := file.read(min(BLOCK_BYTES, left))):
+                line += block.count(b"\n")
+        if ended or byte >= size:
             raise DamagedFileError(f"{self.path} ends in line {line:,} in the middle of {self._what}")
         raise BadInputError(f"{self.path} is not {self._what}: line {line:,}, byte {byte:,} cannot be read")
