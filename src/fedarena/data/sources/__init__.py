@@ -1,5 +1,31 @@
 """Where federations come from, one file per source; importing this package registers them."""
 
-from fedarena.data.sources import chitchat, digits, mnist_by_writer, shakespeare, shapes, store, synthetic
+from fedarena.data.sources import (
+    celeba,
+    chitchat,
+    digits,
+    femnist,
+    leaf,
+    mnist_by_writer,
+    reddit,
+    sent140,
+    shakespeare,
+    shapes,
+    store,
+    synthetic,
+)
 
-__all__ = ["chitchat", "digits", "mnist_by_writer", "shakespeare", "shapes", "store", "synthetic"]
+__all__ = [
+    "celeba",
+    "chitchat",
+    "digits",
+    "femnist",
+    "leaf",
+    "mnist_by_writer",
+    "reddit",
+    "sent140",
+    "shakespeare",
+    "shapes",
+    "store",
+    "synthetic",
+]
