@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from fedarena.errors import BadInputError, DamagedFileError
 
 BLOCK_BYTES = 1 << 22
-MAX_VALUE_BYTES = 1 << 27
+MAX_VALUE_BYTES = 1 << 26
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -43,13 +43,16 @@ class JsonStream:
         """Goes on at a byte, which must be the beginning of a character."""
         self._file.seek(byte)
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
-        self._text, self._at, self._text_byte = "", 0, byte
+        self._text, self._at = "", 0
+        self._counted_to, self._counted_byte = 0, byte  # a character of the text, and where it is in the file
         self._ended = False
 
     @property
     def byte(self) -> int:
         """Where the next character is in the file."""
-        return self._byte_of(self._at)
+        # From where it was counted before, so that nothing is counted twice.
+        self._counted_byte, self._counted_to = self._byte_of(self._at), self._at
+        return self._counted_byte
 
     def value(self) -> Any:
         """The value that comes next."""
@@ -64,9 +67,10 @@ class JsonStream:
             except RecursionError:
                 self._refuse(self.byte)
             else:
+                length = end - self._at
                 # A number at the end of what is in memory may have more digits.
                 if end < len(self._text) or not self._more():
-                    self._at = end
+                    self._at += length
                     return value
 
     def key(self) -> str:
@@ -104,7 +108,8 @@ class JsonStream:
         waiting = len(self._text) - self._at
         if self._ended or waiting > MAX_VALUE_BYTES:
             return False
-        self._text_byte, self._text, self._at = self.byte, self._text[self._at :], 0
+        self._counted_byte, self._counted_to = self.byte, 0
+        self._text, self._at = self._text[self._at :], 0
         block = self._file.read(max(BLOCK_BYTES, waiting))
         self._ended = not block
         before = self._file.tell() - len(block)
@@ -115,8 +120,9 @@ class JsonStream:
         return not self._ended
 
     def _byte_of(self, place: int) -> int:
-        passed = self._text[:place]
-        return self._text_byte + (place if passed.isascii() else len(passed.encode()))
+        """Where a character of what is in memory is in the file."""
+        passed = self._text[self._counted_to : place]
+        return self._counted_byte + (len(passed) if passed.isascii() else len(passed.encode()))
 
     def _refuse(self, byte: int, ended: bool = False) -> NoReturn:
         with open(self.path, "rb") as file:
