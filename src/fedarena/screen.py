@@ -10,7 +10,6 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedarena.data.statistics import FederationStatistics
 from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.registry import Registry
 from fedarena.report import TIME_TO, columns_for, final_table
@@ -67,43 +66,6 @@ def baselines(results: Sequence[RunData]) -> list[str]:
     """What knowing nothing would score, one line per federation."""
     found = [baseline for result in results if (baseline := result.summary.get("baseline"))]
     return list(dict.fromkeys(f"Baseline, {b['rule']}: accuracy {b['accuracy']:.3f}" for b in found))
-
-
-def statistics_table(statistics: FederationStatistics) -> Table:
-    """Who is in a federation."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    sizes, labels = statistics.sizes, statistics.labels
-    table.add_row("federation", escape(f"{statistics.name} ({statistics.task.replace('_', ' ')})"))
-    table.add_row("clients", _by_group(statistics.num_clients, statistics.clients_by_group))
-    parts: dict[str, int] = {}
-    for by_part in statistics.samples_by_group_and_part.values():
-        for part, samples in by_part.items():
-            parts[part] = parts.get(part, 0) + samples
-    table.add_row("samples", _by_group(statistics.num_samples, parts))
-    table.add_row(
-        "samples per client",
-        f"mean {sizes.mean:,.1f} ± {sizes.std:,.1f}, median {sizes.median:,.0f}, "
-        f"from {sizes.min:,} to {sizes.max:,}, skewness {sizes.skewness:.2f}",
-    )
-    table.add_row("", ", ".join(f"p{p} {sizes.percentiles[p]:,.0f}" for p in (10, 25, 75, 90, 99)))
-    for name, column in statistics.columns.items():
-        shape = f" of shape {list(column.shape)}" if column.shape else ""
-        table.add_row("column", escape(f"{name}: {column.dtype}{shape}"))
-    order = sorted(range(len(labels.counts)), key=lambda label: -labels.counts[label])
-    total = max(1, int(labels.counts.sum()))
-    top = [f"{_label(labels.names, label)} {labels.counts[label] / total:.1%}" for label in order[:6]]
-    table.add_row("labels", escape(f"{len(labels.counts)}, most frequent: {', '.join(top)}"))
-    table.add_row(
-        "label skew",
-        f"{labels.mean_distance:.3f} mean total-variation distance of a client's labels to all clients' "
-        f"({labels.mean_distance_by_chance:.3f} would be chance)",
-    )
-    for name, attribute in statistics.attributes.items():
-        common = ", ".join(f"{value} ({count:,})" for value, count in attribute.most_common[:3])
-        table.add_row("attribute", escape(f"{name}: {attribute.distinct:,} values, most common {common}"))
-    return table
 
 
 def fleet_table(fleet: Mapping[str, Any]) -> Table:
@@ -242,12 +204,3 @@ def _shortened(label: str, length: int) -> str:
         return label
     tail = (length - 1) // 2
     return f"{label[: length - 1 - tail]}…{label[len(label) - tail :]}"
-
-
-def _by_group(total: int, groups: dict[Any, int]) -> str:
-    detail = ", ".join(f"{count:,} {group}" for group, count in groups.items() if count)
-    return f"{total:,} ({detail})"
-
-
-def _label(names: Sequence[str] | None, label: int) -> str:
-    return repr(names[label]) if names else str(label)

@@ -6,6 +6,21 @@ from fedarena.cli import catalogue
 from fedarena.cli import heterogeneity
 from fedarena.cli import profile_device
 from fedarena.cli import correlate
+from fedarena.cli import data_list
+from fedarena.cli import data_prepare
+from fedarena.cli import data_verify
+from fedarena.cli import data_stats
 from fedarena.cli.base import main
 
-__all__ = ["catalogue", "correlate", "heterogeneity", "main", "profile_device", "runs"]
+__all__ = [
+    "catalogue",
+    "correlate",
+    "data_list",
+    "data_prepare",
+    "data_stats",
+    "data_verify",
+    "heterogeneity",
+    "main",
+    "profile_device",
+    "runs",
+]

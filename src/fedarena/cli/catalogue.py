@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.federations import FederationName, FederationSettings, show_federation
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
 from fedarena.errors import BadInputError
 
@@ -18,39 +19,13 @@ DEFAULT_PHONES = 2_000
 
 @command
 def describe(
-    federation: Annotated[
-        str, typer.Argument(metavar="FEDERATION", help="A federation's name, or the folder of a store.")
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Options of the federation, for example: partition=dirichlet partition.alpha=0.1",
-        ),
-    ] = None,
+    federation: FederationName,
+    settings: FederationSettings = None,
     output: Output = None,
     verify: Annotated[bool, typer.Option("--verify", help="Also check every byte against its checksum.")] = False,
 ) -> None:
-    """Show who is in a federation: a table, and a picture of clients' sizes and label mixes."""
-    from fedarena.config import NAMED_PARTS, merge, parse_overrides
-    from fedarena.data import load_federation
-    from fedarena.data.statistics import describe as find_statistics
-    from fedarena.options import resolve_part
-    from fedarena.report import federation_figure, write_picture
-    from fedarena.screen import statistics_table
-
-    is_store = Path(federation).is_dir() and federation not in NAMED_PARTS["federation"].names()
-    part = {"name": "store", "path": federation} if is_store else {"name": federation}
-    options = resolve_part(NAMED_PARTS["federation"], merge(part, parse_overrides(settings or [])), "federation")
-    name = options.pop("name")
-    with messages.status(f"Reading {federation}") as status:
-        opened = load_federation(name, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
-        if verify:
-            opened.verify()
-        statistics = find_statistics(opened)
-    screen.print(statistics_table(statistics))
-    path = write_picture(federation_figure(statistics), output or Path(f"{opened.name}.html"))
-    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+    """Show who is in a federation: a table, and a picture of clients' sizes, labels and pictures."""
+    show_federation(federation, settings, output, verify)
 
 
 @command

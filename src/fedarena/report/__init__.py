@@ -8,6 +8,7 @@ from fedarena.report.clock_figures import (
     wasted_figure,
 )
 from fedarena.report.federation import federation_figure
+from fedarena.report.federation_comparison import comparison_figure
 from fedarena.report.figures import (
     accuracy_figure,
     client_accuracy_figure,
@@ -37,6 +38,7 @@ __all__ = [
     "client_accuracy_figure",
     "client_size_figure",
     "columns_for",
+    "comparison_figure",
     "compute_figure",
     "failures_figure",
     "federation_figure",

@@ -1,0 +1,73 @@
+"""The command that builds a federation's store, from files that it may fetch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedarena.cli.base import data_command
+from fedarena.cli.federations import (
+    FederationName,
+    FederationSettings,
+    federation_options,
+    folder_bytes,
+    progress_bar,
+    say,
+)
+from fedarena.errors import BadInputError
+
+if TYPE_CHECKING:
+    from fedarena.data import Federation
+    from fedarena.data.raw_files import RawFiles
+
+
+@data_command
+def prepare(
+    name: FederationName,
+    settings: FederationSettings = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch files that are missing and have a known address.")
+    ] = False,
+) -> None:
+    """Build a federation's store, once for all runs; a second call finds it done."""
+    from fedarena.data import Federation, load_federation
+    from fedarena.data.download import download_missing
+    from fedarena.data.raw_files import RAW_FILES
+    from fedarena.data.registry import cached_path
+
+    source, options = federation_options(name, settings)
+    path = cached_path(source, options)
+    if path is None:
+        raise BadInputError(f"{name} is opened where it is; there is nothing to prepare")
+    if path.is_dir():
+        say(f"Nothing to do: {_described(Federation.open(path))}")
+        return
+    with progress_bar() as advance:
+        if (files := RAW_FILES.get(source)) is not None:
+            if download:
+                for fetched in download_missing(files, options["folder"], advance):
+                    say(f"Fetched {fetched}")
+            _check_files(files, options)
+        federation = load_federation(source, options, lambda fraction, text: advance(fraction, 1.0, text))
+    say(f"Prepared: {_described(federation)}")
+
+
+def _check_files(files: RawFiles, options: dict[str, Any]) -> None:
+    """Raises unless all files are there, with a sentence that also says what can be fetched."""
+    try:
+        files.find(options["folder"])
+    except BadInputError as error:
+        found = files.found(options["folder"])
+        known = [file.name for key, file in files.files.items() if key not in found and file.url is not None]
+        known = known[:1] if files.one_is_enough else known
+        advice = f"; --download fetches {', '.join(known)}" if known else ""
+        raise BadInputError(f"{error}{advice}") from None
+
+
+def _described(federation: Federation) -> str:
+    from fedarena.report.units import BYTES, count, quantity
+
+    size = quantity(folder_bytes(federation.path), BYTES)
+    clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
+    return f"{federation.path} has {federation.name} with {clients} and {samples}, {size}"

@@ -1,0 +1,78 @@
+"""The command that checks a federation's store, and the files that it was built from, byte by byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedarena.cli.base import data_command
+from fedarena.cli.federations import FederationName, FederationSettings, federation_options, progress_bar, say
+from fedarena.errors import BadInputError, DamagedFileError
+
+if TYPE_CHECKING:
+    from fedarena.data.raw_files import RawFile
+
+
+@data_command
+def verify(name: FederationName, settings: FederationSettings = None) -> None:
+    """Check a store against its checksums, and the files it was built from against those published."""
+    from fedarena.data.raw_files import RAW_FILES
+    from fedarena.data.registry import cached_path
+
+    source, options = federation_options(name, settings)
+    path = cached_path(source, options) or Path(options["path"])
+    is_there = path.is_dir() or source == "store"
+    problems = _check_store(path) if is_there else []
+    if source in RAW_FILES:
+        checked, wrong = _check_files(source, options)
+        problems += wrong
+        is_there = is_there or checked
+    if problems:
+        raise DamagedFileError("; ".join(str(problem) for problem in problems))
+    if not is_there:
+        raise BadInputError(f"There is nothing to check: {name} is not prepared; fedarena data prepare does that")
+
+
+def _check_store(path: Path) -> list[DamagedFileError]:
+    from fedarena.data import Federation
+    from fedarena.report.units import count, listing
+
+    with progress_bar() as advance:
+        advance(0, None, f"Checking {path.name}")
+        try:
+            federation = Federation.open(path)
+            federation.verify()
+        except DamagedFileError as error:
+            return [error]
+    files = listing(sorted(federation.manifest.files))
+    clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
+    say(f"Store {path}: {files} are as they were written ({clients}, {samples})")
+    return []
+
+
+def _check_files(source: str, options: dict[str, Any]) -> tuple[bool, list[DamagedFileError]]:
+    """Whether there was anything to check, and what is wrong with it."""
+    from fedarena.data.raw_files import RAW_FILES
+
+    files = RAW_FILES[source]
+    found, problems = files.found(options["folder"]), []
+    for key, file in files.files.items():
+        if key not in found:
+            say(f"File {file.name}: not in {files.folder(options['folder'])}")
+            continue
+        try:
+            say(f"File {found[key]}: {_check_file(file, found[key])}")
+        except DamagedFileError as error:
+            problems.append(error)
+    return bool(found), problems
+
+
+def _check_file(file: RawFile, path: Path) -> str:
+    """What was found out about a file."""
+    if file.checksum is None:
+        return "not checked, no checksum is known"
+    if path.is_dir():
+        return f"not checked, unpacked; the known checksum is that of {file.name}"
+    with progress_bar() as advance:
+        file.check(path, lambda fraction: advance(fraction, 1.0, f"Checking {path.name}"))
+    return f"as published ({file.checksum.partition(':')[0]})"

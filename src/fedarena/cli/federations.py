@@ -1,0 +1,141 @@
+"""A federation as commands name it: by its name with options, or by the folder of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedarena.cli.base import messages, screen
+
+if TYPE_CHECKING:
+    from fedarena.data import Federation
+    from fedarena.data.statistics import FederationStatistics
+
+FederationName = Annotated[
+    str, typer.Argument(metavar="FEDERATION", help="A federation's name, or the folder of a store.")
+]
+FederationSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Options of the federation, for example: partition=dirichlet partition.alpha=0.1",
+    ),
+]
+# What is done, of how much (None: nobody knows), and a few words on what it is.
+Advance = Callable[[float, float | None, str], None]
+
+
+def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
+    """The name of the source and all its options."""
+    from fedarena.config import merge, parse_overrides
+    from fedarena.data import FEDERATIONS
+    from fedarena.options import resolve_part
+
+    is_store = Path(name).is_dir() and name not in FEDERATIONS.names()
+    part = {"name": "store", "path": name} if is_store else {"name": name}
+    # As in a run's settings, where an option may be called like another part of a run.
+    overrides = {f"federation.{key}": value for key, value in parse_overrides(settings or []).items()}
+    options = resolve_part(FEDERATIONS, merge({"federation": part}, overrides)["federation"], "federation")
+    return options.pop("name"), options
+
+
+def find_statistics(
+    name: str, settings: Sequence[str] | None, verify: bool = False
+) -> tuple[Federation, FederationStatistics]:
+    """A federation, which is built first where it has never been used, and what it looks like."""
+    from fedarena.data import describe, load_federation
+
+    source, options = federation_options(name, settings)
+    with messages.status(f"Reading {name}") as status:
+        opened = load_federation(source, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
+        if verify:
+            opened.verify()
+        return opened, describe(opened)
+
+
+def show_federation(
+    name: str, settings: Sequence[str] | None, output: Path | None, verify: bool = False, json: Path | None = None
+) -> None:
+    """Prints the statistics of a federation and draws them."""
+    from fedarena.cli.federation_tables import statistics_table
+    from fedarena.report import check_picture_path, federation_figure, write_picture
+
+    if output is not None:
+        check_picture_path(output)
+    federation, statistics = find_statistics(name, settings, verify)
+    screen.print(statistics_table(statistics, federation.source.name))
+    if json is not None:
+        write_statistics([(federation, statistics)], json)
+    say(f"Picture: {write_picture(federation_figure(statistics), output or Path(f'{federation.name}.html'))}")
+
+
+def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], path: Path) -> None:
+    """Everything that was found as JSON: a list with an entry for each federation, and what LEAF published."""
+    from dataclasses import asdict
+
+    from fedarena.data.statistics import as_json
+    from fedarena.data.table1 import LEAF_TABLE_1
+    from fedarena.files import write_json
+
+    entries = []
+    for federation, statistics in found:
+        published = LEAF_TABLE_1.get(federation.source.name)
+        entries.append(
+            {
+                "source": federation.source.model_dump(mode="json"),
+                "fingerprint": federation.fingerprint,
+                **as_json(statistics),
+                "leaf_table_1": None if published is None else asdict(published),
+            }
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, entries)
+    say(f"Numbers: {path}")
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files of a folder take."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def say(text: str) -> None:
+    """Prints a line as it is."""
+    screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Advance]:
+    """A bar on a terminal, which is gone when the work is done."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as bar:
+        task, shown = bar.add_task("", total=None), ""
+
+        def advance(done: float, total: float | None, text: str) -> None:
+            nonlocal task, shown
+            kind = text.split(" ")[0]  # another kind of work takes another time
+            if kind != shown:
+                bar.remove_task(task)
+                task, shown = bar.add_task(text, total=total), kind
+            bar.update(task, description=text, completed=done, total=total)
+
+        yield advance
