@@ -3,70 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from comment_files import COMMENTS, PARTS, leaf_comment, leaf_json, left_over, load, write
 
-from fedarena.data import Federation, buckets, json_stream, leaf_comments, load_federation
-from fedarena.data.registry import cached_path
-from fedarena.errors import BadInputError, DamagedFileError
-
-# Of every user the comments in the order of time: text and subreddit.
-COMMENTS = {
-    "1": [("hello world", "pics"), ("a b c d e f g h i j k l", "news"), ("hello", "news"), ("bye", "pics"), ("z", "z")],
-    "2": [("hello " * 8, "aww")] * 5,  # with <BOS> and <EOS> exactly ten
-    "3": [("hello " * 9, "aww"), ("x", "gif"), ("y", "gif"), ("q", "gif"), ("rare words", "aww")],
-}
-
-
-def leaf_comment(text: str, subreddit: str) -> tuple[list, dict]:
-    """A comment in rows of ten, with the words that follow and which of them count."""
-    words = text.split()
-    here, following = ["<BOS>", *words, "<EOS>"], [*words, "<EOS>", "<PAD>"]
-    fill = -len(here) % 10
-    counted = [1.0] * len(here) + [0.0] * fill
-    here, following = here + ["<PAD>"] * fill, following + ["<PAD>"] * fill
-
-    def rows(values: list) -> list:
-        return [values[start : start + 10] for start in range(0, len(values), 10)]
-
-    about = {"subreddit": subreddit, "created_utc": 1, "score": 2}
-    return rows(here), {**about, "target_tokens": rows(following), "count_tokens": rows(counted)}
-
-
-def leaf_json(users: dict[str, list[tuple[str, str]]], first: float, last: float) -> dict[str, Any]:
-    data = {}
-    for user, comments in users.items():
-        chosen = comments[int(first * len(comments)) : int(last * len(comments))]
-        made = [leaf_comment(*comment) for comment in chosen]
-        data[user] = {"x": [x for x, _ in made], "y": [y for _, y in made]}
-    return {"users": list(users), "num_samples": [len(comments) for comments in users.values()], "user_data": data}
-
-
-PARTS = {"train": (0.0, 0.6), "val": (0.6, 0.8), "test": (0.8, 1.0)}
-
-
-def write(folder: Path, users: dict[str, list[tuple[str, str]]], files: int = 2) -> Path:
-    """In as many files as given, as LEAF's complete version."""
-    for part, (first, last) in PARTS.items():
-        (folder / part).mkdir(parents=True, exist_ok=True)
-        for number in range(files):
-            of_file = {user: users[user] for user in list(users)[number::files]}
-            content = json.dumps(leaf_json(of_file, first, last))
-            (folder / part / f"reddit_{number}_{part}.json").write_text(content)
-    return folder
+from fedarena.data import Federation, buckets, json_stream, leaf_comments
+from fedarena.errors import BadInputError
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "raw", COMMENTS)
-
-
-def load(folder: Path, progress=None, **options: object) -> Federation:
-    return load_federation("reddit", {"folder": str(folder), **options}, progress)
 
 
 def samples_of(federation: Federation, user: str, part="all") -> list[str]:
@@ -149,87 +98,6 @@ def test_what_is_missing(folder: Path, tmp_path: Path) -> None:
     for path in (folder / "val").iterdir():
         path.unlink()
     with pytest.raises(BadInputError, match=r"lacks val; it must hold train, val, test; folders with LEAF's files"):
-        load(folder)
-
-
-def left_over(folder: Path) -> list[str]:
-    path = cached_path("reddit", {"folder": str(folder)})
-    return [found.name for found in path.parent.glob(f".{path.name}*") if not found.name.endswith(".lock")]
-
-
-def changed(content: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> str:
-    change(content)
-    return json.dumps(content)
-
-
-def user_1(content: dict[str, Any]) -> dict[str, Any]:
-    return content["user_data"]["1"]
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda c: c.pop("user_data"), "is not LEAF's JSON: it has no user_data"),
-        (lambda c: c["users"].append("9"), "lists 3 different users and has the data of 2"),
-        (lambda c: c["users"].remove("3"), "has data of user '3', who is not among its users"),
-        (lambda c: c["users"].append("3"), "lists user '3' twice"),
-        (lambda c: c.update(users="1"), "users must be a list of names"),
-        (lambda c: c.update(user_data=[]), r"is not LEAF's JSON: line 1, byte \d+ cannot be read"),
-        (lambda c: user_1(c).pop("y"), "user '1' must have the lists x and y"),
-        (lambda c: user_1(c)["x"].pop(), "user '1' has 2 comments in x and 3 in y"),
-        (lambda c: user_1(c)["y"][1].pop("subreddit"), "user '1' has no subreddit of comment 2"),
-        (lambda c: user_1(c)["x"][1].append("text"), "user '1' has a comment 2 that is not a list of lists of words"),
-        (lambda c: user_1(c)["x"][1][0].append(7), "user '1' has a comment 2 that is not a list of lists of words"),
-        (lambda c: user_1(c)["x"][1][0].append("two words"), "has a comment 2 that is not"),
-        (lambda c: user_1(c)["x"][1][0].append("\ud800"), "a comment of user '1' is not valid Unicode"),
-        (lambda c: user_1(c).update(x=[], y=[]), "user '1' has no comments"),
-    ],
-)
-def test_json_that_is_not_leafs(folder: Path, change: Callable[[dict[str, Any]], object], sentence: str) -> None:
-    path = folder / "train" / "reddit_0_train.json"
-    path.write_text(changed(json.loads(path.read_text()), change))
-    with pytest.raises(BadInputError, match=f"{path}.*{sentence}"):
-        load(folder)
-    assert left_over(folder) == []
-
-
-@pytest.mark.parametrize("block_bytes", [1 << 22, 50])
-def test_files_that_are_not_json(folder: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    monkeypatch.setattr(json_stream, "BLOCK_BYTES", block_bytes)
-    path = folder / "train" / "reddit_1_train.json"
-    content = json.dumps(json.loads(path.read_text()), indent=1)
-    path.write_text(content[: len(content) // 2])
-    with pytest.raises(DamagedFileError, match=f"{path} ends in line [0-9]+ in the middle of LEAF's JSON"):
-        load(folder)
-    place = content.index("hello") + 2
-    path.write_text(content[:place])
-    with pytest.raises(DamagedFileError, match="in the middle of LEAF's JSON"):
-        load(folder)
-    place = content.index('"subreddit"')
-    path.write_text(content[:place] + "?" + content[place:])
-    line = content[:place].count("\n") + 1
-    with pytest.raises(BadInputError, match=f"{path} is not LEAF's JSON: line {line}, byte [0-9]+ cannot be read"):
-        load(folder)
-    path.write_bytes(content.replace("hello", "h\xe9llo", 1).encode("latin-1"))
-    with pytest.raises(BadInputError, match=f"{path} is not in UTF-8 at about byte [0-9]+"):
-        load(folder)
-    path.write_text(content + "{}")
-    with pytest.raises(BadInputError, match="cannot be read"):
-        load(folder)
-    path.write_text("[" * 100_000)
-    with pytest.raises(BadInputError, match="is not LEAF's JSON"):
-        load(folder)
-
-
-def test_users_who_are_there_twice(folder: Path) -> None:
-    first, second = (folder / "val" / f"reddit_{number}_val.json" for number in range(2))
-    second.write_bytes(first.read_bytes())
-    with pytest.raises(BadInputError, match=f"User '[13]' is there twice, in {first} and {second}"):
-        load(folder)
-    text = json.dumps(leaf_json({"2": COMMENTS["2"]}, 0.6, 0.8))
-    entry = text[text.index('"2": {') : -2]
-    second.write_text('{"user_data": {' + f"{entry}, {entry}" + "}}")
-    with pytest.raises(BadInputError, match=f"User '2' is there twice, in {second}"):
         load(folder)
 
 
