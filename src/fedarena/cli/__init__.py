@@ -10,16 +10,20 @@ from fedarena.cli import data_list
 from fedarena.cli import data_prepare
 from fedarena.cli import data_verify
 from fedarena.cli import data_stats
+from fedarena.cli import data_export
+from fedarena.cli import leaf_metrics
 from fedarena.cli.base import main
 
 __all__ = [
     "catalogue",
     "correlate",
+    "data_export",
     "data_list",
     "data_prepare",
     "data_stats",
     "data_verify",
     "heterogeneity",
+    "leaf_metrics",
     "main",
     "profile_device",
     "runs",
