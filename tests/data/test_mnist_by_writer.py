@@ -74,7 +74,7 @@ def test_divided_anew_and_without_those_who_wrote_little(folder: Path) -> None:
         5,
         6,
     ]
-    with pytest.raises(BadInputError, match="nobody wrote more than 4 digits"):
+    with pytest.raises(BadInputError, match="nobody has more than 4 samples"):
         load(folder, minimum_samples=5)
 
 

@@ -9,13 +9,13 @@ digits.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedarena.data.raw_files import RawFile, RawFiles, read_idx
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
+from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import AnyArray, ColumnSpec, Group, IntArray, TaskSpec
 from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
 from fedarena.errors import BadInputError
@@ -53,7 +53,9 @@ def mnist_by_writer(
     build: StoreBuild,
     *,
     folder: PathOption | None = None,
-    minimum_samples: Annotated[int, Field(ge=1)] = 1,
+    minimum_samples: MinimumSamples = 1,
+    fraction: Fraction = 1.0,
+    sampling_seed: Seed = 0,
     split: PublishedSplit = "published",
     train_fraction: TrainFraction = 0.8,
     validation_fraction: ValidationFraction = 0.0,
@@ -62,8 +64,9 @@ def mnist_by_writer(
 ) -> None:
     """MNIST's handwritten digits by the 836 people who wrote them, from the published files in `folder`.
 
-    Without a folder they are looked for in the cache; `fedarena data list` says where. Who wrote fewer than
-    `minimum_samples` digits is left out. `verify` compares the files with the published ones.
+    Without a folder they are looked for in the cache; `fedarena data list` says where. Writers are taken at random until
+    they have `fraction` of the digits; those with fewer than `minimum_samples` are left out. `verify` compares the files
+    with the published ones.
     """
     paths = FILES.find(folder)
     if verify:
@@ -71,11 +74,7 @@ def mnist_by_writer(
     images, labels, writers, is_test = _read_digits(build, paths)
     order = np.argsort(writers, kind="stable")
     ids, firsts, counts = np.unique(writers[order], return_index=True, return_counts=True)
-    kept = np.flatnonzero(counts >= minimum_samples)
-    if not len(kept):
-        raise BadInputError(
-            f"federation.minimum_samples is {minimum_samples}, but nobody wrote more than {counts.max()} digits"
-        )
+    kept = Sampling(fraction, minimum_samples, sampling_seed).choose(counts)
     division = Split("by_client" if split == "published" else split, train_fraction, validation_fraction, split_seed)
     groups: list[Group] = division.groups(len(kept))
     task = TaskSpec(kind="classification", classes=10, label_names=tuple("0123456789"))
