@@ -243,3 +243,13 @@ def test_only_what_is_missing_and_known_is_fetched(
     assert download_missing(files, str(tmp_path), lambda *state: None) == [tmp_path / "away.bin"]
     assert names(tmp_path) == ["away.bin", "here.bin"]
     assert (tmp_path / "here.bin").read_bytes() == b"as it was"
+
+
+def test_of_several_forms_of_the_same_data_one_is_fetched(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedarena.data.raw_files.RAW_FILES", dict(RAW_FILES))
+    forms = {name: RawFile(name, CHECKSUM, server.url) for name in ("first.bin", "second.bin")}
+    files = RawFiles("made", "Made", {"unknown": RawFile("unknown.bin"), **forms}, "ask around", one_is_enough=True)
+    assert download_missing(files, str(tmp_path), lambda *state: None) == [tmp_path / "first.bin"]
+    assert download_missing(files, str(tmp_path), lambda *state: None) == []

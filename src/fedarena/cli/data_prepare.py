@@ -43,12 +43,14 @@ def prepare(
     if path.is_dir():
         say(f"Nothing to do: {_described(Federation.open(path))}")
         return
+    if (files := RAW_FILES.get(source)) is not None:
+        if download:
+            with progress_bar() as advance:
+                fetched = download_missing(files, options["folder"], advance)
+            for file in fetched:
+                say(f"Fetched {file}")
+        _check_files(files, options)
     with progress_bar() as advance:
-        if (files := RAW_FILES.get(source)) is not None:
-            if download:
-                for fetched in download_missing(files, options["folder"], advance):
-                    say(f"Fetched {fetched}")
-            _check_files(files, options)
         federation = load_federation(source, options, lambda fraction, text: advance(fraction, 1.0, text))
     say(f"Prepared: {_described(federation)}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from fedarena.cli.base import messages, screen
 
@@ -50,7 +51,7 @@ def find_statistics(
     from fedarena.data import describe, load_federation
 
     source, options = federation_options(name, settings)
-    with messages.status(f"Reading {name}") as status:
+    with messages.status(f"Reading {escape(name)}") as status:
         opened = load_federation(source, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
         if verify:
             opened.verify()
@@ -128,14 +129,16 @@ def progress_bar() -> Iterator[Advance]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as bar:
-        task, shown = bar.add_task("", total=None), ""
+        task = bar.add_task("", total=None)
+        before: float = 0
+        all_before: float | None = None
 
         def advance(done: float, total: float | None, text: str) -> None:
-            nonlocal task, shown
-            kind = text.split(" ")[0]  # another kind of work takes another time
-            if kind != shown:
+            nonlocal task, before, all_before
+            if done < before or total != all_before:  # other work, which takes another time
                 bar.remove_task(task)
-                task, shown = bar.add_task(text, total=total), kind
+                task = bar.add_task(text, total=total)
             bar.update(task, description=text, completed=done, total=total)
+            before, all_before = done, total
 
         yield advance

@@ -22,7 +22,7 @@ from fedarena.data.store import Federation
 
 LEVELS = 256
 # So many clients are asked for pictures of the label, and so many pictures are looked at.
-MAX_CLIENTS = 2_000
+MAX_CLIENTS = 20_000
 MAX_IMAGES = 20_000
 MAX_BYTES = 1 << 28
 FEWEST_CLIENTS = 20  # of clients with very many pictures, some are looked at rather than all pictures of one client
