@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedarena.errors import BadInputError
 from fedarena.files import read_bytes, write_text
@@ -174,7 +175,7 @@ def run_tables(run: RunData, hierarchy: str | None = None) -> dict[str, list[dic
                 "bytes_written": job["bytes_up"],
                 "bytes_read": job["bytes_down"],
                 "local_computations": round(
-                    flops[job["round"]] * _trained_samples(job) / max(trained[job["round"]], 1)
+                    (flops[job["round"]] or 0) * _trained_samples(job) / max(trained[job["round"]], 1)
                 ),
             }
             for job in jobs
@@ -187,11 +188,15 @@ def _trained_samples(job: dict[str, Any]) -> int:
 
 
 def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:
-    """The attribute that LEAF would call a hierarchy, of every evaluated client."""
-    known = [] if run.attributes is None else [column for column in run.attributes.column_names if column != "client"]
+    """The attribute that LEAF would call a hierarchy, of every evaluated client: as said, or the first that is text."""
+    if run.attributes is None:
+        known, texts = [], []
+    else:
+        known = [field.name for field in run.attributes.schema if field.name != "client"]
+        texts = [column for column in known if pa.types.is_string(run.attributes.schema.field(column).type)]
     if name is not None and name not in known:
         raise BadInputError(f"The clients of {run.path} have no attribute {name!r}; {nearest(name, known)}")
-    name = name or next((column for column in ("hierarchy", *known) if column in known), None)
+    name = name or ("hierarchy" if "hierarchy" in texts else next(iter(texts), None))
     if run.attributes is None or name is None:
         return {}
     return dict(zip(run.attributes["client"].to_pylist(), map(str, run.attributes[name].to_pylist()), strict=True))

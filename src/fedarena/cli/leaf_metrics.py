@@ -62,7 +62,8 @@ def leaf_plot(
     for file in files:
         if file.is_dir():
             loaded = load_run(file)
-            tables += [table_of_run(loaded, STATISTICAL), table_of_run(loaded, SYSTEMS)]
+            of_run = (table_of_run(loaded, STATISTICAL), table_of_run(loaded, SYSTEMS))
+            tables += [table for table in of_run if len(table.is_training)]  # nobody may have trained yet
         else:
             tables.append(read_leaf_metrics(file))
     say(f"Page: {write_leaf_page(tables, path)}")

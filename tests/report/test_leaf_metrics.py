@@ -1,0 +1,218 @@
+"""LEAF's metrics files: written from runs, read, added up and drawn."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from fedarena.cli import main
+from fedarena.config import resolve_settings
+from fedarena.errors import BadInputError
+from fedarena.experiment import start_run
+from fedarena.leafmetrics import (
+    STATISTICAL,
+    SYSTEMS,
+    accuracy_curve,
+    read_leaf_metrics,
+    run_tables,
+    summed_costs,
+    table_of_run,
+    write_leaf_metrics,
+)
+from fedarena.report.leaf import leaf_accuracy_figure, leaf_box_figure, leaf_percentile_figure, write_leaf_page
+from fedarena.rundata import RunData
+
+BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
+STAT_HEADER = "client_id,round_number,hierarchy,num_samples,accuracy\n"
+SYS_HEADER = "client_id,round_number,hierarchy,num_samples,bytes_written,bytes_read,local_computations\n"
+STAT = STAT_HEADER + "ann,0,,10,0.5\nbob,0,,30,0.1\nann,4,,10,0.7\nbob,4,,30,0.3\n"
+SYS = SYS_HEADER + "ann,0,,10,100,200,5000\nbob,0,,30,100,200,15000\nann,1,,10,100,200,5000\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    """A run in which some phones leave before they are done."""
+    settings = {
+        "name": "a",
+        "federation": "digits",
+        "model": "logistic_regression",
+        "rounds": 4,
+        "cohort": 5,
+        "evaluation": {"every": 2},
+        "fleet": {"name": "uniform", "seconds_per_sample": [0.1, 3.0], "share": 0.4, "slot_seconds": 300},
+        "clock": {"start_hour": 7.0, "crash_rate": 0.3},
+    }
+    return start_run(resolve_settings(settings, {}), tmp_path_factory.mktemp("runs"))
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_accuracies_over_clients(tmp_path: Path) -> None:
+    curve = accuracy_curve(read_leaf_metrics(written(tmp_path / "stat.csv", STAT)))
+    assert curve.rounds.tolist() == [0, 4]
+    np.testing.assert_allclose(curve.weighted, [0.2, 0.4])
+    np.testing.assert_allclose(curve.mean, [0.3, 0.5])
+    np.testing.assert_allclose(curve.percentiles[10], [0.14, 0.34])
+    np.testing.assert_allclose(curve.percentiles[90], [0.46, 0.66])
+
+
+def test_costs_are_summed(tmp_path: Path) -> None:
+    rounds, costs = summed_costs(read_leaf_metrics(written(tmp_path / "sys.csv", SYS)))
+    assert rounds.tolist() == [0, 1]
+    assert {key: values.tolist() for key, values in costs.items()} == {
+        "bytes_written": [200, 300],
+        "bytes_read": [400, 600],
+        "local_computations": [20000, 25000],
+    }
+
+
+def test_samples_for_training_do_not_count_as_test(tmp_path: Path) -> None:
+    """The released code writes both, and the loss."""
+    text = "client_id,round_number,hierarchy,num_samples,set,accuracy,loss\n"
+    text += 'ann,0,"a,b",10,train,1.0,0.1\nann,0,"a,b",10,test,0.5,2.5\n'
+    assert accuracy_curve(read_leaf_metrics(written(tmp_path / "a.csv", text))).mean.tolist() == [0.5]
+    only_training = text.rpartition("ann")[0]
+    assert accuracy_curve(read_leaf_metrics(written(tmp_path / "b.csv", only_training))).mean.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (STAT.replace("accuracy", "acc"), "line 1: there is no column accuracy; LEAF's files have client_id"),
+        (SYS.replace("bytes_read,", ""), "line 1: there is no column bytes_read"),
+        (STAT.replace("hierarchy", "accuracy"), "line 1: two columns have the same name"),
+        (STAT.replace("0.1", "a tenth"), "line 3: accuracy is 'a tenth', not a number between 0 and 1"),
+        (STAT.replace("0.1", "nan"), "line 3: accuracy is 'nan', not a number between 0 and 1"),
+        (STAT.replace("0.1", "10"), "line 3: accuracy is '10', not a number between 0 and 1"),
+        (STAT.replace("bob,4,,30", "bob,4,,"), "line 5: num_samples is '', not a number of 0 or more"),
+        (STAT.replace("bob,0,,30", "bob,0,30"), "line 3: 4 cells for 5 columns"),
+        (STAT.replace("ann,4", '"ann,4'), "line 5: unexpected end of data"),
+        (SYS.replace("15000", "-1"), "line 3: local_computations is '-1', not a number of 0 or more"),
+        (STAT_HEADER, "has no rows, only the names of its columns"),
+        ("", "is empty"),
+    ],
+)
+def test_files_that_are_not_as_they_should_be(tmp_path: Path, text: str, sentence: str) -> None:
+    path = written(tmp_path / "stat.csv", text)
+    with pytest.raises(BadInputError) as refusal:
+        read_leaf_metrics(path)
+    assert f"{path}" in str(refusal.value)
+    assert sentence in str(refusal.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "stat.csv.gz"
+    path.write_bytes(gzip.compress(STAT.encode()))
+    assert read_leaf_metrics(path).name == "stat"
+    path.write_bytes(gzip.compress(STAT.encode())[:-9])
+    with pytest.raises(BadInputError, match="cannot be uncompressed"):
+        read_leaf_metrics(path)
+    path.write_bytes(STAT.encode() + b"\xff,0,,1,1\n")
+    with pytest.raises(BadInputError, match="line 6: this is not UTF-8"):
+        read_leaf_metrics(path)
+    with pytest.raises(BadInputError, match="There is no file"):
+        read_leaf_metrics(tmp_path / "nowhere.csv")
+
+
+def test_a_run_as_leafs_files(run: RunData, tmp_path: Path) -> None:
+    """What is read back adds up to what the run says of itself."""
+    assert write_leaf_metrics(run, tmp_path, "baseline") == [tmp_path / STATISTICAL, tmp_path / SYSTEMS]
+    assert (tmp_path / STATISTICAL).read_text().startswith(STAT_HEADER)
+    assert (tmp_path / SYSTEMS).read_text().startswith(SYS_HEADER)
+    rounds = run.rounds.to_pandas()
+    evaluated = rounds.dropna(subset=["accuracy"])
+    curve = accuracy_curve(read_leaf_metrics(tmp_path / STATISTICAL))
+    assert curve.rounds.tolist() == evaluated["round"].tolist()
+    np.testing.assert_allclose(curve.weighted, evaluated["accuracy"])
+    np.testing.assert_allclose(curve.mean, evaluated["accuracy_by_client"])
+    np.testing.assert_allclose(curve.percentiles[10], evaluated["accuracy_p10"])
+    assert rounds["failed"].sum() > 0
+    _, costs = summed_costs(read_leaf_metrics(tmp_path / SYSTEMS))
+    assert costs["bytes_written"][-1] == rounds["bytes_up"].sum()
+    assert costs["bytes_read"][-1] == rounds["bytes_down"].sum()
+    np.testing.assert_allclose(costs["local_computations"][-1], rounds["flops"].sum(), rtol=1e-6)
+
+
+def test_the_columns_of_the_released_code(run: RunData, tmp_path: Path) -> None:
+    write_leaf_metrics(run, tmp_path, "released")
+    with open(tmp_path / STATISTICAL, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["client_id", "round_number", "hierarchy", "num_samples", "set", "accuracy", "loss"]
+    assert {row["set"] for row in rows} == {"test"}
+    with open(tmp_path / SYSTEMS, newline="") as file:
+        assert {row["set"] for row in csv.DictReader(file)} == {"train"}
+
+
+def test_hierarchies_are_attributes(run: RunData) -> None:
+    clients = run.clients["client"].unique()
+    known = pa.table({"client": clients, "age": np.arange(len(clients)), "play": ["Lear, King"] * len(clients)})
+    with_attributes = RunData(**{**vars(run), "attributes": known})
+    assert run_tables(run)[STATISTICAL][0]["hierarchy"] == ""
+    assert run_tables(with_attributes)[STATISTICAL][0]["hierarchy"] == "Lear, King"
+    assert run_tables(with_attributes, "age")[STATISTICAL][1]["hierarchy"] == "1"
+    with pytest.raises(BadInputError, match=r"have no attribute 'plays'; did you mean 'play'\?"):
+        run_tables(with_attributes, "plays")
+
+
+def test_pictures_show_the_numbers(tmp_path: Path) -> None:
+    curves = {"a": accuracy_curve(read_leaf_metrics(written(tmp_path / "stat.csv", STAT)))}
+    weighted, mean = leaf_accuracy_figure(curves).data
+    np.testing.assert_allclose(weighted.y, [0.2, 0.4])
+    np.testing.assert_allclose(mean.y, [0.3, 0.5])
+    low, high, middle = leaf_percentile_figure(curves).data
+    np.testing.assert_allclose([low.y[0], middle.y[0], high.y[0]], [0.14, 0.3, 0.46])
+    box = leaf_box_figure(curves).data[0]
+    found = [box.lowerfence[0], box.q1[0], box.median[0], box.q3[0], box.upperfence[0]]
+    np.testing.assert_allclose(found, [0.34, 0.4, 0.5, 0.6, 0.66])
+
+
+def test_the_page_tells_files_of_one_name_apart(run: RunData, tmp_path: Path) -> None:
+    tables = [table_of_run(run, STATISTICAL), table_of_run(run, STATISTICAL), table_of_run(run, SYSTEMS)]
+    page = write_leaf_page(tables, tmp_path / "page.html").read_text()
+    assert "a (2)" in page
+    assert "a (3)" not in page
+    assert "2 files of accuracies and 1 file of bytes and computations" in page
+
+
+def test_the_commands(run: RunData, tmp_path: Path) -> None:
+    def call(*arguments: object, code: int = 0) -> str:
+        result = CliRunner().invoke(main, list(map(str, arguments)))
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert f"stat_metrics.csv with {len(run.clients)} rows" in call("leaf-metrics", run.path, tmp_path / "out")
+    call("leaf-plot", run.path, tmp_path / "out" / STATISTICAL, "-o", tmp_path / "page.html")
+    assert (tmp_path / "page.html").exists()
+    assert "end the name with .html" in call("leaf-plot", run.path, "-o", tmp_path / "page.png", code=2)
+    assert "is a file; name a folder" in call("leaf-metrics", run.path, tmp_path / "page.html", code=2)
+
+
+@pytest.mark.skipif(not BASELINES.is_dir(), reason="LEAF's own files are not here")
+def test_leafs_own_files(tmp_path: Path) -> None:
+    """Their numbers are those that LEAF's notebook would compute with pandas."""
+    paths = sorted(BASELINES.glob("*.csv*"))
+    tables = [read_leaf_metrics(path) for path in paths]
+    assert [table.is_statistical for table in tables] == [path.name.startswith("stat") for path in paths]
+    for path, table in zip(paths, tables, strict=True):
+        frame = pd.read_csv(path)
+        if not table.is_statistical:
+            _, costs = summed_costs(table)
+            assert costs["bytes_read"][-1] == frame["bytes_read"].sum()
+            continue
+        curve, by_round = accuracy_curve(table), frame.groupby("round_number")["accuracy"]
+        np.testing.assert_allclose(curve.mean, by_round.mean())
+        np.testing.assert_allclose(curve.percentiles[90], by_round.quantile(0.9))
+        weighted = (frame["accuracy"] * frame["num_samples"]).groupby(frame["round_number"]).sum()
+        np.testing.assert_allclose(curve.weighted, weighted / frame.groupby("round_number")["num_samples"].sum())
+    page = write_leaf_page(tables, tmp_path / "page.html").read_text()
+    assert "5 files of accuracies and 4 files of bytes and computations" in page
