@@ -93,7 +93,7 @@ def sent140(
 ) -> None:
     """Tweets that are negative or positive, from the published files in `folder`; a client is a user.
 
-    A sample has the first `length` words of a tweet (of a thousand tweets, one has more than 40), as tokens of a
+    A sample has the first `length` words of a tweet (of two thousand tweets, one has more than 40), as tokens of a
     `vocabulary`: padding, unknown, and the most frequent words of the training samples. With ``tokenizer="leaf"`` words
     are found as in LEAF's code.
     """
