@@ -64,9 +64,9 @@ def mnist_by_writer(
 ) -> None:
     """MNIST's handwritten digits by the 836 people who wrote them, from the published files in `folder`.
 
-    Without a folder they are looked for in the cache; `fedarena data list` says where. Writers are taken at random until
-    they have `fraction` of the digits; those with fewer than `minimum_samples` are left out. `verify` compares the files
-    with the published ones.
+    Without a folder they are looked for in the cache; `fedarena data list` says where. Writers are taken at random
+    until they have `fraction` of the digits; those with fewer than `minimum_samples` are left out. `verify` compares
+    the files with the published ones.
     """
     paths = FILES.find(folder)
     if verify:
