@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ from fedarena.data.leaf.staging import UNDIVIDED, Users
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import Split
+from fedarena.data.text_clients import divide_samples
 from fedarena.errors import BadInputError
 from fedarena.streams import bits
 
@@ -62,9 +63,8 @@ def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: 
         rows = _rows(users.starts[kept, : len(PARTS)].ravel(), counts.ravel())
     else:
         groups = split.groups(len(kept))
-        starts, totals = users.starts[kept], users.counts[kept]
-        whole = [_rows(starts[client], totals[client]) for client in range(len(kept))]
-        counts, rows = _divide(whole, groups, split, gap)
+        whole = _rows(users.starts[kept].ravel(), users.counts[kept].ravel())
+        counts, rows = _divide(whole, sizes[kept], groups, split, gap)
     return Clients([users.ids[user] for user in kept], groups, counts, rows, kept)
 
 
@@ -74,25 +74,25 @@ def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Sp
     if num_clients > dealt:
         raise BadInputError(f"federation.iid_users asks for {num_clients:,} users, but there are {dealt:,} samples")
     order = np.argsort(bits(sampling.seed, "leaf/iid", np.arange(num_rows)), kind="stable")[:dealt]
-    hands = np.array_split(order, num_clients)
-    sizes = np.array([len(hand) for hand in hands], dtype=np.int64)
+    bounds: IntArray = np.arange(num_clients + 1) * dealt // num_clients
+    sizes = bounds[1:] - bounds[:-1]
     kept = Sampling(minimum_samples=sampling.minimum_samples).choose(sizes)
     groups = split.groups(len(kept))
-    counts, rows = _divide([hands[place] for place in kept], groups, split, gap=0)
+    hands = _rows(bounds[kept], sizes[kept])
+    counts, rows = _divide(order[hands], sizes[kept], groups, split, gap=0)
     return Clients([str(place) for place in kept], groups, counts, rows, None)
 
 
-def _divide(whole: Sequence[IntArray], groups: list[Group], split: Split, gap: int) -> tuple[IntArray, IntArray]:
-    """The numbers of samples in each part, and rows sorted by part, of clients with these rows."""
-    counts = np.zeros((len(whole), len(PARTS)), dtype=np.int64)
-    rows = [np.empty(0, dtype=np.int64)]
-    for client, mine in enumerate(whole):
-        parts = split.divide(client, groups[client], {"row": mine}, "in_order" if gap else "shuffled", gap)
-        for place, part in enumerate(PARTS):
-            if part in parts:
-                counts[client, place] = len(parts[part]["row"])
-                rows.append(parts[part]["row"])
-    return counts, np.concatenate(rows)
+def _divide(rows: IntArray, sizes: IntArray, groups: list[Group], split: Split, gap: int) -> tuple[IntArray, IntArray]:
+    """The numbers of samples in each part, and rows sorted by part, of clients with so many rows each."""
+    order, counts = divide_samples(split, groups, np.arange(len(sizes)), sizes, "in_order" if gap else "shuffled")
+    if gap == 0 or split.kind == "by_client":
+        return counts, rows[order]
+    is_first = np.cumsum(counts, axis=1) == counts
+    skipped = np.where(is_first, 0, np.minimum(gap, counts)).ravel()
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts.ravel(), counts.ravel())
+    kept = place >= np.repeat(skipped, counts.ravel())
+    return counts - skipped.reshape(counts.shape), rows[order[kept]]
 
 
 def _group(counts: IntArray) -> Group:

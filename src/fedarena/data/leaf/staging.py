@@ -73,16 +73,16 @@ def list_users(files: Sequence[LeafFile], heads: Sequence[Head]) -> tuple[Users,
             raise BadInputError(f"The files in {files[0].path.parent.parent} are not of one federation")
         return _in_order_of_clients(files, heads, described[0])
     users, place_of = Users(), dict[str, int]()
-    first_file: list[dict[str, Path]] = [{} for _ in range(UNDIVIDED + 1)]
+    first_file: list[dict[str, int]] = [{} for _ in range(UNDIVIDED + 1)]
     places = []
     with_hierarchies = any(head.hierarchies is not None for head in heads)
     hierarchies: list[str] = []
-    for file, head in zip(files, heads, strict=True):
+    for file_number, (file, head) in enumerate(zip(files, heads, strict=True)):
         seen = first_file[_part_code(file)]
         for number, user in enumerate(head.users):
             if user in seen:
-                raise BadInputError(f"User {user!r} is in {seen[user]} and in {file.path}")
-            seen[user] = file.path
+                raise BadInputError(f"User {user!r} is in {files[seen[user]].path} and in {file.path}")
+            seen[user] = file_number
             if user not in place_of:
                 place_of[user] = len(place_of)
                 hierarchies.append("" if head.hierarchies is None else head.hierarchies[number])

@@ -60,7 +60,7 @@ class _Export:
         self._groups = np.empty(federation.num_clients, dtype=np.int8)
         for code, group in enumerate(GROUPS):
             self._groups[federation.clients(group)] = code
-        self._written = 0
+        self._written = 0  # samples
 
     def write(self) -> None:
         for name, part in FOLDERS.items():
@@ -109,8 +109,8 @@ class _Export:
             except BadInputError as error:
                 raise BadInputError(f"{self._federation.name} cannot be written: of client {id!r} {error}") from None
             file.write(f"{', ' if position else ''}{json.dumps(id)}: {json.dumps(lists)}")
-            self._written += 1
-            self._progress(min(self._written / self._federation.num_clients, 1.0), "Writing")
+            self._written += len(next(iter(columns.values())))
+            self._progress(self._written / max(self._federation.num_samples, 1), "Writing")
         file.write("}}\n")
 
     def _samples(self, clients: IntArray, part: Part, ids: list[str]) -> Iterator[tuple[str, dict[str, AnyArray]]]:
