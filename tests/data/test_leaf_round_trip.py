@@ -16,7 +16,7 @@ from store_oracle import PlainClient, PlainFederation, plain_federations
 
 from fedarena.data import ColumnSpec, Federation, TaskSpec, load_federation
 from fedarena.data.leaf.writing import export_leaf
-from fedarena.data.schema import GROUPS, PARTS
+from fedarena.data.schema import DTYPES, GROUPS, PARTS
 from fedarena.errors import BadInputError
 
 
@@ -125,6 +125,18 @@ def one_client(task: TaskSpec, columns: dict[str, ColumnSpec], rows: dict[str, n
     empty = {name: values[:0] for name, values in rows.items()}
     client = PlainClient("ann", "train", {"train": rows, "validation": empty, "test": empty}, {"play": "Lear"})
     return PlainFederation(task, columns, {"play": "string"}, [client])
+
+
+def test_the_largest_and_smallest_numbers_of_every_type(tmp_path: Path) -> None:
+    columns = {"x": ColumnSpec(dtype="float32"), "y": ColumnSpec(dtype="int64")}
+    rows = {"x": np.float32([0.1, -0.0]), "y": np.array([0, 1])}
+    for dtype in sorted(DTYPES):
+        limits = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+        columns[f"of {dtype}"] = ColumnSpec(dtype=dtype)
+        rows[f"of {dtype}"] = np.array([limits.min, limits.max], dtype=dtype)
+    one_client(TaskSpec(kind="classification", classes=2), columns, rows).write(tmp_path / "store")
+    federation = Federation.open(tmp_path / "store")
+    assert content(imported(export(federation, tmp_path / "leaf"))) == content(federation)
 
 
 def test_pictures_are_fractions_and_the_first_text_is_the_hierarchy(tmp_path: Path) -> None:
