@@ -12,6 +12,7 @@ from fedarena.data.schema import AnyArray, ColumnSpec
 from fedarena.errors import BadInputError
 
 LARGEST_BYTE = 255
+_LEAST = np.iinfo(np.int64).min
 _COLUMN = "column:"  # begins the keys of columns that LEAF does not know
 Lists = dict[str, list[Any]]
 
@@ -137,6 +138,9 @@ def _to_numbers(values: AnyArray, scaled: bool) -> list[Any]:
         flat = flat.astype(np.float64)
         if not np.isfinite(flat).all():
             raise BadInputError("a value is not finite, which JSON cannot write")
+    if flat.dtype == np.int64 and (flat == _LEAST).any():
+        # The one integer that parsers refuse for its digits is a power of two, and so exact as a fraction, too.
+        flat = np.where(flat == _LEAST, float(_LEAST), flat.astype(object))
     numbers: list[Any] = flat.tolist()
     return numbers
 
