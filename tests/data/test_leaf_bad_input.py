@@ -139,7 +139,7 @@ def test_options_that_do_not_fit_the_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(file()))
     assert "x is no text, so samples cannot be characters" in str(refusal(path, kind="characters"))
-    assert "x must be texts, or lists of id, date, query, user and text" in str(refusal(path, kind="tweets"))
+    assert "x must be texts, words, or lists of id, date, query, user and text" in str(refusal(path, kind="tweets"))
     assert "y holds 2, which is no label from 0 to 1" in str(refusal(path, classes=2))
     assert "nobody has more than 2 samples" in str(refusal(path, minimum_samples=3))
 

@@ -124,6 +124,13 @@ def test_tweets(tmp_path: Path) -> None:
     assert {"Good", "good"} <= set(cased)
 
 
+def test_texts_alone_and_words(tmp_path: Path) -> None:
+    for name, x in (("a", "we are such stuff as dreams"), ("b", ["we", "are", "such", "stuff", "as", "dreams"])):
+        federation = load(write(tmp_path / f"{name}.json", {"ann": [(x, 2)]}), length=6)
+        assert federation.task.classes == 3
+        assert set(federation.samples([0]).columns["x"][0].tolist()) == set(range(2, 8))
+
+
 def test_words_that_are_only_in_test_samples_are_unknown(tmp_path: Path) -> None:
     write(tmp_path / "train" / "a.json", {"ann": [("yes", 1), ("no", 0)]})
     write(tmp_path / "test" / "a.json", {"ann": [("perhaps", 1)], "bob": [("no", 0)]})

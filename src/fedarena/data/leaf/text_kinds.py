@@ -97,14 +97,14 @@ class Characters:
 
 
 class Tweets:
-    """Texts as Sent140 has them, the last of five fields, or texts alone; and labels, or polarities 0 and 4."""
+    """Texts as Sent140 has them, the last of five fields, or alone, or as words; and labels, or polarities 0 and 4."""
 
     gap = 0
 
     def __init__(self, first: Any, length: int, vocabulary: int, tokenizer: Tokenizer, classes: int | None):
         self._length, self._vocabulary = length, vocabulary
         self._split = _SPLITTERS[tokenizer]
-        self._has_polarities = isinstance(first, list)
+        self._has_polarities = _is_tweet(first)
         self._labels = Labels(classes)
         self._number_of_word: dict[str, int] = {}  # from 1; 0 is padding
         self.columns = {"x": ColumnSpec(dtype="int32", shape=(length,)), "y": ColumnSpec(dtype="int64")}
@@ -148,9 +148,17 @@ class Tweets:
         return Finished(task, {"x": x, "y": self.columns["y"]}, to_tokens)
 
 
+def _is_tweet(x: Any) -> bool:
+    """Whether a sample has the fields of Sent140, the first of which is a number, rather than words."""
+    return isinstance(x, list) and len(x) >= TWEET_FIELDS and isinstance(x[0], str) and x[0].isdigit()
+
+
 def _text(x: Any) -> str:
     """The text of a tweet without line breaks, which separate tweets while they are cut into words."""
-    found = x[TWEET_FIELDS - 1] if isinstance(x, list) and len(x) >= TWEET_FIELDS else x
+    if _is_tweet(x):
+        found = x[TWEET_FIELDS - 1]
+    else:
+        found = " ".join(x) if isinstance(x, list) and all(isinstance(word, str) for word in x) else x
     if not isinstance(found, str):
-        raise BadInputError(f"x must be texts, or lists of id, date, query, user and text, not {shown(x)}")
+        raise BadInputError(f"x must be texts, words, or lists of id, date, query, user and text, not {shown(x)}")
     return found.replace("\n", " ")
