@@ -91,7 +91,7 @@ def text_federations(draw: st.DrawFn) -> PlainFederation:
     return PlainFederation(task, columns, {}, clients)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(plain=st.one_of(plain_federations(), text_federations()), users_per_file=st.integers(1, 3))
 def test_what_is_exported_comes_back(plain: PlainFederation, users_per_file: int) -> None:
     if not any(len(rows[plain.task.label_column]) for client in plain.clients for rows in client.parts.values()):
