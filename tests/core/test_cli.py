@@ -118,7 +118,7 @@ def test_version_and_help() -> None:
         (["run", "federation=digitz"], "did you mean 'digits'?"),
         (["run", "model=lstn"], "did you mean 'lstm'?"),
         (["run", "algorithm=fedavgg"], "did you mean 'fedavg'?"),
-        (["run", "federation=digits", "model=lstm"], "The model 'lstm' needs a next-token federation"),
+        (["run", "federation=digits", "model=lstm"], "The model 'lstm' needs a federation of text"),
         (["run", "federation=digits", "federation.partition.alpha=-1"], "federation.partition.alpha"),
         (["run", "federation=digits", "algorithm=pathlib:PurePath"], "pathlib:PurePath is not an algorithm"),
         (["run", "missing.yaml"], "There is no file missing.yaml"),

@@ -313,7 +313,7 @@ def accuracy_levels(methods: Sequence[Method]) -> list[float]:
 
 
 def reach_table(methods: Sequence[Method], levels: Sequence[float] | None = None) -> list[list[Reach]]:
-    """For every method (row) and every level (column; by default those of `accuracy_levels`), the cost of reaching it."""
+    """For every method (row) and level (column; by default those of `accuracy_levels`) the cost of reaching it."""
     levels = accuracy_levels(methods) if levels is None else levels
     return [[_reach(method, level) for level in levels] for method in methods]
 

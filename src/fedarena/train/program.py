@@ -178,7 +178,10 @@ class StepPrograms:
             return pure
         try:
             compiled: Callable[..., Any] = torch.compile(pure, dynamic=False)
-            compiled(*tensors)
+            with warnings.catch_warnings():
+                # The compiler's advice on how to be faster is for its users, not for ours.
+                warnings.filterwarnings("ignore", module=r"torch\._inductor")
+                compiled(*tensors)
         except Exception as error:  # no compiler on this machine, or one that fails on this model
             warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
             return pure
