@@ -17,6 +17,10 @@ from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
 
 
+# What is no difference between methods: who a run is, and how many clients were computed at once.
+_NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+
+
 @dataclass(frozen=True)
 class RunData:
     """One run as it lies on disk. Runs of the same setting with different seeds share a label."""
@@ -139,7 +143,7 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     for run, settings in zip(runs, flat, strict=True):
         label = _method(run.config)
         for key, value in settings.items():
-            if key not in ("name", "seed") and len(groups[_alike(run, settings, key)]) > 1:
+            if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1:
                 label += f" {value}" if key.endswith(".name") else f" {key.split('.')[-1]}={value}"
         labelled.append(replace(run, label=label))
     return labelled

@@ -15,9 +15,11 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from fedarena.cli import base, main
+from fedarena.cli.data_stats import titles_of
 from fedarena.data import FEDERATIONS, ColumnSpec, TaskSpec, download
 from fedarena.data.raw_files import RAW_FILES, RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cached_source
+from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
 NUMBERS = b"3 1 4 1 5 9"
@@ -272,3 +274,10 @@ def test_stats_of_several_each_with_its_own_options() -> None:
 def test_bad_input(arguments: list[str], sentence: str, cache: Path) -> None:
     assert sentence in call(*arguments, code=2)
     assert not cache.exists()
+
+
+def test_titles_name_folders_only_where_they_matter() -> None:
+    asked = [("leaf", ["folder=a", "kind=images"]), ("leaf", ["folder=b", "kind=images"]), ("femnist", ["folder=c"])]
+    assert titles_of(asked) == ["leaf folder=a kind=images", "leaf folder=b kind=images", "femnist"]
+    with pytest.raises(BadInputError, match="femnist folder=c was asked for twice"):
+        titles_of([*asked, asked[-1]])

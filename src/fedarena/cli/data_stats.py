@@ -35,8 +35,8 @@ def stats(
         return
     path = output or Path("federations.html")
     check_picture_path(path)
+    titles = titles_of(asked)
     found = [find_statistics(name, settings) for name, settings in asked]
-    titles = [" ".join([name, *settings]) for name, settings in asked]
     rows = [
         (title, federation.source.name, statistics)
         for title, (federation, statistics) in zip(titles, found, strict=True)
@@ -46,6 +46,16 @@ def stats(
     if json is not None:
         write_statistics(found, json)
     say(f"Picture: {write_picture(comparison_figure({title: one for title, _, one in rows}), path)}")
+
+
+def titles_of(asked: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """A title for each, with its settings; where files are is named only if nothing else tells two apart."""
+    full = [" ".join([name, *settings]) for name, settings in asked]
+    if len(set(full)) < len(full):
+        twice = next(title for title in full if full.count(title) > 1)
+        raise BadInputError(f"{twice} was asked for twice; give one of them other settings, or leave it out")
+    short = [" ".join([name, *(one for one in settings if not one.startswith("folder="))]) for name, settings in asked]
+    return [brief if short.count(brief) == 1 else title for brief, title in zip(short, full, strict=True)]
 
 
 def by_federation(words: Sequence[str]) -> list[tuple[str, list[str]]]:
