@@ -47,7 +47,8 @@ class Result(RunData):
             raise BadInputError(
                 f"{self.name} has not evaluated any client" + ("" if round is None else f" in round {round}")
             )
-        return pa.Table.from_pylist(found[name])
+        columns = dict.fromkeys(key for row in found[name] for key in row)  # a group may lack a score that others have
+        return pa.table({column: [row.get(column) for row in found[name]] for column in columns})
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Writes the HTML report, by default as ``report.html`` in the run folder."""

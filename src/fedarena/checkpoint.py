@@ -89,6 +89,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("weight", pa.float64()),
         ("bytes_down", pa.int64()),
         ("bytes_up", pa.int64()),
+        ("flops", pa.float64()),
         ("joules", pa.float64()),
     ]
     # Real times are kept apart: everything else is the same in every repetition of a run.

@@ -147,10 +147,6 @@ def run_tables(run: RunData, hierarchy: str | None = None) -> dict[str, list[dic
     of_client = _hierarchies(run, hierarchy)
     evaluated, jobs = run.clients.to_pylist(), run.jobs.to_pylist()
     part = run.config.get("evaluation", {}).get("split", "test")
-    flops = dict(zip(run.rounds["round"].to_pylist(), run.rounds["flops"].to_pylist(), strict=True))
-    trained: dict[int, int] = {}
-    for job in jobs:
-        trained[job["round"]] = trained.get(job["round"], 0) + _trained_samples(job)
     return {
         STATISTICAL: [
             {
@@ -174,17 +170,11 @@ def run_tables(run: RunData, hierarchy: str | None = None) -> dict[str, list[dic
                 "set": _TRAINING,
                 "bytes_written": job["bytes_up"],
                 "bytes_read": job["bytes_down"],
-                "local_computations": round(
-                    (flops[job["round"]] or 0) * _trained_samples(job) / max(trained[job["round"]], 1)
-                ),
+                "local_computations": round(job["flops"] or 0),  # runs of before do not say
             }
             for job in jobs
         ],
     }
-
-
-def _trained_samples(job: dict[str, Any]) -> int:
-    return 0 if job["trained_seconds"] is None else int(job["samples"])
 
 
 def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:

@@ -16,7 +16,6 @@ from fedarena.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
 
-
 # What is no difference between methods: who a run is, and how many clients were computed at once.
 _NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
 

@@ -121,7 +121,12 @@ def strata(clients: pa.Table, attributes: pa.Table, round: int | None = None) ->
         for metric in METRICS
     }
     names = [name for name in attributes.column_names if name != "client"]
-    return {name: stratify(attributes[name].take(pa.array(rows)).to_pylist(), samples, means) for name in names}
+    return {name: stratify(_known(attributes[name].take(pa.array(rows)).to_pylist()), samples, means) for name in names}
+
+
+def _known(values: list[Any]) -> list[Any]:
+    """Numbers that are none as a word: JSON has no other way to say so, and nothing is less equal to itself."""
+    return ["unknown" if isinstance(value, float) and not np.isfinite(value) else value for value in values]
 
 
 def _predictions(scores: pa.Table, prefix: str) -> npt.NDArray[np.int64]:

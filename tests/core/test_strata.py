@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedarena import api
 from fedarena.errors import BadInputError
-from fedarena.metrics import OTHERS, stratify, summarize_clients
+from fedarena.metrics import stratify, summarize_clients
 
 CLIENTS = st.lists(
     st.tuples(st.sampled_from("abcde"), st.integers(1, 50), st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=40
@@ -28,7 +28,7 @@ def test_strata_are_summaries_of_the_clients_in_them(clients: list, most: int) -
     ranked = sorted(totals, key=lambda value: (-totals[value], value))
     expected = {value: [value] for value in ranked[:most]}
     if len(ranked) > most:
-        expected[OTHERS] = ranked[most:]
+        expected[None] = ranked[most:]
     assert [row["value"] for row in rows] == list(expected)
     for row, inside in zip(rows, expected.values(), strict=True):
         members = [client for client in clients if client[0] in inside]
@@ -117,3 +117,29 @@ def test_the_column_of_predictions_counts_characters(tmp_path) -> None:
     weighted = (last["accuracy"] * last["predictions"]).sum() / last["predictions"].sum()
     assert weighted == pytest.approx(result.summary["final"]["accuracy"])
     assert isinstance(result.clients, pa.Table)
+
+
+def test_many_numbers_and_groups_without_a_score_make_a_table(result: api.Result) -> None:
+    """The largest group has no personal score, and there are more values than are told apart."""
+    clients = pa.table(
+        {
+            "round": [1] * 150,
+            "client": [f"c{i}" for i in range(150)],
+            "samples": [5] * 150,
+            "predictions": [40 + i for i in range(150)],
+            "loss": [1.0] * 150,
+            "accuracy": [i / 150 for i in range(150)],
+            **{f"personal_{name}": [None, None] + [3] * 148 for name in ("samples", "predictions")},
+            **{f"personal_{name}": [None, None] + [0.5] * 148 for name in ("loss", "accuracy")},
+        }
+    )
+    attributes = pa.table({"client": clients["client"], "age": [0, 0, *range(2, 150)], "height": [np.nan] * 150})
+    many = api.Result(**{**vars(result), "clients": clients, "attributes": attributes})
+    table = many.by_attribute("age").to_pylist()
+    assert [row["value"] for row in table[:2]] == [0, 10]
+    assert table[-1]["value"] is None
+    assert table[-1]["clients"] == 150 - 2 - 99
+    assert table[0]["personal_accuracy"] is None
+    assert table[1]["personal_accuracy"] == 0.5
+    assert table[0]["accuracy"] == pytest.approx((0 * 40 + 41 / 150) / 81)  # by predictions, not by samples
+    assert many.by_attribute("height")["value"].to_pylist() == ["unknown"]

@@ -20,7 +20,9 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
     from fedarena.data.registry import cached_path
 
     source, options = federation_options(name, settings)
-    path = cached_path(source, options) or Path(options["path"])
+    path = cached_path(source, options) or (Path(options["path"]) if source == "store" else None)
+    if path is None:
+        raise BadInputError(f"{name} keeps no store that could be checked")
     is_there = path.is_dir() or source == "store"
     problems = _check_store(path) if is_there else []
     if source in RAW_FILES:

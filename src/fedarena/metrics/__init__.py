@@ -2,7 +2,7 @@
 
 from fedarena.metrics.clients import PERSONAL, TRAINING_SET, is_loss, summarize_clients, summary_names
 from fedarena.metrics.participation import gini, lorenz_curve, summarize_participation
-from fedarena.metrics.strata import OTHERS, stratify
+from fedarena.metrics.strata import stratify
 from fedarena.metrics.systems import (
     OUTCOMES,
     USED,
@@ -16,7 +16,6 @@ from fedarena.metrics.systems import (
 )
 
 __all__ = [
-    "OTHERS",
     "OUTCOMES",
     "PERSONAL",
     "TRAINING_SET",

@@ -14,7 +14,6 @@ IntArray = npt.NDArray[np.int64]
 
 # Of values that only few clients have, no more than these are told apart.
 MOST_STRATA = 100
-OTHERS = "(all others)"
 
 
 def stratify(
@@ -23,7 +22,7 @@ def stratify(
     means: Mapping[str, tuple[FloatArray, IntArray]],
     most: int = MOST_STRATA,
 ) -> list[dict[str, Any]]:
-    """One row per value of an attribute, the one with most samples first; what is beyond `most` rows is one more.
+    """One row per value of an attribute, the one with most samples first; the rest is one more, with no value.
 
     A row has the `value`, the number of `clients` and `samples`, and for every metric what `summarize_clients` tells,
     over the clients that have a mean of it. `means` has that of every client, and how many predictions it is a mean of.
@@ -40,7 +39,7 @@ def stratify(
     for number in range(len(shown) + (len(rest) > 0)):
         inside = stratum == number
         row: dict[str, Any] = {
-            "value": original[str(names[shown[number]])] if number < len(shown) else OTHERS,
+            "value": original[str(names[shown[number]])] if number < len(shown) else None,
             "clients": int(inside.sum()),
             "samples": int(samples[inside].sum()),
         }

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from fedarena.metrics import OTHERS
 from fedarena.report.drawing import shortened
 from fedarena.report.html import Html, join, tag
 from fedarena.report.methods import Method, methods_of
@@ -106,7 +105,7 @@ def _largest(found: dict[str, list[Rows]]) -> list[Any]:
     for runs in found.values():
         for rows in runs:
             for value, row in rows.items():
-                if value != OTHERS:
+                if value is not None:
                     sizes[value] = max(sizes.get(value, 0), row["samples"])
     return sorted(sizes, key=lambda value: (-sizes[value], str(value)))[:MAX_SHOWN]
 
@@ -126,7 +125,7 @@ def _table(runs: Sequence[RunData], attribute: str, found: dict[str, list[Rows]]
         first = next(rows[value] for runs_of in found.values() for rows in runs_of if value in rows)
         cells = [_cell([rows[value] for rows in runs_of if value in rows]) for runs_of in found.values()]
         body.append([_text(value), f"{first['clients']:,}", f"{first['samples']:,}", *cells])
-    known = {value for runs_of in found.values() for rows in runs_of for value in rows} - {OTHERS}
+    known = {value for runs_of in found.values() for rows in runs_of for value in rows} - {None}
     note = "Accuracy over samples."
     if len(known) > len(values):
         note += f" The {count(len(values), 'group')} with most samples of {len(known):,} or more."

@@ -151,6 +151,7 @@ def _describe_round(
         "weight": np.where(used, plan.factors, np.nan),
         "bytes_down": done.bytes_down,
         "bytes_up": done.bytes_up,
+        "flops": done.flops,
         "joules": done.joules,
     }
     return row, columns
