@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,11 +101,17 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if (path / CONFIG_FILE).exists():
             found.append(path)
             continue
-        inside = sorted(p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
+        found_inside = (p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
+        inside = sorted(found_inside, key=_as_people_sort)
         if not inside:
             raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")
         found += inside
     return list(dict.fromkeys(found))
+
+
+def _as_people_sort(path: Path) -> list[tuple[int, str]]:
+    """epochs5 before epochs20."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", str(path))]
 
 
 def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = None) -> list[RunData]:

@@ -18,17 +18,20 @@ def split_of(percent: tuple[int, int], kind: str = "within_client", seed: int = 
 
 
 @given(percent=PERCENT, totals=st.lists(st.integers(0, 3000), min_size=1, max_size=20))
-def test_shares_add_up_and_are_less_than_one_from_exact(percent: tuple[int, int], totals: list[int]) -> None:
+def test_shares_add_up_and_nobody_goes_without(percent: tuple[int, int], totals: list[int]) -> None:
     fractions = split_of(percent).fractions
     sizes = apportion(np.array(totals), fractions)
     assert sizes.sum(axis=1).tolist() == totals
     assert (sizes >= 0).all()
     exact = np.array(totals)[:, None] * np.array(fractions)
-    assert (np.abs(sizes - exact) < 1 + 1e-6).all()
+    enough = (exact[:, [fraction > 0 for fraction in fractions]] >= 1).all(axis=1)
+    assert (np.abs(sizes - exact)[enough] < 1 + 1e-6).all()
+    asked = sum(fraction > 0 for fraction in fractions)
     for total, (train, validation, test) in zip(totals, sizes.tolist(), strict=True):
-        assert train >= 1 or total < 2
+        assert (train >= 1) == (total >= 1)
+        assert (test >= 1) == (fractions[2] > 0 and total >= 2)
+        assert validation >= 1 or fractions[1] == 0 or total < asked
         assert validation == 0 or fractions[1] > 0
-        assert test == 0 or fractions[2] > 0
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,11 @@ def test_shares_add_up_and_are_less_than_one_from_exact(percent: tuple[int, int]
         (100, (0.29, 0.0, 0.71), [29, 0, 71]),  # 0.29 * 100 is 28.999999999999996
         (7, (0.6, 0.2, 0.2), [4, 2, 1]),  # 4.2, 1.4, 1.4: the earlier of two equal remainders wins
         (2, (0.01, 0.0, 0.99), [1, 0, 1]),
+        (2, (0.9, 0.0, 0.1), [1, 0, 1]),
+        (5, (0.9, 0.0, 0.1), [4, 0, 1]),
+        (2, (0.1, 0.8, 0.1), [1, 0, 1]),
+        (3, (0.98, 0.01, 0.01), [1, 1, 1]),
+        (6, (0.9, 0.05, 0.05), [4, 1, 1]),
         (1, (0.6, 0.2, 0.2), [1, 0, 0]),
         (0, (0.6, 0.2, 0.2), [0, 0, 0]),
     ],

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from fedarena.rundata import label_runs, load_run
+from fedarena.rundata import find_runs, label_runs, load_run
 
 NEW_COLUMNS = (
     *("invited", "failed", "end_seconds", "wasted_seconds", "wasted_bytes", "joules", "staleness", "succeeded"),
@@ -83,3 +83,11 @@ def test_a_run_from_before_has_no_jobs_no_fleet_and_empty_columns(old_folder, ma
 def test_the_fleet_is_read_where_there_is_one(old_folder):
     (old_folder / "fleet.json").write_text(json.dumps({"name": "phones", "clients": 3}))
     assert load_run(old_folder).fleet == {"name": "phones", "clients": 3}
+
+
+def test_runs_come_as_people_sort_them(tmp_path: Path) -> None:
+    for name in ("epochs20-seed0", "epochs5-seed0", "epochs100-seed1", "epochs100-seed0", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").touch()
+    names = [path.name for path in find_runs([tmp_path])]
+    assert names == ["a", "epochs5-seed0", "epochs20-seed0", "epochs100-seed0", "epochs100-seed1"]

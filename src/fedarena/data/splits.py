@@ -25,6 +25,9 @@ TrainFraction = Annotated[float, Field(gt=0, le=1)]
 ValidationFraction = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0)]
 
+# Who cannot be tested does not show in any result, so testing comes before validation.
+_MOST_NEEDED_FIRST = (PARTS.index("train"), PARTS.index("test"), PARTS.index("validation"))
+
 SampleOrder = Literal["shuffled", "in_order"]
 
 
@@ -94,7 +97,7 @@ def split_samples(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """The indexes of one client's train, validation and test samples.
 
-    Every client with two samples or more keeps at least one for training. With ``in_order`` the earliest
+    How many each part has is said by `apportion`. With ``in_order`` the earliest
     samples are for training, and `gap` samples are left out before validation and before test, so that
     samples which overlap in time do not leak from one part to the next.
     """
@@ -112,8 +115,9 @@ def split_samples(
 def apportion(totals: IntArray, fractions: tuple[float, float, float]) -> IntArray:
     """Divides every total into train, validation and test, each less than one away from its exact share.
 
-    Largest remainders get what rounding down leaves over; the earlier part wins a tie. A total of two or more
-    has at least one for training.
+    Largest remainders get what rounding down leaves over; the earlier part wins a tie. Small totals come first: whoever
+    has two samples or more has one for training and one for testing, and of three one for validation, of the parts that
+    have a fraction.
     """
     totals = np.asarray(totals, dtype=np.int64)
     exact = totals[:, None] * np.array(fractions)
@@ -123,9 +127,13 @@ def apportion(totals: IntArray, fractions: tuple[float, float, float]) -> IntArr
     rank = np.argsort(np.argsort(-remainders, axis=1, kind="stable"), axis=1, kind="stable")
     sizes += rank < left_over[:, None]
 
-    lacking = np.flatnonzero((totals >= 2) & (sizes[:, 0] == 0))
-    # Someone got more than their exact share in these rows; giving one back leaves them within one of it.
-    donor = 1 + np.argmax(sizes[lacking, 1:] - exact[lacking, 1:], axis=1)
-    sizes[lacking, donor] -= 1
-    sizes[lacking, 0] += 1
+    wanted = [part for part in _MOST_NEEDED_FIRST if fractions[part] > 0]
+    least = np.zeros_like(sizes)
+    for number, part in enumerate(wanted, start=1):
+        lacking = np.flatnonzero((totals >= number) & (sizes[:, part] == 0))
+        can_give = sizes[lacking] > least[lacking]
+        donor = np.argmax(np.where(can_give, sizes[lacking] - exact[lacking], -np.inf), axis=1)
+        sizes[lacking, donor] -= 1
+        sizes[lacking, part] += 1
+        least[totals >= number, part] = 1
     return sizes

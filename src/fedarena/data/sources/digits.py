@@ -16,7 +16,7 @@ DEFAULT_PARTITION: dict[str, Any] = {"name": "dirichlet"}
 
 
 @FEDERATIONS.register("digits")
-@cached_source(version=1)
+@cached_source(version=2)
 def digits(
     build: StoreBuild,
     *,

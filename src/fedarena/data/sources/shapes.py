@@ -61,7 +61,7 @@ SHAPES: Mapping[str, tuple[Array, ...]] = {
 
 
 @FEDERATIONS.register("shapes")
-@cached_source(version=1)
+@cached_source(version=2)
 def shapes(
     build: StoreBuild,
     *,

@@ -42,7 +42,7 @@ COVARIANCE_DECAY = 1.2
 
 
 @FEDERATIONS.register("synthetic")
-@cached_source(version=1)
+@cached_source(version=2)
 def synthetic(
     build: StoreBuild,
     *,
