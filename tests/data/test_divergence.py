@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -36,8 +37,8 @@ def test_distances_equal_those_of_scipy(counts: np.ndarray, chunk: int) -> None:
     assert (found.clients, found.pairs) == (len(counts), len(pairs))
     assert found.distances.mean == pytest.approx(np.mean(expected), abs=1e-7)
     assert found.distances.quantiles[[0, 25, 100]] == pytest.approx(np.percentile(expected, [0, 25, 100]), abs=1e-7)
-    assert found.distances.median == found.distances.quantiles[50]
-    assert found.histogram.sum() == found.histogram_by_chance.sum() == len(pairs)
+    assert found.histogram.sum() == len(pairs)
+    assert found.histogram_by_chance.sum() == pytest.approx(len(pairs))
 
 
 def test_from_the_same_mix_to_nothing_in_common() -> None:
@@ -67,6 +68,25 @@ def test_very_many_labels_are_looked_at_for_fewer_clients_and_pairs(monkeypatch:
     pairs = describe_labels(federation, federation.counts(federation.clients()), 1000).pairs
     assert pairs.clients == 500 // classes
     assert pairs.pairs == 3000 // classes
+
+
+def test_chance_equals_the_sum_over_all_outcomes() -> None:
+    """Of two labels, of which one is rare; clients have few samples, so that everything can be enumerated."""
+    sizes, overall = np.array([3, 8] * 100), np.array([0.9, 0.1])
+    outcomes = {n: scipy.stats.binom.pmf(np.arange(n + 1), n, overall[1]) for n in (3, 8)}
+
+    def expected(one: int, other: int) -> float:
+        distances = [
+            [jensenshannon([n, one - n], [m, other - m], base=2) for m in range(other + 1)] for n in range(one + 1)
+        ]
+        return float(outcomes[one] @ np.array(distances) @ outcomes[other])
+
+    means = {pair: expected(*pair) for pair in ((3, 3), (3, 8), (8, 3), (8, 8))}
+    found = describe_pairs(np.stack([sizes, 0 * sizes], axis=1), overall)
+    first, second = choose_pairs(len(sizes), divergence.MAX_PAIRS)
+    exact = np.mean([means[pair] for pair in zip(sizes[first].tolist(), sizes[second].tolist(), strict=True)])
+    # One draw of 200 clients is off by more than 0.01 in every third case, twenty of them hardly ever.
+    assert found.distances_by_chance.mean == pytest.approx(exact, abs=0.01)
 
 
 def test_chance_is_what_clients_alike_would_have() -> None:

@@ -21,8 +21,9 @@ FloatArray = npt.NDArray[np.float64]
 MAX_CLIENTS = 1_000
 MAX_PAIRS = 10_000
 HISTOGRAM_BINS = 50
-# Of very many labels, fewer clients and pairs are looked at: numbers in a table of clients and labels, in all tables
-# of pairs and labels together, and in one of them.
+FEWEST_DRAWS, MOST_DRAWS = 3, 20  # of every client's labels by chance
+# Of very many labels, fewer clients, pairs and draws are looked at: numbers in a table of clients and labels, in all
+# tables of pairs and labels together, and in one of them.
 TABLE_NUMBERS = 1 << 22
 ALL_NUMBERS = 1 << 25
 CHUNK_NUMBERS = 1 << 20
@@ -40,11 +41,6 @@ class Spread:
         """That of `values`."""
         return cls(float(values.mean()), np.quantile(values, np.linspace(0, 1, 101)))
 
-    @property
-    def median(self) -> float:
-        """Half of the numbers are smaller."""
-        return float(self.quantiles[50])
-
 
 @dataclass(frozen=True)
 class PairStatistics:
@@ -55,7 +51,7 @@ class PairStatistics:
     distances: Spread
     distances_by_chance: Spread  # the same, if every client had drawn its labels from those of all clients
     histogram: IntArray  # [HISTOGRAM_BINS], of pairs, from 0 to 1
-    histogram_by_chance: IntArray
+    histogram_by_chance: FloatArray  # the mean over draws
 
 
 def table_rows(labels: int) -> int:
@@ -67,15 +63,18 @@ def describe_pairs(counts: IntArray, overall: FloatArray) -> PairStatistics:
     """Distances of pairs of clients with the labels ``counts[client]``, where all clients together have `overall`."""
     first, second = choose_pairs(len(counts), max(1, min(MAX_PAIRS, ALL_NUMBERS // counts.shape[1])))
     real = jensen_shannon_distances(counts, first, second)
-    drawn = generator(0, "statistics/labels by chance").multinomial(counts.sum(axis=1), overall)
-    by_chance = jensen_shannon_distances(drawn, first, second)
+    random = generator(0, "statistics/labels by chance")
+    draws = max(FEWEST_DRAWS, min(MOST_DRAWS, ALL_NUMBERS // (len(first) * counts.shape[1])))
+    by_chance = np.concatenate(
+        [jensen_shannon_distances(random.multinomial(counts.sum(axis=1), overall), first, second) for _ in range(draws)]
+    )
     return PairStatistics(
         clients=len(counts),
         pairs=len(first),
         distances=Spread.of(real),
         distances_by_chance=Spread.of(by_chance),
         histogram=_histogram(real),
-        histogram_by_chance=_histogram(by_chance),
+        histogram_by_chance=_histogram(by_chance) / draws,
     )
 
 

@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fedarena.data.divergence import PairStatistics, describe_pairs, table_rows
+from fedarena.data.divergence import FloatArray, PairStatistics, describe_pairs, table_rows
 from fedarena.data.labels import count_labels
 from fedarena.data.schema import IntArray
 from fedarena.data.store import ClientSamples, Federation
 from fedarena.streams import bits
-
-FloatArray = npt.NDArray[np.float64]
 
 MIX_CLIENTS = 50
 # What is held in memory at a time: bytes of samples, and numbers in a table of clients and labels.
