@@ -27,6 +27,11 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        # Nobody asked for the temporary file, and a full disk names none.
+        if error.errno is not None and error.filename in (None, str(temporary), temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -150,9 +150,15 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
         label = _method(run.config)
         for key, value in settings.items():
             if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1:
-                label += f" {value}" if key.endswith(".name") else f" {key.split('.')[-1]}={value}"
+                label += f" {value}" if key.endswith(".name") else f" {_short(key)}={value}"
         labelled.append(replace(run, label=label))
     return labelled
+
+
+def _short(key: str) -> str:
+    """The end of a key, which tells enough; but a federation's seed is not that of a run."""
+    *owners, last = key.split(".")
+    return f"{owners[-1]}.{last}" if last == "seed" else last
 
 
 def _all_keys(flat: Sequence[dict[str, Any]]) -> dict[str, None]:

@@ -63,9 +63,15 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
 
 
 def baselines(results: Sequence[RunData]) -> list[str]:
-    """What knowing nothing would score, one line per federation."""
-    found = [baseline for result in results if (baseline := result.summary.get("baseline"))]
-    return list(dict.fromkeys(f"Baseline, {b['rule']}: accuracy {b['accuracy']:.3f}" for b in found))
+    """What knowing nothing would score, one line per federation; where it differs, with the methods it is for."""
+    lines: dict[str, dict[str, None]] = {}
+    for result in results:
+        if baseline := result.summary.get("baseline"):
+            line = f"Baseline, {baseline['rule']}: accuracy {baseline['accuracy']:.3f}"
+            lines.setdefault(line, {})[result.label] = None
+    if len(lines) < 2:
+        return list(lines)
+    return [f"{line} ({', '.join(labels)})" for line, labels in lines.items()]
 
 
 def fleet_table(fleet: Mapping[str, Any]) -> Table:

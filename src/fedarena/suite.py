@@ -49,7 +49,10 @@ def builtin_suites() -> dict[str, Path]:
 
 
 def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
-    """Reads a suite file, or a built-in suite by its name; `overrides` are dotted keys that hold for every run."""
+    """Reads a suite file, or a built-in suite by its name; `overrides` are dotted keys that hold for every run.
+
+    Overriding a key that is an axis of the matrix gives the axis other values.
+    """
     builtin = builtin_suites()
     path = builtin[source] if source in builtin else Path(source)
     if not path.exists():
@@ -71,15 +74,22 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
         or len(set(seeds)) < len(seeds)
     ):
         raise BadInputError(f"{path}: seeds must be a list of different numbers such as [0, 1, 2], not {seeds!r}")
-    axes = [_axis(key, values, path) for key, values in _mapping(content.get("matrix"), f"{path}: matrix").items()]
+    matrix = _mapping(content.get("matrix"), f"{path}: matrix")
+    for key in [key for key in overrides if key in matrix]:  # an axis gets other values
+        given = overrides.pop(key)
+        matrix[key] = given if isinstance(given, list) else [given]
+    axes = [_axis(key, values, path) for key, values in matrix.items()]
     runs: dict[str, RunConfig] = {}
     for variants in itertools.product(*axes):
         for seed in seeds:
             run_name = "-".join([*(label for label, _ in variants), f"seed{seed}"])
-            settings = merge({}, base)
+            settings = merge(merge({}, base), overrides)
             for _, variant in variants:
                 settings = merge(settings, variant)
-            settings = merge(settings, overrides)
+            # Once more, since variants may have set the same; but another federation, say, must not lose the options
+            # of it that a variant sets.
+            varied = [key for _, variant in variants for key in variant]
+            settings = merge(settings, {k: v for k, v in overrides.items() if not _is_part_of(varied, k)})
             for key in ("seed", "name"):
                 if key in settings:
                     raise BadInputError(f"{path}: {key} cannot be set for the runs of a suite; {_INSTEAD[key]}")
@@ -113,6 +123,11 @@ def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Cal
         except Exception as error:  # a bug in somebody's own method
             failures.append(f"{name}: {type(error).__name__}: {error}")
     return failures
+
+
+def _is_part_of(keys: list[str], part: str) -> bool:
+    """Whether any of the keys sets an option of the part."""
+    return any(key.startswith(f"{part}.") for key in keys)
 
 
 def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -10,6 +10,7 @@ from fedarena.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.models.blocks import Attention
 from fedarena.models.characters import LSTMLayer
+from fedarena.train import count_training_flops
 
 TEXT = DataSpec("next_token", 98, (20,), padding=0, unknown=1)
 DIGITS = DataSpec("classification", 10, (1, 8, 8))
@@ -364,3 +365,9 @@ def test_a_perceptron_scores_between_0_and_1() -> None:
     scores = model(100 * torch.randn(50, 60, generator=torch.Generator().manual_seed(0)))
     assert 0 <= scores.min() < 0.01
     assert 0.99 < scores.max() <= 1
+
+
+def test_the_operations_of_a_bag_of_words_are_counted() -> None:
+    """Rows of weights are added up for every word, and so are their gradients."""
+    model = build_model("bag_of_words", TWEETS, {}, seed=0)
+    assert count_training_flops(make_task(model, TWEETS)) == 2 * 20 * 3

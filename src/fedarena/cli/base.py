@@ -68,7 +68,9 @@ def _register(group: typer.Typer, function: Command) -> Command:
             messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
             raise typer.Exit(error.exit_code) from None
         except OSError as error:
-            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            reason = error.strerror or str(error) or type(error).__name__
+            sentence = reason if error.filename is None else f"{reason}: {error.filename2 or error.filename}"
+            messages.print(f"[bold red]Error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None

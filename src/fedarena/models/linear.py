@@ -28,9 +28,10 @@ def perceptron(spec: DataSpec) -> nn.Module:
 class CountsOfTokens(nn.Module):
     """Logistic regression on how often each token occurs: the sum of a row of weights for each token there is."""
 
-    def __init__(self, vocabulary: int, classes: int, padding: int | None):
+    def __init__(self, vocabulary: int, classes: int, padding: int | None, length: int):
         super().__init__()
         self.padding = padding
+        self.uncounted_flops = 2 * length * classes  # additions of rows, and the same for the gradient
         self.weights = nn.Embedding(vocabulary, classes)
         self.bias = nn.Parameter(torch.zeros(classes))
         nn.init.zeros_(self.weights.weight)
@@ -48,4 +49,4 @@ class CountsOfTokens(nn.Module):
 def bag_of_words(spec: DataSpec) -> nn.Module:
     """LEAF's model for Sent140: logistic regression on the counts of a text's words, starting from zero."""
     require(spec.is_text and spec.kind == "classification", "bag_of_words", "texts to classify", spec)
-    return CountsOfTokens(spec.vocabulary, spec.classes, spec.padding)
+    return CountsOfTokens(spec.vocabulary, spec.classes, spec.padding, spec.input_shape[0])

@@ -13,6 +13,7 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     """Operations of what a client minimizes and its gradient for one sample, as torch's FlopCounterMode counts them.
 
     It counts matrix products and convolutions (a multiplication and an addition are two), not elementwise operations.
+    A layer that does its work in other ways says how many operations that is for a sample, in `uncounted_flops`.
     """
     params: Tensors = dict(task.module.named_parameters())
     device = next(iter(params.values())).device
@@ -25,4 +26,5 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     with FlopCounterMode(display=False) as counter:
         loss = algorithm.local_loss(task, leaves, batch, broadcast, memory)
         torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    return float(counter.get_total_flops())
+    uncounted = sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules())
+    return float(counter.get_total_flops() + uncounted)

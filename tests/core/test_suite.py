@@ -1,0 +1,75 @@
+"""What the settings of a suite's runs come to."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedarena.files import replacing
+from fedarena.suite import read_suite
+
+SUITE = """
+name: small
+base: {federation: {name: digits, partition: {name: iid, clients: 20}}, local: {epochs: 2}}
+matrix:
+  local.epochs: [1, 5]
+  method:
+    plain: {local.lr: 0.1}
+    large: {local.lr: 0.5, federation.train_fraction: 0.5}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE)
+    return str(path)
+
+
+def values(suite: str, part: str, option: str, **overrides: Any) -> dict[str, Any]:
+    found = read_suite(suite, {key.replace("__", "."): value for key, value in overrides.items()}).runs
+    return {name: _get(getattr(config, part), option) for name, config in found.items()}
+
+
+def _get(part: Any, option: str) -> Any:
+    return part[option] if isinstance(part, dict) else getattr(part, option)
+
+
+def test_an_axis_can_be_given_other_values(suite: str) -> None:
+    assert set(values(suite, "local", "epochs").values()) == {1, 5}
+    one = values(suite, "local", "epochs", local__epochs=3)
+    assert one == {"epochs3-plain-seed0": 3, "epochs3-large-seed0": 3}
+    three = values(suite, "local", "epochs", local__epochs=[2, 3, 4])
+    assert {name.partition("-")[0]: value for name, value in three.items()} == {
+        "epochs2": 2,
+        "epochs3": 3,
+        "epochs4": 4,
+    }
+
+
+def test_settings_override_variants(suite: str) -> None:
+    assert set(values(suite, "local", "lr", local__lr=0.7).values()) == {0.7}
+
+
+def test_another_federation_keeps_what_variants_say_of_it(suite: str) -> None:
+    fractions = values(suite, "federation", "train_fraction", federation="synthetic", federation__clients=30)
+    assert fractions["epochs1-large-seed0"] == 0.5
+    assert fractions["epochs1-plain-seed0"] != 0.5
+    assert set(values(suite, "federation", "name", federation="synthetic").values()) == {"synthetic"}
+    assert set(values(suite, "federation", "clients", federation="synthetic", federation__clients=30).values()) == {30}
+
+
+def test_a_full_disk_is_told_of_the_file_that_was_wanted(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"report\.html") as raised, replacing(tmp_path / "report.html"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert raised.value.filename == str(tmp_path / "report.html")
+    with (
+        pytest.raises(FileNotFoundError, match=r"nowhere/report\.html'") as raised,
+        replacing(tmp_path / "nowhere" / "report.html") as temporary,
+    ):
+        temporary.write_text("page")
+    assert raised.value.filename == str(tmp_path / "nowhere" / "report.html")
