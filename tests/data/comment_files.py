@@ -61,4 +61,4 @@ def load(folder: Path, progress=None, **options: object) -> Federation:
 
 def left_over(folder: Path) -> list[str]:
     path = cached_path("reddit", {"folder": str(folder)})
-    return [found.name for found in path.parent.glob(f".{path.name}*") if not found.name.endswith(".lock")]
+    return sorted(found.name for found in path.parent.glob(f".{path.name}*"))

@@ -105,13 +105,15 @@ def test_reading_goes_on_after_the_last_checkpoint(tmp_path: Path, fails_after: 
 @pytest.mark.parametrize("damage", ["state", "rows", "buckets", "version"])
 def test_what_cannot_be_used_is_done_again(tmp_path: Path, damage: str) -> None:
     rows = rows_of_users(40)
-    Buckets(tmp_path, 450).fill(Input(rows).read, lambda fraction: None)
+    before = Buckets(tmp_path, 950 if damage == "buckets" else 450)
+    before.fill(Input(rows[::-1]).read, lambda fraction: None)
+    TextIndex(tmp_path, before).build(lambda fraction: None)
     state = json.loads((tmp_path / "rows.json").read_text())
     if damage == "state":
         (tmp_path / "rows.json").write_text("{")
     elif damage == "rows":
         (tmp_path / "rows.bin").write_bytes(b"short")
-    else:
+    elif damage == "version":
         (tmp_path / "rows.json").write_text(json.dumps({**state, damage: 77}))
     source = Input(rows)
     again = Buckets(tmp_path, 450)
@@ -137,6 +139,31 @@ def test_dividing_many_clients_is_dividing_each(kind, order) -> None:
         expected_counts.append([len(part) for part in of_part])
     assert rows.tolist() == expected_rows
     assert counts.tolist() == expected_counts
+
+
+@pytest.mark.parametrize("kind", ["by_client", "within_client"])
+def test_clients_of_several_buckets_are_divided_as_one_list(tmp_path: Path, kind) -> None:
+    rows = rows_of_users(90)
+    filled = Buckets(tmp_path, 450)
+    filled.fill(Input(rows).read, lambda fraction: None)
+    index = TextIndex(tmp_path, filled)
+    index.build(lambda fraction: None)
+    split = Split(kind, 0.5, 0.2, seed=3)
+    clients = list(TextClients(index, Sampling(minimum_samples=6), split))
+    assert len(clients) > 2
+    groups = split.groups(sum(len(chosen.ids) for chosen in clients))
+    assert len(set(groups)) == (3 if kind == "by_client" else 1)
+    number = 0
+    for chosen in clients:
+        found = iter(chosen.texts.columns["row"][chosen.rows].tolist())
+        for user, group, counts in zip(chosen.ids, chosen.groups, chosen.counts, strict=True):
+            assert group == groups[number]
+            own = np.array([row for _, row in by_dictionary(rows)[user]])
+            parts = split.divide(number, group, {"row": own})
+            for part, count in zip(PARTS, counts, strict=True):
+                expected = parts[part]["row"].tolist() if part in parts else []
+                assert [next(found) for _ in range(count)] == expected
+            number += 1
 
 
 def test_training_words_are_those_of_training_texts(tmp_path: Path) -> None:

@@ -112,6 +112,19 @@ def test_words_and_users_outside_of_ascii_and_users_at_the_end(tmp_path: Path) -
     assert samples_of(federation, "zo\xeb", "test") == [padded("<BOS> caf\xe9 \u4f60\u597d <EOS>")]
 
 
+def test_words_like_padding_and_comments_of_one_word(tmp_path: Path) -> None:
+    users = {"1": [("pad <PAD>dle <PADs x", "pics")] * 5, "2": [("x", "aww")] * 5}
+    folder = write(tmp_path / "raw", users, files=1)
+    for path in folder.glob("*/*.json"):
+        content = json.loads(path.read_text())
+        for comment in range(len(content["user_data"]["2"]["x"])):
+            content["user_data"]["2"]["x"][comment] = [["alone", "<PAD>"]]
+        path.write_text(json.dumps(content))
+    federation = load(folder)
+    assert federation.client_ids(federation.clients()) == ["1"]  # nothing can be predicted of the other
+    assert samples_of(federation, "1", "test") == [padded("<BOS> pad <PAD>dle <PADs x <EOS>")]
+
+
 class InterruptionError(Exception):
     """Stands for a process that was killed."""
 
@@ -144,7 +157,7 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path, m
             again = load(folder, interrupt)
             break
         except InterruptionError:
-            assert len(left_over(folder)) == 1
+            assert len(left_over(folder)) == 2
     assert again.fingerprint == whole.fingerprint
     assert len(seen) > 20
     assert left_over(folder) == []

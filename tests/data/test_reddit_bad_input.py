@@ -19,9 +19,12 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "raw", COMMENTS)
 
 
+NUMBER = "a number of 5,000 digits"
+
+
 def changed(content: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> str:
     change(content)
-    return json.dumps(content)
+    return json.dumps(content).replace(json.dumps(NUMBER), "9" * 5_000)
 
 
 def user_1(content: dict[str, Any]) -> dict[str, Any]:
@@ -35,11 +38,14 @@ def user_1(content: dict[str, Any]) -> dict[str, Any]:
         (lambda c: c["users"].append("9"), "lists 3 different users and has the data of 2"),
         (lambda c: c["users"].remove("3"), "has data of user '3', who is not among its users"),
         (lambda c: c["users"].append("3"), "lists user '3' twice"),
+        (lambda c: c.update(users=["1", "9"], user_data=c.pop("user_data")), "has data of user '3', who is not among"),
+        (lambda c: c.update(user_data=c.pop("user_data"), users=[*c.pop("users")[1:], "9"]), "lists other users than"),
         (lambda c: c.update(users="1"), "users must be a list of names"),
         (lambda c: c.update(user_data=[]), r"is not LEAF's JSON: line 1, byte \d+ cannot be read"),
         (lambda c: user_1(c).pop("y"), "user '1' must have the lists x and y"),
         (lambda c: user_1(c)["x"].pop(), "user '1' has 2 comments in x and 3 in y"),
         (lambda c: user_1(c)["y"][1].pop("subreddit"), "user '1' has no subreddit of comment 2"),
+        (lambda c: c.update(num_samples=[NUMBER]), r"is not LEAF's JSON: line 1, byte \d+ cannot be read"),
         (lambda c: user_1(c)["x"][1].append("text"), "user '1' has a comment 2 that is not a list of lists of words"),
         (lambda c: user_1(c)["x"][1][0].append(7), "user '1' has a comment 2 that is not a list of lists of words"),
         (lambda c: user_1(c)["x"][1][0].append("two words"), "has a comment 2 that is not"),
@@ -81,6 +87,16 @@ def test_files_that_are_not_json(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     path.write_text("[" * 100_000)
     with pytest.raises(BadInputError, match="is not LEAF's JSON"):
         load(folder)
+
+
+@pytest.mark.parametrize("key", ["users", "user_data"])
+def test_keys_that_are_there_twice(folder: Path, key: str) -> None:
+    path = folder / "train" / "reddit_1_train.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content)[:-1] + f', "{key}": {json.dumps(content[key])}' + "}")
+    with pytest.raises(BadInputError, match=f"{path} has {key} twice"):
+        load(folder)
+    assert left_over(folder) == []
 
 
 def test_users_who_are_there_twice(folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from tweet_files import left_over, load, pack, table
 
 from fedarena.data import buckets, resumable, tweets
@@ -63,7 +64,7 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path) -
             again = load(folder, interrupt)
             break
         except InterruptionError:
-            assert left_over(folder) == [f".{whole.path.name}.work"], attempt
+            assert left_over(folder) == [f".{whole.path.name}.lock", f".{whole.path.name}.work"], attempt
     assert again.fingerprint == fingerprint
     assert seen[-1] == 1
     assert len(seen) > 20
@@ -80,7 +81,7 @@ def test_bad_input_after_an_interruption_removes_the_work(tmp_path: Path) -> Non
     folder = pack(tmp_path / "raw", many_tweets(100)[:-2])  # the last quote is missing
     with pytest.raises(InterruptionError):
         load(folder, stop)
-    assert len(left_over(folder)) == 1
+    assert len(left_over(folder)) == 2
     with pytest.raises(BadInputError, match=r"Line 100 of .* has a quote without its counterpart"):
         load(folder)
     assert left_over(folder) == []
@@ -91,7 +92,7 @@ def test_what_other_builds_left_does_not_matter(tmp_path: Path) -> None:
     folder = pack(tmp_path / "raw", many_tweets(100))
     with pytest.raises(InterruptionError):
         load(folder, stop)
-    (work,) = left_over(folder)
+    _, work = left_over(folder)
     assert load(folder, length=3).num_samples == 103  # other options
     pack(folder, many_tweets(150))  # other files
     path = cached_path("sent140", {"folder": str(folder), "verify": False})
@@ -117,7 +118,7 @@ def test_a_full_disk_is_told_and_the_work_stays(tmp_path: Path, monkeypatch: pyt
             RunFailedError, match=r"Cannot build .*sent140-.*: No space left on device; the next attempt"
         ):
             load(folder)
-    assert len(left_over(folder)) == 1
+    assert len(left_over(folder)) == 2
     assert load(folder).num_samples == 103
 
 
@@ -138,10 +139,26 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pyte
         for step in (first, second)
     ]
     threads[0].start()
-    while not left_over(folder, length=7):  # until the first has the lock
+    while len(left_over(folder, length=7)) < 2:  # until the first has the lock, and its folder
         threading.Event().wait(0.01)
     threads[1].start()
     for thread in threads:
         thread.join(30)
     assert len({federation.fingerprint for federation in results}) == 1
     assert len(results) == 2
+    assert left_over(folder, length=7) == []
+
+
+def test_work_of_a_store_that_is_there_is_removed_unless_somebody_has_the_lock(tmp_path: Path) -> None:
+    folder = pack(tmp_path / "raw")
+    works = [load(folder, length=length).path for length in (5, 6)]
+    works = [path.with_name(f".{path.name}.work") for path in works]
+    for work in works:
+        work.mkdir()
+        (work / "rows.bin").write_bytes(b"rows")
+    with FileLock(works[1].with_suffix(".lock")):
+        load(folder, length=7)
+        assert [work.exists() for work in works] == [False, True]
+        assert left_over(folder, length=5) == []
+    load(folder, length=8)
+    assert not works[1].exists()

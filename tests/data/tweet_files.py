@@ -44,4 +44,4 @@ def load(folder: Path, progress=None, **options: object) -> Federation:
 def left_over(folder: Path, **options: object) -> list[str]:
     """What a build left besides the store."""
     path = cached_path("sent140", {"folder": str(folder), "verify": False, **options})
-    return sorted(found.name for found in path.parent.glob(f".{path.name}*") if not found.name.endswith(".lock"))
+    return sorted(found.name for found in path.parent.glob(f".{path.name}*"))

@@ -28,7 +28,7 @@ USER = "user"
 
 _ROWS_NAME = "rows.bin"
 _STATE_NAME = "rows.json"
-_VERSION = 1
+_VERSION = 2
 
 Position = dict[str, int]  # where to read on, in words of the reader
 
@@ -46,10 +46,14 @@ Reader = Callable[[Position | None], Iterator[Piece]]
 
 
 class Buckets:
-    """The rows in a work folder; `input_bytes` decides how many buckets there are."""
+    """The rows in a work folder, which is emptied unless reading can go on.
+
+    `input_bytes` decides how many buckets there are.
+    """
 
     def __init__(self, folder: Path, input_bytes: int):
         self.count = min(max(-(-input_bytes // INPUT_BYTES_PER_BUCKET), 1), MAX_BUCKETS)
+        self._folder = folder
         self._rows_path = folder / _ROWS_NAME
         self._state_path = folder / _STATE_NAME
         self._position: Position | None = None
@@ -93,6 +97,8 @@ class Buckets:
                 return
         except (OSError, ValueError, KeyError, TypeError):
             pass
+        for left_over in self._folder.iterdir():  # also what was made of rows that are read again
+            left_over.unlink()
         self._rows_path.write_bytes(b"")
 
     def _checkpoint(self, position: Position | None, complete: bool) -> None:

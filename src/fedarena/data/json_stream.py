@@ -64,12 +64,12 @@ class JsonStream:
                 byte = self._byte_of(error.pos)  # reading more changes what positions mean
                 if not self._more():
                     self._refuse(byte, ended="Unterminated string" in error.msg)
-            except RecursionError:
+            except (RecursionError, ValueError):  # nested too deeply; a number with thousands of digits
                 self._refuse(self.byte)
             else:
                 length = end - self._at
-                # A number at the end of what is in memory may have more digits.
-                if end < len(self._text) or not self._more():
+                # A number at the end of what is in memory may have more digits, also after a point, or "e" and a sign.
+                if len(self._text) - end > len("e-") or not self._more():
                     self._at += length
                     return value
 

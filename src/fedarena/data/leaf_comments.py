@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,12 @@ from fedarena.data.schema import PARTS, IntArray
 from fedarena.errors import BadInputError
 
 PIECE_BYTES = 1 << 22  # of input
-_PADDING = " <PAD>"
+_PADDING = " <PAD> "
 _SCHEMA = pa.schema(
     {"user": pa.string(), "text": pa.string(), "subreddit": pa.string(), "part": pa.int8(), "entry": pa.int64()}
 )
 _USERS_PER_FILE = 1 << 32  # an entry is the number of a file and the number of a user in it, as one number
-_START = {"byte": 0, "users": 0, "ended": 0}
+_START = {"byte": 0, "users": 0, "names": 0, "ended": 0}  # names: see _names_sum
 
 
 class CommentReader:
@@ -40,7 +42,7 @@ class CommentReader:
             yield from self._read_file(here)
 
     def _read_file(self, at: Position) -> Iterator[Piece]:
-        number, users, ended = at["file"], at["users"], bool(at["ended"])
+        number, users, names, ended = at["file"], at["users"], at["names"], bool(at["ended"])
         path, rows = self._files[number], _Rows(self._parts[number])
         before = sum(self._sizes[:number])
         with JsonStream(path, "LEAF's JSON") as stream:
@@ -56,15 +58,17 @@ class CommentReader:
                 if listed is not None and user not in listed:
                     raise BadInputError(f"{path} has data of user {user!r}, who is not among its users")
                 rows.add(path, user, stream.value(), number * _USERS_PER_FILE + users)
-                users += 1
+                users, names = users + 1, _names_sum([user], names)
                 ended = stream.mark(",", "}") == "}"
                 if ended or stream.byte - begin >= PIECE_BYTES:
                     begin = stream.byte
-                    position = {"file": number, "byte": begin, "users": users, "ended": int(ended)}
+                    position = {"file": number, "byte": begin, "users": users, "names": names, "ended": int(ended)}
                     yield Piece(rows.take(path), position, (before + begin) / self.total_bytes)
             listed = _after_user_data(stream, listed)
         if listed is not None and len(listed) != users:
             raise BadInputError(f"{path} lists {len(listed):,} different users and has the data of {users:,}")
+        if listed is not None and _names_sum(listed) != names:
+            raise BadInputError(f"{path} lists other users than those it has the data of")
 
     def describe(self, rows: pa.Table, counts: IntArray) -> dict[str, pa.Array]:
         """The subreddit in which each user wrote most; raises if somebody was there twice."""
@@ -110,7 +114,7 @@ class _Rows:
             texts = list(_comments(data))
         except _NotLeafError as problem:
             raise BadInputError(f"{path} is not LEAF's Reddit: user {user!r} {problem}") from None
-        if not texts and self._part == PARTS.index("train"):
+        if not data["x"] and self._part == PARTS.index("train"):
             raise BadInputError(f"{path}: user {user!r} has no comments")
         self._texts.extend(text for text, _ in texts)
         self._subreddits.extend(subreddit for _, subreddit in texts)
@@ -136,7 +140,10 @@ class _NotLeafError(Exception):
 
 
 def _comments(data: Any) -> Iterator[tuple[str, str]]:
-    """Every comment of a user without its padding, words separated by spaces, and its subreddit."""
+    """Every comment of a user without its padding, words separated by spaces, and its subreddit.
+
+    After a single word nothing can be predicted, so such comments are left out.
+    """
     if not (isinstance(data, dict) and isinstance(data.get("x"), list) and isinstance(data.get("y"), list)):
         raise _NotLeafError("must have the lists x and y")
     if len(data["x"]) != len(data["y"]):
@@ -151,7 +158,9 @@ def _comments(data: Any) -> Iterator[tuple[str, str]]:
             is_lists = False
         if not is_lists or (rows and text.count(" ") + 1 != sum(map(len, rows))):
             raise _NotLeafError(f"has a comment {number} that is not a list of lists of words")
-        yield (" " + text).partition(_PADDING)[0][1:], about["subreddit"]
+        text = f" {text}{_PADDING}".partition(_PADDING)[0][1:]
+        if " " in text:
+            yield text, about["subreddit"]
 
 
 def _up_to_user_data(stream: JsonStream) -> set[str] | None:
@@ -159,8 +168,7 @@ def _up_to_user_data(stream: JsonStream) -> set[str] | None:
     listed = None
     stream.mark("{")
     while (key := stream.key()) != "user_data":
-        value = stream.value()
-        listed = _user_names(stream, value) if key == "users" else listed
+        listed = _list_of_users(stream, key, listed)
         if stream.mark(",", "}") == "}":
             raise BadInputError(f"{stream.path} is not LEAF's JSON: it has no user_data")
     stream.mark("{")
@@ -170,19 +178,32 @@ def _up_to_user_data(stream: JsonStream) -> set[str] | None:
 def _after_user_data(stream: JsonStream, listed: set[str] | None) -> set[str] | None:
     """Goes to the end; returns those users that are listed here or were before."""
     while stream.mark(",", "}") == ",":
-        key, value = stream.key(), stream.value()
-        listed = _user_names(stream, value) if key == "users" else listed
+        if (key := stream.key()) == "user_data":
+            raise BadInputError(f"{stream.path} has user_data twice")
+        listed = _list_of_users(stream, key, listed)
     stream.end()
     return listed
 
 
-def _user_names(stream: JsonStream, value: Any) -> set[str]:
+def _list_of_users(stream: JsonStream, key: str, listed: set[str] | None) -> set[str] | None:
+    """Goes past a value; returns those users that are listed there or were before."""
+    value = stream.value()
+    if key != "users":
+        return listed
+    if listed is not None:
+        raise BadInputError(f"{stream.path} has users twice")
     if not isinstance(value, list) or not all(isinstance(user, str) for user in value):
         raise BadInputError(f"{stream.path} is not LEAF's JSON: users must be a list of names")
     if len(names := set(value)) != len(value):
-        twice = next(user for user in value if value.count(user) > 1)
+        ((twice, _),) = Counter(value).most_common(1)
         raise BadInputError(f"{stream.path} lists user {twice!r} twice")
     return names
+
+
+def _names_sum(users: Iterable[str], before: int = 0) -> int:
+    """A number that other users would not have, whatever their order; a checkpoint has it of all that were read."""
+    digests = (hashlib.blake2b(user.encode(errors="surrogatepass"), digest_size=8).digest() for user in users)
+    return (before + sum(int.from_bytes(digest, "big") for digest in digests)) % (1 << 64)
 
 
 def _is_unicode(*texts: str) -> bool:

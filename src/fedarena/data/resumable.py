@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,6 +15,8 @@ from fedarena.errors import BadInputError, RunFailedError
 
 POLL_SECONDS = 0.5
 
+_WORK = ".work"
+
 
 @contextmanager
 def work_folder(build: StoreBuild) -> Iterator[Path]:
@@ -22,14 +24,15 @@ def work_folder(build: StoreBuild) -> Iterator[Path]:
 
     It is removed when the store is built, and when the input turns out to be bad; it stays when the block ends in any
     other way, so that the next build of the same store finds what this one did. Its name is that of the store, which
-    stands for the options and the files that are read, so what is left of other builds does not matter. Whoever comes
-    second waits, and is told with `StoreExistsError` if the store is there by then.
+    stands for the options and the files that are read, so what is left of other builds does not matter; it is removed
+    as well where their store is there. Whoever comes second waits, and is told with `StoreExistsError` if the store is
+    there by then.
     """
     path = build.path
-    work = path.with_name(f".{path.name}.work")
-    lock_path = path.with_name(f".{path.name}.lock")
-    lock = FileLock(lock_path)
+    work = path.with_name(f".{path.name}{_WORK}")
+    lock = _lock(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_finished_work(path.parent)
     _acquire(lock, build)
     try:
         if path.exists():
@@ -47,9 +50,32 @@ def work_folder(build: StoreBuild) -> Iterator[Path]:
             raise RunFailedError(
                 f"Cannot build {path}: {error.strerror or error}{where}; the next attempt goes on from here."
             ) from error
-        shutil.rmtree(work, ignore_errors=True)
-        # Whoever waits for this lock finds the store, and does not care that others can have the lock as well.
-        lock_path.unlink(missing_ok=True)
+    finally:
+        _give_back(lock, path, work)
+
+
+def remove_finished_work(folder: Path) -> None:
+    """Removes work folders whose store is there: of processes that were killed just after they had built it."""
+    for work in folder.glob(f".*{_WORK}"):
+        path = work.with_name(work.name[1 : -len(_WORK)])
+        if path.exists():
+            lock = _lock(path)
+            with suppress(Timeout):  # whoever has the lock removes the folder
+                lock.acquire(timeout=0)
+                _give_back(lock, path, work)
+
+
+def _lock(path: Path) -> FileLock:
+    return FileLock(path.with_name(f".{path.name}.lock"))
+
+
+def _give_back(lock: FileLock, path: Path, work: Path) -> None:
+    """Lets others have the lock; removes what nobody needs any more."""
+    try:
+        if path.exists():
+            shutil.rmtree(work, ignore_errors=True)
+        if not work.exists():  # before the release, when the file could be the lock of somebody else
+            Path(lock.lock_file).unlink(missing_ok=True)
     finally:
         lock.release()
 

@@ -73,8 +73,11 @@ class UserTexts:
         arrays = {
             USER: self.users,
             **{f"attribute:{name}": values for name, values in self.attributes.items()},
-            **{f"column:{name}": _lists(offsets, pa.array(values)) for name, values in self.columns.items()},
-            TEXT: _lists(offsets, texts),
+            **{
+                f"column:{name}": pa.ListArray.from_arrays(offsets, pa.array(values))
+                for name, values in self.columns.items()
+            },
+            TEXT: pa.ListArray.from_arrays(offsets, texts),
         }
         batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         with (
@@ -142,19 +145,12 @@ class TextIndex:
             if self._path(bucket).exists():
                 yield UserTexts.load(self._path(bucket))
 
-    def __len__(self) -> int:
-        return self._buckets.count
-
     def _path(self, bucket: int) -> Path:
         return self._folder / f"texts-{bucket:03d}.arrow"
 
 
 def _offsets(counts: IntArray) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-
-
-def _lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(offsets, values)
 
 
 def _with_prefix(batch: pa.RecordBatch, prefix: str) -> dict[str, pa.Array]:

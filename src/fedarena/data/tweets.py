@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -109,8 +110,16 @@ class TweetFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-            raise DamagedFileError(f"{self.place} is damaged: {self.name} cannot be unpacked ({error})") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: encrypted, unknown method
+            raise self._damaged(error) from None
+        except OSError as error:
+            # Places outside of the file, and bzip2 data that is none; everything else is the machine's failure.
+            if self.place.is_dir() or error.filename is not None or error.errno not in (None, errno.EINVAL):
+                raise
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> DamagedFileError:
+        return DamagedFileError(f"{self.place} is damaged: {self.name} cannot be unpacked ({error})")
 
 
 def _quotes_match(block: bytes) -> bool:
@@ -143,7 +152,10 @@ def _problem(line: str) -> str | None:
         return "has a zero byte"
     if line.count('"') % 2:
         return "has a quote without its counterpart"
-    values = next(csv.reader([line]), [])
+    try:
+        values = next(csv.reader([line]), [])
+    except csv.Error as error:  # too long, or several lines with another mark between them
+        return f"cannot be read as CSV ({error})"
     if len(values) != len(COLUMNS):
         return f"has {len(values)} columns; it must have {len(COLUMNS)}: {', '.join(COLUMNS)}"
     found = dict(zip(COLUMNS, values, strict=True))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedarena.data.schema import AnyArray, IntArray
+from fedarena.data.schema import AnyArray, IntArray, TaskSpec
 
 PADDING, UNKNOWN = 0, 1  # tokens
 SPECIAL = ("<PAD>", "<UNK>")
@@ -47,6 +48,13 @@ def split_messages_as_leaf(texts: Sequence[str]) -> list[str]:
     ["Ann I'm here ! ! http a . b c"]
     """
     return _words(_LEAF_WORD, "\n".join(texts))
+
+
+Tokenizer = Literal["words", "leaf"]
+SPLITTERS: dict[Tokenizer, Callable[[Sequence[str]], list[str]]] = {
+    "words": split_messages,
+    "leaf": split_messages_as_leaf,
+}
 
 
 def _words(pattern: re.Pattern[str], joined: str) -> list[str]:
@@ -115,6 +123,18 @@ class Vocabulary:
         places = pc.fill_null(pc.index_in(words, value_set=known), UNKNOWN - len(SPECIAL))
         tokens: AnyArray = (places.to_numpy(zero_copy_only=False) + len(SPECIAL)).astype(self.dtype)
         return tokens
+
+    def classification(self, classes: int, label_names: tuple[str, ...] | None) -> TaskSpec:
+        """The task of telling classes of texts in these tokens."""
+        return TaskSpec(
+            kind="classification",
+            classes=classes,
+            label_names=label_names,
+            tokens=len(self.names),
+            token_names=self.names,
+            padding=PADDING,
+            unknown=UNKNOWN,
+        )
 
 
 def padded_in_front(tokens: AnyArray, lengths: IntArray, length: int) -> AnyArray:
