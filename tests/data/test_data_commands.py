@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedarena.cli import base, main
 from fedarena.cli.data_stats import titles_of
 from fedarena.data import FEDERATIONS, ColumnSpec, TaskSpec, download
-from fedarena.data.raw_files import RAW_FILES, RawFile, RawFiles
+from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cached_source
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
@@ -38,7 +38,6 @@ def cache(_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> str:
     """A federation called like one of LEAF's that reads two files, of which one says how many samples clients have."""
-    monkeypatch.setitem(RAW_FILES, "femnist", None)  # put back at the end
     files = RawFiles(
         "femnist",
         "Counted",
@@ -131,6 +130,7 @@ def test_prepare_builds_once(cache: Path) -> None:
     first = call("prepare", "synthetic", "clients=20")
     (store,) = cache.iterdir()
     assert first.startswith(f"Prepared: {store} has synthetic with 20 clients and ")
+    assert "test sample" not in first
     before = everything_in(cache)
     assert call("prepare", "synthetic", "clients=20").startswith(f"Nothing to do: {store} has synthetic with 20")
     assert everything_in(cache) == before
@@ -138,7 +138,10 @@ def test_prepare_builds_once(cache: Path) -> None:
 
 
 def test_prepare_from_files(raw: Path, cache: Path) -> None:
-    assert " has femnist with 6 clients and 23 samples, " in call("prepare", "femnist")
+    text = call("prepare", "femnist")
+    assert " has femnist with 6 clients and 23 samples, " in text
+    assert text.endswith("; 6 clients cannot be tested, without a test sample\n")
+    assert "6 (6 train), of whom 6 have no test samples" in call("stats", "femnist")
     assert call("prepare", "femnist").startswith("Nothing to do: ")
     (raw / "numbers.txt.gz").write_bytes(gzip.compress(b"1 2"))  # other files, another store
     assert " with 2 clients and 3 samples, " in call("prepare", "femnist")
@@ -239,7 +242,7 @@ def test_stats_of_one_federation(tmp_path: Path) -> None:
 
 
 def test_stats_show_what_leaf_published(raw: Path) -> None:
-    published = "3,550 clients, 805,263 samples, mean 226.83 ± 88.94"
+    published = "3,550 clients, 805,263 pictures, mean 226.83 ± 88.94"
     assert any("in LEAF's Table 1" in line and published in line for line in call("stats", "femnist").splitlines())
     assert Path("femnist.html").exists()
     text = call("stats", "femnist", "digits", "--json", "a.json")
@@ -247,8 +250,8 @@ def test_stats_show_what_leaf_published(raw: Path) -> None:
     sizes = [int(number) for number in NUMBERS.split()]
     skew = f"{scipy.stats.skew(sizes):.2f}"
     assert rows["femnist 6"] == ["femnist", "6", "23", "3.83", f"{np.std(sizes):.2f}", skew, "33.3", "%"]
-    theirs = rows["LEAF's paper"]
-    assert theirs == ["LEAF's", "paper", "3,550", "805,263", "226.83", "88.94", "–", "–"]
+    theirs = rows["LEAF's paper,"]
+    assert theirs == ["LEAF's", "paper,", "pictures", "3,550", "805,263", "226.83", "88.94", "–", "–"]
     assert json.loads(Path("a.json").read_text())[0]["leaf_table_1"]["std"] == 88.94
 
 
@@ -267,6 +270,8 @@ def test_stats_of_several_each_with_its_own_options() -> None:
         (["stats", "partition=iid", "digits"], "'partition=iid' must follow the federation that it belongs to"),
         (["stats", "digit", "synthetic"], "did you mean 'digits'?"),
         (["stats", "digits", "synthetic", "-o", "a.bmp"], "a.bmp"),
+        (["stats", "digits", "--json", "."], "Numbers cannot be written to '.', which is a folder"),
+        (["stats", "digits", "synthetic", "--json", "."], "Numbers cannot be written to '.', which is a folder"),
         (["prepare", "digits", "partition=dirichle"], "did you mean 'dirichlet'?"),
         (["verify", "digits", "clients"], "'clients' is not a setting"),
     ],

@@ -16,7 +16,7 @@ import pytest
 
 from fedarena.data import download as module
 from fedarena.data.download import download, download_missing
-from fedarena.data.raw_files import RAW_FILES, RawFile, RawFiles
+from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.errors import BadInputError, DamagedFileError
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
@@ -225,10 +225,7 @@ def test_two_processes_do_not_write_the_same_file(server: Server, tmp_path: Path
     assert server.requests == []
 
 
-def test_only_what_is_missing_and_known_is_fetched(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedarena.data.raw_files.RAW_FILES", dict(RAW_FILES))
+def test_only_what_is_missing_and_known_is_fetched(server: Server, tmp_path: Path) -> None:
     files = RawFiles(
         "made",
         "Made",
@@ -245,10 +242,7 @@ def test_only_what_is_missing_and_known_is_fetched(
     assert (tmp_path / "here.bin").read_bytes() == b"as it was"
 
 
-def test_of_several_forms_of_the_same_data_one_is_fetched(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedarena.data.raw_files.RAW_FILES", dict(RAW_FILES))
+def test_of_several_forms_of_the_same_data_one_is_fetched(server: Server, tmp_path: Path) -> None:
     forms = {name: RawFile(name, CHECKSUM, server.url) for name in ("first.bin", "second.bin")}
     files = RawFiles("made", "Made", {"unknown": RawFile("unknown.bin"), **forms}, "ask around", one_is_enough=True)
     assert download_missing(files, str(tmp_path), lambda *state: None) == [tmp_path / "first.bin"]

@@ -100,6 +100,11 @@ def test_what_is_missing_and_where_to_get_it(folder: Path, tmp_path: Path) -> No
         (lambda data: b"abcd" + data[4:], "is not an IDX file: it begins with 61 62 63 64"),
         (lambda data: data[:3] + b"\x01" + data[4:], "must hold an array of 2 dimensions, not 1"),
         (lambda data: data[:2], "is not an IDX file"),
+        (lambda data: data[:8], "it ends after 8 bytes, inside its header"),
+        (lambda data: data[:11], "it ends after 11 bytes, inside its header"),
+        # 2**64 bytes, which are none in 64 bits.
+        (lambda data: data[:4] + struct.pack(">2I", 2**31, 2**31), "its header promises 18,446,744,073,709"),
+        (lambda data: data[:4] + struct.pack(">2I", 0, 2**32 - 1), "is empty: its array has the shape 0 x 4294967295"),
     ],
 )
 def test_damaged_files(folder: Path, change, sentence: str) -> None:

@@ -134,3 +134,28 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         (tmp_path / "1.png").unlink()
         with pytest.raises(BadInputError, match=r"1\.png cannot be read: No such file"):
             tree.read(0)
+
+
+def test_links_to_folders(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.png").write_bytes(b"one")
+    (tmp_path / "all" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "all" / "same").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "all" / "nowhere.png").symlink_to(tmp_path / "nowhere.png")
+    with open_tree(tmp_path / "all", PICTURES) as tree:
+        assert everything(tree) == {"link/1.png": b"one", "same/1.png": b"one"}
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "all")
+    with pytest.raises(BadInputError, match="back is a link to a folder that it is in"):
+        open_tree(tmp_path / "all", PICTURES)
+
+
+def test_two_members_with_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.png", b"1")
+        archive.writestr("b.png", b"2")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.png", b"3")
+    with pytest.raises(BadInputError, match=r"all\.zip has the file a\.png twice"):
+        open_tree(path, PICTURES)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +15,7 @@ import pytest
 from pydantic import Field
 
 from fedarena.data import FEDERATIONS, ColumnSpec, Federation, TaskSpec, cached_source, load_federation
+from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cache_folder
 from fedarena.errors import BadInputError, DamagedFileError
 
@@ -27,7 +31,17 @@ def counted(build: StoreBuild, *, samples: Annotated[int, Field(ge=1)] = 2, pers
         writer.add_client(person, train={"x": np.zeros(samples, np.float32), "y": np.zeros(samples, np.int64)})
 
 
-COUNTED = f"{__name__}:counted"
+FILES = RawFiles(
+    "lengths", "Lengths", {"table": RawFile("table.txt"), "archive": RawFile("all.zip", unpacked="all")}, "ask around"
+)
+
+
+@cached_source(version=1, reads=FILES)
+def lengths(build: StoreBuild, *, folder: str | None = None) -> None:
+    counted.__wrapped__(build, samples=FILES.find(folder)["table"].stat().st_size)  # type: ignore[attr-defined]
+
+
+COUNTED, LENGTHS = f"{__name__}:counted", f"{__name__}:lengths"
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +144,78 @@ def test_a_damaged_store_in_the_cache_says_how_to_repair_it() -> None:
     (path / "samples.arrow").write_bytes(b"")
     with pytest.raises(DamagedFileError, match=rf"samples\.arrow.*Remove the folder .*{path.name}"):
         load_federation(COUNTED)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A file, and an archive that was unpacked; everything is from the same second."""
+    folder = tmp_path / "raw"
+    (folder / "all" / "inside").mkdir(parents=True)
+    for name in ("table.txt", "all/1.png", "all/inside/2.png", "all/inside/3.png"):
+        (folder / name).write_text("some")
+        set_time(folder / name, 1000)
+    return folder
+
+
+def set_time(path: Path, seconds: int) -> None:
+    os.utime(path, (seconds, seconds))
+
+
+def write_at(path: Path, text: str, seconds: int) -> None:
+    path.write_text(text)
+    set_time(path, seconds)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: write_at(raw / "table.txt", "more", 1001),
+        lambda raw: write_at(raw / "table.txt", "longer", 1000),
+        lambda raw: write_at(raw / "all/inside/2.png", "more", 1001),
+        lambda raw: write_at(raw / "all/inside/2.png", "longer", 1000),
+        lambda raw: write_at(raw / "all/inside/4.png", "some", 1000),
+        lambda raw: (raw / "all/inside/2.png").unlink(),
+        lambda raw: (raw / "all/inside/2.png").rename(raw / "all/inside/02.png"),
+        lambda raw: (raw / "all/inside").rename(raw / "all/outside"),
+        lambda raw: (raw / "all/1.png").rename(raw / "all/inside/1.png"),
+    ],
+    ids=["time", "size", "time-inside", "size-inside", "new", "gone", "renamed", "folder-renamed", "moved"],
+)
+def test_changed_files_are_built_again(raw: Path, change: Callable[[Path], object]) -> None:
+    first = load_federation(LENGTHS, {"folder": str(raw)})
+    assert load_federation(LENGTHS, {"folder": str(raw)}).path == first.path
+    assert len(builds) == 1
+    change(raw)
+    assert load_federation(LENGTHS, {"folder": str(raw)}).path != first.path
+    assert len(builds) == 2
+
+
+def test_what_does_not_matter_is_not_built_again(raw: Path) -> None:
+    first = load_federation(LENGTHS, {"folder": str(raw)})
+    set_time(raw / "all", 1)
+    (raw / "all" / ".DS_Store").write_text("left by a file manager")
+    (raw / "all").rename(raw.with_name("elsewhere"))
+    (raw / "all").symlink_to(raw.with_name("elsewhere"))
+    assert load_federation(LENGTHS, {"folder": str(raw)}).path == first.path
+
+
+@pytest.mark.parametrize("gone", ["table.txt", "all", "."])
+def test_what_was_built_last_is_opened_when_files_are_gone(raw: Path, gone: str) -> None:
+    first = load_federation(LENGTHS, {"folder": str(raw)})
+    write_at(raw / "table.txt", "longer", 1000)
+    second = load_federation(LENGTHS, {"folder": str(raw)})
+    shutil.rmtree(raw / gone) if (raw / gone).is_dir() else (raw / gone).unlink()
+    for newest, other in ((first, second), (second, first)):
+        set_time(newest.path, 2000)
+        set_time(other.path, 1000)
+        assert load_federation(LENGTHS, {"folder": str(raw)}).path == newest.path
+    assert len(builds) == 2
+    shutil.rmtree(first.path)
+    shutil.rmtree(second.path)
+    with pytest.raises(
+        BadInputError, match="Lengths" if gone == "." else r"raw lacks (table\.txt|all\.zip); it must hold"
+    ):
+        load_federation(LENGTHS, {"folder": str(raw)})
 
 
 def test_the_cache_is_in_the_users_cache_folder_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def list_() -> None:
     """Show all federations, which files they need, which of these are there, and what is prepared."""
     from fedarena.data import FEDERATIONS
-    from fedarena.data.raw_files import RAW_FILES
-    from fedarena.data.registry import cache_folder
+    from fedarena.data.raw_files import raw_files_of
+    from fedarena.data.registry import CachedSource, cache_folder
     from fedarena.report.units import listing
     from fedarena.screen import names_table
 
@@ -30,12 +30,12 @@ def list_() -> None:
     for name in FEDERATIONS.names():
         source = FEDERATIONS.get(name)
         summary = (inspect.getdoc(source) or "").partition("\n\n")[0].replace("\n", " ")
-        if name in RAW_FILES:
-            details = [files_line(RAW_FILES[name])]
+        if (files := raw_files_of(name)) is not None:
+            details = [files_line(files)]
         else:
             given = [f"{option.name}=…" for option in _options(source) if option.default is option.empty]
             details = [f"files: yours, given as {listing(given)}" if given else "no files needed"]
-        if hasattr(source, "cached_path"):
+        if isinstance(source, CachedSource):
             details.append(_stores_line(prepared.get(name, [])))
         rows.append((name, summary, "\n".join(details)))
     screen.print(names_table("federations", rows))
@@ -49,8 +49,8 @@ def files_line(files: RawFiles) -> str:
     found = files.found(None)
     missing = [file.name for key, file in files.files.items() if key not in found]
     place = files.folder(None)
-    known = [file.name for key, file in files.files.items() if key not in found and file.url is not None]
-    fetched = f"; prepare --download fetches {listing(known[:1] if files.one_is_enough else known)}" if known else ""
+    known = [file.name for file in files.to_fetch(None)]
+    fetched = f"; prepare --download fetches {listing(known)}" if known else ""
     if not missing or (found and files.one_is_enough):
         return f"files: {listing([path.name for path in found.values()])} in {place}"
     if files.one_is_enough:

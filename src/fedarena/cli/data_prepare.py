@@ -33,7 +33,7 @@ def prepare(
     """Build a federation's store, once for all runs; a second call finds it done."""
     from fedarena.data import Federation, load_federation
     from fedarena.data.download import download_missing
-    from fedarena.data.raw_files import RAW_FILES
+    from fedarena.data.raw_files import raw_files_of
     from fedarena.data.registry import cached_path
 
     source, options = federation_options(name, settings)
@@ -43,7 +43,7 @@ def prepare(
     if path.is_dir():
         say(f"Nothing to do: {_described(Federation.open(path))}")
         return
-    if (files := RAW_FILES.get(source)) is not None:
+    if (files := raw_files_of(source)) is not None:
         if download:
             with progress_bar() as advance:
                 fetched = download_missing(files, options["folder"], advance)
@@ -60,16 +60,17 @@ def _check_files(files: RawFiles, options: dict[str, Any]) -> None:
     try:
         files.find(options["folder"])
     except BadInputError as error:
-        found = files.found(options["folder"])
-        known = [file.name for key, file in files.files.items() if key not in found and file.url is not None]
-        known = known[:1] if files.one_is_enough else known
+        known = [file.name for file in files.to_fetch(options["folder"])]
         advice = f"; --download fetches {', '.join(known)}" if known else ""
         raise BadInputError(f"{error}{advice}") from None
 
 
 def _described(federation: Federation) -> str:
+    from fedarena.data.statistics import clients_without_test
     from fedarena.report.units import BYTES, count, quantity
 
     size = quantity(folder_bytes(federation.path), BYTES)
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
-    return f"{federation.path} has {federation.name} with {clients} and {samples}, {size}"
+    untested = clients_without_test(federation)
+    remark = f"; {count(untested, 'client')} cannot be tested, without a test sample" if untested else ""
+    return f"{federation.path} has {federation.name} with {clients} and {samples}, {size}{remark}"

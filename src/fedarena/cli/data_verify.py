@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedarena.cli.base import data_command
 from fedarena.cli.federations import FederationName, FederationSettings, federation_options, progress_bar, say
 from fedarena.errors import BadInputError, DamagedFileError
 
 if TYPE_CHECKING:
-    from fedarena.data.raw_files import RawFile
+    from fedarena.data.raw_files import RawFile, RawFiles
 
 
 @data_command
 def verify(name: FederationName, settings: FederationSettings = None) -> None:
     """Check a store against its checksums, and the files it was built from against those published."""
-    from fedarena.data.raw_files import RAW_FILES
+    from fedarena.data.raw_files import raw_files_of
     from fedarena.data.registry import cached_path
 
     source, options = federation_options(name, settings)
@@ -25,8 +25,8 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
         raise BadInputError(f"{name} keeps no store that could be checked")
     is_there = path.is_dir() or source == "store"
     problems = _check_store(path) if is_there else []
-    if source in RAW_FILES:
-        checked, wrong = _check_files(source, options)
+    if (files := raw_files_of(source)) is not None:
+        checked, wrong = _check_files(files, options["folder"])
         problems += wrong
         is_there = is_there or checked
     if problems:
@@ -52,28 +52,25 @@ def _check_store(path: Path) -> list[DamagedFileError]:
     return []
 
 
-def _check_files(source: str, options: dict[str, Any]) -> tuple[bool, list[DamagedFileError]]:
+def _check_files(files: RawFiles, folder: str | None) -> tuple[bool, list[DamagedFileError]]:
     """Whether there was anything to check, and what is wrong with it."""
-    from fedarena.data.raw_files import RAW_FILES
-
-    files = RAW_FILES[source]
-    found, problems = files.found(options["folder"]), []
-    for key, file in files.files.items():
-        if key not in found:
-            say(f"File {file.name}: not in {files.folder(options['folder'])}")
-            continue
+    found, problems = files.found(folder), []
+    for key, path in found.items():
         try:
-            say(f"File {found[key]}: {_check_file(file, found[key])}")
+            say(f"File {path}: {_check_file(files.files.get(key), path)}")
         except DamagedFileError as error:
             problems.append(error)
+    for key, file in files.files.items():
+        if key not in found:
+            say(f"File {file.name}: not in {files.folder(folder)}")
     return bool(found), problems
 
 
-def _check_file(file: RawFile, path: Path) -> str:
+def _check_file(file: RawFile | None, path: Path) -> str:
     """What was found out about a file."""
-    if file.checksum is None:
+    if file is None or file.checksum is None:
         return "not checked, no checksum is known"
-    if path.is_dir():
+    if file.is_unpacked(path):
         return f"not checked, unpacked; the known checksum is that of {file.name}"
     with progress_bar() as advance:
         file.check(path, lambda fraction: advance(fraction, 1.0, f"Checking {path.name}"))

@@ -36,11 +36,7 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(?:(\d+)|\*)$")
 
 def download_missing(files: RawFiles, given: str | None, progress: ByteProgress) -> list[Path]:
     """Fetches those of the files that are not there and whose address is known; returns where they are."""
-    found = files.found(given)
-    missing = [file for key, file in files.files.items() if key not in found and file.url is not None]
-    if files.one_is_enough:
-        missing = [] if found else missing[:1]
-    return [download(file, files.folder(given), progress) for file in missing]
+    return [download(file, files.folder(given), progress) for file in files.to_fetch(given)]
 
 
 def download(file: RawFile, folder: Path, progress: ByteProgress) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
+import struct
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import IO, cast
 
 import numpy as np
 
-from fedarena.data.registry import cache_folder
+from fedarena.data.registry import FEDERATIONS, CachedSource, cache_folder
 from fedarena.data.schema import AnyArray
 from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.files import read_bytes
@@ -34,13 +36,17 @@ class RawFile:
 
     def look_for(self, folder: Path) -> Path | None:
         """Where it is, as it was published, compressed, or unpacked."""
-        names = [given for name in (self.name, *self.other_names) for given in (name, f"{name}.gz")]
+        names = [given for name in (self.name, *self.other_names) for given in self._given_names(name)]
         names += [self.unpacked] if self.unpacked else []
         return next((folder / name for name in names if (folder / name).exists()), None)
 
+    def is_unpacked(self, path: Path) -> bool:
+        """Whether `path` is what is in the archive rather than the archive."""
+        return path.is_dir() or (self.name.endswith(".zip") and path.suffix != ".zip")
+
     def check(self, path: Path, progress: Callable[[float], None] = lambda fraction: None) -> None:
         """Raises unless `path` has the content that was published; of an unpacked archive nothing is known."""
-        if self.checksum is None or path.is_dir():
+        if self.checksum is None or self.is_unpacked(path):
             return
         algorithm, _, expected = self.checksum.partition(":")
         found = hashlib.new(algorithm, usedforsecurity=False)
@@ -60,6 +66,10 @@ class RawFile:
                 "federation.verify=false if it is meant to be another"
             )
 
+    @staticmethod
+    def _given_names(name: str) -> list[str]:
+        return [name] if name.endswith((".zip", ".gz")) else [name, f"{name}.gz"]
+
 
 @dataclass(frozen=True)
 class RawFiles:
@@ -71,20 +81,17 @@ class RawFiles:
     advice: str  # where to get them
     one_is_enough: bool = False  # the same data in several forms
 
-    def __post_init__(self) -> None:
-        RAW_FILES[self.federation] = self
-
     def folder(self, given: str | None) -> Path:
         """The folder that was given, or the one in the cache where they are looked for otherwise."""
         return Path(given) if given is not None else cache_folder() / "raw" / self.federation
 
     def found(self, given: str | None) -> dict[str, Path]:
-        """Those files that are there."""
+        """All files that are there, whether they are enough or not; some may have keys that `files` does not know."""
         place = self.folder(given)
         return {key: path for key, file in self.files.items() if (path := file.look_for(place)) is not None}
 
     def find(self, given: str | None) -> dict[str, Path]:
-        """Where each file is that was found; raises a sentence that says what is missing and where to get it."""
+        """The same, but raises a sentence that says what is missing and where to get it, if they are not enough."""
         place = self.folder(given)
         if not place.is_dir():
             raise BadInputError(f"There is no folder {place} with the files of {self.title}; {self._needed}")
@@ -94,9 +101,17 @@ class RawFiles:
             raise BadInputError(f"{place} lacks {', '.join(missing)}; {self._needed}")
         return found
 
+    def to_fetch(self, given: str | None) -> list[RawFile]:
+        """Those that are not there and whose address is known, as many as are needed."""
+        found = self.found(given)
+        known = [file for key, file in self.files.items() if key not in found and file.url is not None]
+        return ([] if found else known[:1]) if self.one_is_enough else known
+
     def check(self, paths: Mapping[str, Path], progress: Callable[[float], None] = lambda fraction: None) -> None:
-        """Raises unless all of `paths` have the published content."""
+        """Raises unless all of `paths` have the published content, if that is known."""
         for number, (key, path) in enumerate(paths.items()):
+            if key not in self.files:
+                continue
 
             def of_all(fraction: float, before: int = number) -> None:
                 progress((before + fraction) / len(paths))
@@ -112,7 +127,11 @@ class RawFiles:
         return f"it must hold {'one of ' if self.one_is_enough else ''}{names}; {self.advice}"
 
 
-RAW_FILES: dict[str, RawFiles] = {}  # by federation
+def raw_files_of(federation: str) -> RawFiles | None:
+    """The published files that a federation of the catalogue is made from."""
+    source = FEDERATIONS.get(federation)
+    reads = source.reads if isinstance(source, CachedSource) else None
+    return reads if isinstance(reads, RawFiles) else None
 
 
 def read_idx(path: Path, dimensions: int) -> AnyArray:
@@ -123,9 +142,13 @@ def read_idx(path: Path, dimensions: int) -> AnyArray:
     if data[3] != dimensions:
         raise BadInputError(f"{path} must hold an array of {dimensions} dimensions, not {data[3]}")
     header = 4 + 4 * dimensions
-    shape = tuple(np.frombuffer(data[4:header], ">u4").tolist())
+    if len(data) < header:
+        raise DamagedFileError(f"{path} is damaged: it ends after {len(data)} bytes, inside its header")
+    shape = struct.unpack_from(f">{dimensions}I", data, 4)
     values = np.dtype(_IDX_TYPES[data[2]])
-    wanted = header + int(np.prod(shape, dtype=np.int64)) * values.itemsize
-    if len(shape) < dimensions or len(data) != wanted:
+    wanted = header + math.prod(shape) * values.itemsize
+    if len(data) != wanted:
         raise DamagedFileError(f"{path} is damaged: it has {len(data):,} bytes, and its header promises {wanted:,}")
+    if len(data) == header:
+        raise BadInputError(f"{path} is empty: its array has the shape {' x '.join(map(str, shape))}")
     return np.frombuffer(data, values, offset=header).reshape(shape)

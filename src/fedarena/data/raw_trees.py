@@ -13,12 +13,14 @@ import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from re import Pattern
-from typing import IO, NoReturn
+from typing import IO
 
 import numpy as np
 
+from fedarena.data.folders import files_below, refuse
 from fedarena.data.schema import AnyArray, IntArray
 from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.files import MAX_FILE_BYTES
@@ -75,17 +77,18 @@ class _Folder(RawTree):
     def __init__(self, path: Path, wanted: Pattern[str], progress: Report):
         self.path = path
         self.names = []
-        for folder, _, files in os.walk(path, onerror=_refuse):
-            place = Path(folder).relative_to(path)
-            self.names += [name for file in files if wanted.search(name := (place / file).as_posix())]
-            progress(0.0)  # nobody knows how many there are
+        for number, (name, _) in enumerate(files_below(path)):
+            if wanted.search(name):
+                self.names.append(name)
+            if number % _FILES_PER_REPORT == 0:
+                progress(0.0)  # nobody knows how many there are
         self.names.sort()
 
     def read(self, index: int) -> bytes:
         try:
             return (self.path / self.names[index]).read_bytes()
         except OSError as error:
-            _refuse(error)
+            refuse(error)
 
     def keys(self, progress: Report) -> IntArray:
         found = np.empty(len(self.names), dtype=np.int64)
@@ -103,7 +106,7 @@ class _Archive(RawTree):
         try:
             self._file = open(path, "rb")  # noqa: SIM115 - open until `close`
         except OSError as error:
-            _refuse(error)
+            refuse(error)
         try:
             names, members = [], array("Q")
             for name, member in _contents(self._file, path, progress):
@@ -115,6 +118,10 @@ class _Archive(RawTree):
             raise
         order = sorted(range(len(names)), key=names.__getitem__)
         self.names = [names[index] for index in order]
+        for name, following in pairwise(self.names):
+            if name == following:
+                self._file.close()
+                raise BadInputError(f"{path} has the file {name} twice")
         # Where its header is, its compressed and its real size, and its CRC-32.
         self._members: AnyArray = np.frombuffer(members, np.uint64).reshape(-1, 4)[order].astype(np.int64)
 
@@ -211,7 +218,3 @@ def _large_numbers(extra: bytes, short: tuple[int, int, int], damaged: DamagedFi
             return first, second, third
         extra = extra[4 + length :]
     raise damaged
-
-
-def _refuse(error: OSError) -> NoReturn:
-    raise BadInputError(f"{error.filename} cannot be read: {error.strerror or error}") from None

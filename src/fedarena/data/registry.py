@@ -19,10 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 import platformdirs
 
+from fedarena.data.folders import files_below
 from fedarena.data.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
 from fedarena.data.store import Federation
 from fedarena.data.writer import FederationWriter, StoreExistsError
-from fedarena.errors import DamagedFileError
+from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.options import resolve_part
 from fedarena.registry import Registry
 
@@ -87,61 +88,77 @@ class StoreBuild:
 
 
 class Inputs(Protocol):
-    """The files a source reads: those that are there, given the options of the source."""
+    """The files a source reads."""
 
-    def found(self, folder: str | None) -> Mapping[str, Path]:
-        """By any names."""
+    def find(self, folder: str | None) -> Mapping[str, Path]:
+        """All of them by any names, given the option ``folder`` of the source; raises if some are missing."""
 
 
-def cached_source(version: int, reads: Inputs | None = None) -> Callable[[Callable[..., None]], Source]:
+class CachedSource:
+    """A source that builds a store once per set of options, and per state of the files that it reads."""
+
+    def __init__(self, build: Callable[..., None], version: int, reads: Inputs | None):
+        functools.update_wrapper(self, build)  # its options and its description are those of the source
+        self._build, self._version, self.reads = build, version, reads
+
+    def __call__(self, progress: Progress, **options: Any) -> Federation:
+        """Opens the store, which is built first if it is not there."""
+        path = self.path(**options)
+        if not path.exists():
+            with suppress(StoreExistsError):  # somebody else built the same store at the same time
+                self._build(StoreBuild(path, self._spec(options), progress), **options)
+        try:
+            return Federation.open(path)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
+
+    def path(self, **options: Any) -> Path:
+        """Where the store is or would be."""
+        key = json.dumps([self._build.__module__, self._spec(options).model_dump(mode="json")], sort_keys=True)
+        stem = f"{self._build.__name__}-{_digest(key)}"
+        if self.reads is None:
+            return cache_folder() / stem
+        try:
+            files = self.reads.find(options["folder"])
+            state = [[key, path.name, *_state(path)] for key, path in sorted(files.items())]
+        except BadInputError:
+            state = []
+            if built := [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]:
+                return max(built, key=lambda path: path.stat().st_mtime_ns)
+        return cache_folder() / f"{stem}-{_digest(json.dumps(state))}"
+
+    def _spec(self, options: dict[str, Any]) -> SourceSpec:
+        return SourceSpec(name=self._build.__name__, version=self._version, options=options)
+
+
+def cached_source(version: int, reads: Inputs | None = None) -> Callable[[Callable[..., None]], CachedSource]:
     """Turns a builder ``build(target, *, options...)`` into a source that builds once per set of options.
 
     The source must be called with all options, as `load_federation` does, because they are the key in the
     cache. Raise `version` whenever the same options would give other samples than before. A source that reads
     files says which with `reads`, which is asked with its option ``folder``: it builds again when they have
-    changed, and opens what it built last when they are gone.
+    changed, and opens what it built last when some of them are gone.
     """
-
-    def decorate(build: Callable[..., None]) -> Source:
-        @functools.wraps(build)
-        def source(progress: Progress, **options: Any) -> Federation:
-            spec = SourceSpec(name=build.__name__, version=version, options=options)
-            path = _cached_path(build, spec, reads)
-            if not path.exists():
-                with suppress(StoreExistsError):  # somebody else built the same store at the same time
-                    build(StoreBuild(path, spec, progress), **options)
-            try:
-                return Federation.open(path)
-            except DamagedFileError as error:
-                raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
-
-        source.cached_path = lambda **options: _cached_path(  # type: ignore[attr-defined]
-            build, SourceSpec(name=build.__name__, version=version, options=options), reads
-        )
-        return source
-
-    return decorate
+    return lambda build: CachedSource(build, version, reads)
 
 
 def cached_path(name: str, options: Mapping[str, Any] | None = None) -> Path | None:
     """Where the store of a federation is or would be; None if it is never built into the cache."""
     resolved = resolve_part(FEDERATIONS, {**(options or {}), "name": name}, "federation")
-    where = getattr(FEDERATIONS.get(resolved.pop("name")), "cached_path", None)
-    return None if where is None else where(**resolved)
+    source = FEDERATIONS.get(resolved.pop("name"))
+    return source.path(**resolved) if isinstance(source, CachedSource) else None
 
 
-def _cached_path(build: Callable[..., None], spec: SourceSpec, reads: Inputs | None) -> Path:
-    key = json.dumps([build.__module__, spec.model_dump(mode="json")], sort_keys=True)
-    stem = f"{build.__name__}-{_digest(key)}"
-    if reads is None:
-        return cache_folder() / stem
-    files = reads.found(spec.options["folder"])
-    if not files:
-        built = [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]
-        if built:
-            return max(built, key=lambda path: path.stat().st_mtime)
-    state = [[key, path.name, (seen := path.stat()).st_size, seen.st_mtime_ns] for key, path in sorted(files.items())]
-    return cache_folder() / f"{stem}-{_digest(json.dumps(state))}"
+def _state(path: Path) -> list[int | str]:
+    """What changes when a file does, or any file in a folder: sizes and times, as reading everything takes too long."""
+    if not path.is_dir():
+        seen = path.stat()
+        return [seen.st_size, seen.st_mtime_ns]
+    digest = hashlib.blake2b(digest_size=16)
+    for name, entry in files_below(path):
+        seen = entry.stat()
+        digest.update(os.fsencode(f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0"))
+    return [digest.hexdigest()]
 
 
 def _digest(text: str) -> str:

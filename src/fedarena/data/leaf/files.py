@@ -28,11 +28,9 @@ class LeafFile:
 class LeafFolder:
     """The files that the source reads: says when they have changed."""
 
-    def found(self, folder: str | None) -> Mapping[str, Path]:
-        """By their numbers; none if the folder is not there."""
+    def find(self, folder: str | None) -> Mapping[str, Path]:
+        """By their numbers."""
         assert folder is not None
-        if not Path(folder).exists():
-            return {}
         return {f"{number:06d}": file.path for number, file in enumerate(leaf_files(Path(folder)))}
 
 

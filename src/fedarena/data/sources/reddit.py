@@ -51,11 +51,6 @@ class RedditFiles(RawFiles):
                 }
         return {}
 
-    def find(self, given: str | None) -> dict[str, Path]:
-        """One file of each part."""
-        paths = super().find(given)
-        return {part: paths[part] for part in self.files}
-
 
 FILES = RedditFiles(
     "reddit",
@@ -67,7 +62,7 @@ FILES = RedditFiles(
 
 
 @FEDERATIONS.register("reddit")
-@cached_source(version=1, reads=FILES)
+@cached_source(version=2, reads=FILES)
 def reddit(
     build: StoreBuild,
     *,
@@ -92,8 +87,7 @@ def reddit(
     division = (
         Published("part") if split == "published" else Split(split, train_fraction, validation_fraction, split_seed)
     )
-    FILES.find(folder)
-    found = FILES.found(folder)
+    found = FILES.find(folder)
     reader = CommentReader({path: PARTS.index(FOLDERS[key.partition("/")[0]]) for key, path in found.items()})
     with work_folder(build) as work:
         buckets = Buckets(work, reader.total_bytes)

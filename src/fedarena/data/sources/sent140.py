@@ -52,11 +52,6 @@ class Sent140Files(RawFiles):
                 return {"archive": tables[0], "test": tables[1]}
         return super().found(given)
 
-    def find(self, given: str | None) -> dict[str, Path]:
-        """The archive, or the folder with the tables."""
-        path = super().find(given)["archive"]
-        return {"archive": path if path.suffix == ".zip" else path.parent}
-
 
 FILES = Sent140Files(
     "sent140",
@@ -98,10 +93,11 @@ def sent140(
     are found as in LEAF's code.
     """
     division = Split(split, train_fraction, validation_fraction, split_seed)
-    archive = FILES.find(folder)
+    found = FILES.find(folder)
     if verify:
-        FILES.check(archive, lambda done: build.progress(0.05 * done, "Checking"))
-    reader = _Reader(archive["archive"], tokenizer, neutral)
+        FILES.check(found, lambda done: build.progress(0.05 * done, "Checking"))
+    path = found["archive"].parent if "test" in found else found["archive"]
+    reader = _Reader(path, tokenizer, neutral)
     with work_folder(build) as work:
         buckets = Buckets(work, reader.total_bytes)
         buckets.fill(reader.read, lambda done: build.progress(0.05 + 0.55 * done, "Reading tweets"))
