@@ -48,6 +48,8 @@ def test_labels_equal_those_counted_client_by_client(plain: PlainFederation, chu
             distances.append(0.5 * sum(abs(a - b) for a, b in zip(mix, overall, strict=True)))
     assert found.labels.mean_distance == pytest.approx(np.mean(distances) if distances else 0.0)
     assert found.labels.clients == len(plain.clients)
+    tested = [client for client in plain.clients if len(client.rows("test", plain.task.label_column))]
+    assert found.clients_without_test == len(plain.clients) - len(tested)
 
     sizes = [len(client.rows("all", plain.task.label_column)) for client in plain.clients]
     assert found.sizes.mean == pytest.approx(np.mean(sizes))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedarena.cli.base import Output, data_command, screen
-from fedarena.cli.federations import find_statistics, say, show_federation, write_statistics
+from fedarena.cli.federations import check_numbers_path, find_statistics, say, show_federation, write_statistics
 from fedarena.errors import BadInputError
 
 
@@ -35,10 +35,11 @@ def stats(
         return
     path = output or Path("federations.html")
     check_picture_path(path)
+    check_numbers_path(json)
     titles = titles_of(asked)
     found = [find_statistics(name, settings) for name, settings in asked]
     rows = [
-        (title, federation.source.name, statistics)
+        (title, federation.source, statistics)
         for title, (federation, statistics) in zip(titles, found, strict=True)
     ]
     screen.print(sizes_table(rows))

@@ -10,20 +10,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedarena.data.label_statistics import LabelStatistics
+from fedarena.data.schema import SourceSpec
 from fedarena.data.statistics import FederationStatistics
-from fedarena.data.table1 import LEAF_TABLE_1
+from fedarena.data.table1 import SCOPE, published_sizes, remark
 from fedarena.report.fleet import percent
 from fedarena.report.units import ABSENT, count, significant
 
 
-def statistics_table(statistics: FederationStatistics, source: str) -> Table:
+def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Table:
     """Who is in a federation."""
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold")
     table.add_column()
     sizes, labels = statistics.sizes, statistics.labels
     table.add_row("federation", escape(f"{statistics.name} ({statistics.task.replace('_', ' ')})"))
-    table.add_row("clients", _by_group(statistics.num_clients, statistics.clients_by_group))
+    clients = _by_group(statistics.num_clients, statistics.clients_by_group)
+    if untested := statistics.clients_without_test:
+        clients += f", of whom {untested:,} {'has' if untested == 1 else 'have'} no test samples"
+    table.add_row("clients", clients)
     parts: dict[str, int] = {}
     for by_part in statistics.samples_by_group_and_part.values():
         for part, samples in by_part.items():
@@ -36,12 +40,14 @@ def statistics_table(statistics: FederationStatistics, source: str) -> Table:
     )
     table.add_row("", ", ".join(f"p{p} {sizes.percentiles[p]:,.0f}" for p in (10, 25, 75, 90, 99)))
     table.add_row("", f"the largest {percent(sizes.half_share)} of the clients have half of the samples")
-    if (published := LEAF_TABLE_1.get(source)) is not None:
+    if (published := published_sizes(source)) is not None:
         table.add_row(
             "in LEAF's Table 1",
-            f"{count(published.clients, 'client')}, {count(published.samples, 'sample')}, "
-            f"mean {published.mean:,} ± {published.std:,}",
+            f"{count(published.clients, 'client')}, {published.samples:,} {published.counted}, "
+            f"mean {published.mean:,} ± {published.std:,}, of {published.scope}",
         )
+    if (difference := remark(source)) is not None:
+        table.add_row("", difference)
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
         table.add_row("column", escape(f"{name}: {column.dtype}{shape}"))
@@ -57,8 +63,8 @@ def statistics_table(statistics: FederationStatistics, source: str) -> Table:
             "", escape(f"in {count(pixels.images, 'picture')} of label {label} of {count(pixels.clients, 'client')}")
         )
     for name, attribute in statistics.attributes.items():
-        common = ", ".join(f"{value} ({count:,})" for value, count in attribute.most_common[:3])
-        table.add_row("attribute", escape(f"{name}: {attribute.distinct:,} values, most common {common}"))
+        common = ", ".join(f"{value} ({number:,})" for value, number in attribute.most_common[:3])
+        table.add_row("attribute", escape(f"{name}: {count(attribute.distinct, 'value')}, most common {common}"))
     return table
 
 
@@ -81,14 +87,16 @@ def _add_labels(table: Table, labels: LabelStatistics) -> None:
         table.add_row("", f"in {count(pairs.pairs, 'pair')} of {count(pairs.clients, 'client')}")
 
 
-def sizes_table(found: Sequence[tuple[str, str, FederationStatistics]]) -> Table:
+def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -> Table:
     """LEAF's Table 1 for federations, each given with its title and its source; below is what LEAF's paper says."""
-    table = _titled(
-        "Samples per client",
-        "half: this share of the clients, the largest first, have half of the samples",
-        ("federation", "clients", "samples", "mean", "stdev", "skew", "half"),
-    )
-    for title, source, statistics in found:
+    rows = [(title, statistics, published_sizes(source)) for title, source, statistics in found]
+    captions = ["half: this share of the clients, the largest first, have half of the samples"]
+    if any(published is not None for _, _, published in rows):
+        captions.append(f"LEAF's paper: {SCOPE}")
+    captions += dict.fromkeys(difference for _, source, _ in found if (difference := remark(source)) is not None)
+    columns = ("federation", "clients", "samples", "mean", "stdev", "skew", "half")
+    table = _titled("Samples per client", "\n".join(captions), columns)
+    for title, statistics, published in rows:
         sizes = statistics.sizes
         table.add_row(
             escape(title),
@@ -99,9 +107,9 @@ def sizes_table(found: Sequence[tuple[str, str, FederationStatistics]]) -> Table
             f"{sizes.skewness:.2f}",
             percent(sizes.half_share),
         )
-        if (published := LEAF_TABLE_1.get(source)) is not None:
+        if published is not None:
             numbers = (f"{published.clients:,}", f"{published.samples:,}", f"{published.mean:,}", f"{published.std:,}")
-            table.add_row("  LEAF's paper", *numbers, ABSENT, ABSENT, style="dim")
+            table.add_row(f"  LEAF's paper, {published.counted}", *numbers, ABSENT, ABSENT, style="dim")
     return table
 
 
@@ -144,5 +152,5 @@ def label_text(names: Sequence[str] | None, label: int) -> str:
 
 
 def _by_group(total: int, groups: dict[Any, int]) -> str:
-    detail = ", ".join(f"{count:,} {group}" for group, count in groups.items() if count)
+    detail = ", ".join(f"{number:,} {group}" for group, number in groups.items() if number)
     return f"{total:,} ({detail})"

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedarena.cli.base import messages, screen
+from fedarena.errors import BadInputError
 
 if TYPE_CHECKING:
     from fedarena.data import Federation
@@ -67,11 +68,18 @@ def show_federation(
 
     if output is not None:
         check_picture_path(output)
+    check_numbers_path(json)
     federation, statistics = find_statistics(name, settings, verify)
-    screen.print(statistics_table(statistics, federation.source.name))
+    screen.print(statistics_table(statistics, federation.source))
     if json is not None:
         write_statistics([(federation, statistics)], json)
     say(f"Picture: {write_picture(federation_figure(statistics), output or Path(f'{federation.name}.html'))}")
+
+
+def check_numbers_path(path: Path | None) -> None:
+    """Refuses what cannot be a file of numbers, before the work that finds them."""
+    if path is not None and path.is_dir():
+        raise BadInputError(f"Numbers cannot be written to {str(path)!r}, which is a folder; name a file")
 
 
 def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], path: Path) -> None:
@@ -79,12 +87,12 @@ def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], p
     from dataclasses import asdict
 
     from fedarena.data.statistics import as_json
-    from fedarena.data.table1 import LEAF_TABLE_1
+    from fedarena.data.table1 import published_sizes
     from fedarena.files import write_json
 
     entries = []
     for federation, statistics in found:
-        published = LEAF_TABLE_1.get(federation.source.name)
+        published = published_sizes(federation.source)
         entries.append(
             {
                 "source": federation.source.model_dump(mode="json"),

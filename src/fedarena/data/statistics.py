@@ -63,6 +63,7 @@ class FederationStatistics:
     num_clients: int
     num_samples: int
     clients_by_group: dict[Group, int]
+    clients_without_test: int  # so many cannot be tested: they have no sample for it
     samples_by_group_and_part: dict[Group, dict[Part, int]]
     columns: dict[str, ColumnSpec]
     sizes: SizeStatistics
@@ -81,6 +82,7 @@ def describe(federation: Federation, max_label_clients: int = 10_000) -> Federat
         num_clients=federation.num_clients,
         num_samples=federation.num_samples,
         clients_by_group=dict(federation.manifest.clients),
+        clients_without_test=clients_without_test(federation),
         samples_by_group_and_part={group: dict(parts) for group, parts in federation.manifest.samples.items()},
         columns=federation.columns,
         sizes=describe_sizes(sizes),
@@ -88,6 +90,11 @@ def describe(federation: Federation, max_label_clients: int = 10_000) -> Federat
         pixels=describe_pixels(federation, sizes, int(np.argmax(labels.counts))),
         attributes=_describe_attributes(federation),
     )
+
+
+def clients_without_test(federation: Federation) -> int:
+    """How many clients have no test sample."""
+    return sum(int((federation.counts(clients, "test") == 0).sum()) for clients in _all_clients(federation))
 
 
 def describe_sizes(sizes: IntArray) -> SizeStatistics:
