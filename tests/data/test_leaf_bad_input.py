@@ -44,6 +44,7 @@ def refusal(path: Path, **options: Any) -> BadInputError:
         (lambda f: f["num_samples"].pop(), "has 2 users but 1 numbers in num_samples"),
         (lambda f: f.update(num_samples=[2, "1"]), "num_samples must be a list of numbers of samples"),
         (lambda f: f.update(num_samples=[2, 3]), "user 'bob' has 1 samples, but num_samples says 3"),
+        (lambda f: f.update(num_samples=[1, 1]), "user 'ann' has 2 samples, but num_samples says 1"),
         (lambda f: f.update(users=["ann", 7]), "users must be a list of strings"),
         (lambda f: f.update(users=["ann", "eve"]), "user 'eve' is in users, but has nothing in user_data"),
         (lambda f: f.update(users=["ann", "ann"]), "user 'ann' is in users twice"),
@@ -61,6 +62,12 @@ def refusal(path: Path, **options: Any) -> BadInputError:
             "user 'bob': x has 1 numbers in a sample, where",
         ),
         (lambda f: f["user_data"]["bob"].update(x=[[3, "b"]]), "user 'bob': x must be lists of 2 numbers"),
+        (lambda f: f["user_data"]["bob"].update(x=[[3, None]]), "user 'bob': x holds null, or a number that is too"),
+        (lambda f: f["user_data"]["bob"].update(x=[[3, -1e39]]), "user 'bob': x holds null, or a number that is too"),
+        (
+            lambda f: f["user_data"]["ann"].update(x=[[1, [2]], [1, [2]]]),
+            "user 'ann': x must be a list of numbers, or of lists of equal length",
+        ),
         (lambda f: f["user_data"]["bob"].update(y=[0.5]), "user 'bob': y holds 0.5, which is no label from 0 to"),
         (lambda f: f["user_data"]["bob"].update(y=[-1]), "user 'bob': y holds -1, which is no label"),
         (lambda f: f["user_data"]["bob"].update(y=[[1]]), "user 'bob': y must be one number for every sample"),
@@ -107,6 +114,24 @@ def test_files_that_cannot_be_parsed(tmp_path: Path, text: bytes, sentence: str)
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("where", ['{"users": %s}', '{"user_data": {"ann": {"x": %s}}}'])
+def test_lists_that_are_too_deep(tmp_path: Path, where: str) -> None:
+    """Refused while they are looked through: each level of a value costs memory."""
+    path = tmp_path / "a.json"
+    path.write_text(where % ("[" * 200_000))
+    assert "lists and objects are in each other more than 64 deep" in str(refusal(path))
+
+
+def test_the_deepest_lists(tmp_path: Path) -> None:
+    """Of 64 levels four are the file, user_data, the user and the list of samples."""
+    path = tmp_path / "a.json"
+    text = '{"users": ["ann"], "num_samples": [1], "user_data": {"ann": {"x": [%s1%s], "y": [0]}}}'
+    path.write_text(text % ("[" * 60, "]" * 60))
+    assert load_federation("leaf", {"folder": str(path)}).columns["x"].shape == (1,) * 60
+    path.write_text(text % ("[" * 61, "]" * 61))
+    assert "more than 64 deep" in str(refusal(path))
+
+
 def test_damage_behind_the_users_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "all_data.json"
     path.write_text(json.dumps(file())[:-3])
@@ -142,6 +167,8 @@ def test_options_that_do_not_fit_the_samples(tmp_path: Path) -> None:
     assert "x must be texts, words, or lists of id, date, query, user and text" in str(refusal(path, kind="tweets"))
     assert "y holds 2, which is no label from 0 to 1" in str(refusal(path, classes=2))
     assert "nobody has more than 2 samples" in str(refusal(path, minimum_samples=3))
+    assert "federation.length: input should be less than or equal to 100000" in str(refusal(path, length=10**12))
+    assert "federation.classes: input should be less than or equal to 100000" in str(refusal(path, classes=10**12))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +185,8 @@ def test_options_that_do_not_fit_the_samples(tmp_path: Path) -> None:
             "'client-0000': x holds something else than lists of 64",
         ),
         (lambda f: f["user_data"]["client-0000"]["x"][0].append(1), "x holds something else than lists"),
+        (lambda f: f["user_data"]["client-0000"]["x"][0].__setitem__(0, None), "x holds null, or a number that is"),
+        (lambda f: f["user_data"]["client-0000"]["x"][0].__setitem__(0, 1e39), "too large for the type float32"),
         (
             lambda f: f["user_data"]["client-0001"]["y"].__setitem__(0, 1.5),
             "y holds numbers that are not",

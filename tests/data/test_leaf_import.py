@@ -67,6 +67,8 @@ def test_the_pictures_of_femnist(tmp_path: Path) -> None:
     assert federation.task.classes == 62
     path = write(tmp_path / "b.json", {"f0000_14": [((pixels / 300).tolist(), 1)]})
     assert load(path).columns["x"].dtype == "float32"
+    path = write(tmp_path / "d.json", {"f0000_14": [((2 * pixels / 255).tolist(), 1)]})
+    np.testing.assert_allclose(load(path).samples([0]).columns["x"].max(), 2)
     path = write(tmp_path / "c.json", {"f0000_14": [([0.2] * 12, 1)]})
     assert load(path, kind="images", shape=[3, 2, 2]).columns["x"].shape == (3, 2, 2)
     with pytest.raises(BadInputError, match="user 'f0000_14': x has 12 numbers; say what shape pictures have"):
@@ -93,16 +95,28 @@ def test_lines_of_shakespeare_and_their_plays(tmp_path: Path) -> None:
     test = federation.samples([0], "test").columns
     assert len(test["y"]) == 35  # window 54 ends with character 74, so the first for testing is 75
     assert "".join(task.token_names[token] for token in test["x"][0]) == text[75:95]
+    with pytest.raises(
+        BadInputError, match=r"federation.iid_users .* overlap .* text for testing would also be trained"
+    ):
+        load(path, iid_users=4)
+    assert load(path, iid_users=4, train_fraction=1.0).num_samples == 140
 
 
 def test_other_alphabets_and_short_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", {"я": [("где", "ж"), ("б", "д")]})
-    task = load(path).task
-    assert task.token_names == ("б", "г", "д", "е", "ж", "<unknown>", "<padding>")
-    x = load(path).samples([0]).columns["x"]
-    assert sorted(x.tolist()) == [[1, 2, 3], [6, 6, 0]]
+    federation = load(path, train_fraction=1.0)
+    assert federation.task.token_names == ("б", "г", "д", "е", "ж", "<unknown>", "<padding>")
+    assert sorted(federation.samples([0]).columns["x"].tolist()) == [[1, 2, 3], [6, 6, 0]]
     with pytest.raises(BadInputError, match=r"user 'я': x must be strings of at most 2 characters, as the first was"):
         load(path, length=2)
+
+
+def test_characters_that_are_only_in_test_samples_are_unknown(tmp_path: Path) -> None:
+    write(tmp_path / "train" / "a.json", {"я": [("аб", "в")]})
+    write(tmp_path / "test" / "a.json", {"я": [("бг", "д")]})
+    federation = load(tmp_path)
+    assert federation.task.token_names == ("а", "б", "в", "д", "<unknown>")
+    assert federation.samples([0], "test").columns["x"].tolist() == [[1, 4]]
 
 
 def tweet(text: str) -> list[str]:
@@ -122,6 +136,15 @@ def test_tweets(tmp_path: Path) -> None:
     cased = load(path, tokenizer="leaf").task.token_names
     assert cased is not None
     assert {"Good", "good"} <= set(cased)
+
+
+def test_labels_0_and_4_are_polarities_of_tweets_alone(tmp_path: Path) -> None:
+    tweets = write(tmp_path / "a.json", {"ann": [(tweet("good"), 4), (tweet("bad"), 0)]})
+    texts = write(tmp_path / "b.json", {"ann": [("good", 4), ("bad", 0)]})
+    for path, options, labels in ((tweets, {}, [0, 1]), (tweets, {"classes": 5}, [0, 4]), (texts, {}, [0, 4])):
+        federation = load(path, **options)
+        assert federation.task.classes == max(labels) + 1
+        assert sorted(federation.samples([0]).columns["y"].tolist()) == labels
 
 
 def test_texts_alone_and_words(tmp_path: Path) -> None:
@@ -219,6 +242,26 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert load(tmp_path).num_samples == 3
     write(tmp_path / "a.json", {"ann": features(range(4))})
     assert load(tmp_path).num_samples == 4
+
+
+def test_a_file_that_moves_to_another_part_is_read_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", {"ann": features(range(10))})
+    found = [load(tmp_path)]
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+        path = path.rename(tmp_path / name / "a.json")
+        found.append(load(tmp_path))
+    assert [[len(numbers_of(some, 0, part)) for part in ("train", "test")] for some in found] == [
+        [9, 1],
+        [10, 0],
+        [0, 10],
+    ]
+
+
+def test_any_names_of_files(tmp_path: Path) -> None:
+    for number, name in enumerate(("²3.json", "٣.json", "3.json")):
+        write(tmp_path / name, {str(number): features(range(2))})
+    assert load(tmp_path).num_clients == 3
 
 
 @pytest.mark.skipif(not SENT140.is_dir(), reason="LEAF's own file is not here")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from store_oracle import PlainClient, PlainFederation, plain_federations
 
 from fedarena.data import ColumnSpec, Federation, TaskSpec, load_federation
+from fedarena.data.characters import Sequences, Windows, cut
 from fedarena.data.leaf.writing import export_leaf
 from fedarena.data.schema import DTYPES, GROUPS, PARTS
 from fedarena.errors import BadInputError
@@ -169,6 +170,40 @@ def test_characters_are_strings_and_words_are_lists(tmp_path: Path) -> None:
         assert content(imported(folder / "leaf")) == content(federation)
 
 
+@pytest.mark.parametrize("form", [Windows(4), Sequences(4)], ids=["windows", "sequences"])
+def test_text_that_is_divided_anew_does_not_leak(tmp_path: Path, form: Windows | Sequences) -> None:
+    """A text of different characters, so that what two parts share can be seen."""
+    text = np.arange(2, 62, dtype=np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(text, 5)
+    columns = {"x": windows[:, :4], "y": windows[:, 4].astype(np.int64)}
+    rows = columns if isinstance(form, Windows) else {"tokens": cut(text, 4)}
+    one_client(form.task, form.columns, rows).write(tmp_path / "store")
+    folder = export(Federation.open(tmp_path / "store"), tmp_path / "leaf")
+    again = imported(folder, split="within_client", train_fraction=0.5, validation_fraction=0.25)
+    seen = [
+        {int(token) for values in again.samples([0], part).columns.values() for token in values.ravel()} - {0}
+        for part in PARTS
+    ]
+    assert all(seen)
+    assert sum(map(len, seen)) == len(set.union(*seen))
+    with pytest.raises(BadInputError, match="overlap with their neighbours, so that text for testing"):
+        imported(folder, iid_users=2)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"kind": "features"}, {"shape": [64]}, {"classes": 10}, {"length": 3}, {"vocabulary": 9}, {"tokenizer": "words"}],
+    ids=lambda option: next(iter(option)),
+)
+def test_what_exported_files_say_cannot_be_chosen(tmp_path: Path, option: dict[str, Any]) -> None:
+    columns = {"x": ColumnSpec(dtype="int8", shape=(1,)), "y": ColumnSpec(dtype="int64")}
+    rows = {"x": np.array([[3]], dtype=np.int8), "y": np.array([0])}
+    one_client(TaskSpec(kind="classification", classes=2), columns, rows).write(tmp_path / "store")
+    folder = export(Federation.open(tmp_path / "store"), tmp_path / "leaf")
+    with pytest.raises(BadInputError, match=f"federation.{next(iter(option))} cannot be chosen: the files in"):
+        imported(folder, **option)
+
+
 def test_who_is_tested_on_is_not_in_train(tmp_path: Path) -> None:
     """Not even with what they have to adapt a model with."""
     columns = {"x": ColumnSpec(dtype="int8", shape=(1,)), "y": ColumnSpec(dtype="int64")}
@@ -217,6 +252,10 @@ def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
         imported(folder)
     (folder / "train" / "all_data_1_train.json").unlink()
     with pytest.raises(BadInputError, match=r"2 of 4 clients are in none of the files"):
+        imported(folder)
+    for path in folder.rglob("*.json"):
+        path.write_text(path.read_text().replace('"clients": 4,', f'"clients": {10**12},'))
+    with pytest.raises(BadInputError, match=r"of 1,000,000,000,000 clients are in none of the files"):
         imported(folder)
 
 

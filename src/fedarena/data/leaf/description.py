@@ -42,6 +42,15 @@ class Description(_Strict):
         return "tokens" if self.task.kind == "next_token" else "x"
 
     @property
+    def gap(self) -> int:
+        """How many samples after one may share text with it, as samples are cut here."""
+        if self.task.kind == "next_token":
+            return 1  # a sequence begins with the last token of the one before
+        if self.task.tokens is not None and self.text == "characters":
+            return self.columns["x"].shape[0]  # a window begins one character after the one before
+        return 0
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The names of all tokens."""
         return _token_names(self.task) or ()

@@ -29,9 +29,9 @@ class LeafFolder:
     """The files that the source reads: says when they have changed."""
 
     def find(self, folder: str | None) -> Mapping[str, Path]:
-        """By their numbers."""
+        """By their parts and their places in the folder."""
         assert folder is not None
-        return {f"{number:06d}": file.path for number, file in enumerate(leaf_files(Path(folder)))}
+        return {f"{file.part}: {file.path.relative_to(folder)}": file.path for file in leaf_files(Path(folder))}
 
 
 def leaf_files(place: Path) -> list[LeafFile]:
@@ -60,4 +60,4 @@ def leaf_files(place: Path) -> list[LeafFile]:
 
 def _in_order(path: Path) -> list[tuple[int, str]]:
     """Names with numbers in them in the order of these, as LEAF counts its files."""
-    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]

@@ -68,10 +68,9 @@ def told_from(x: Any, y: Any) -> KindName:
 class Described:
     """Samples that FedArena wrote, with a description of everything."""
 
-    gap = 0
-
     def __init__(self, description: Description):
         self.columns = description.columns
+        self.gap = description.gap
         self._task = description.task
         self._form = SampleForm(description)
 
@@ -90,7 +89,10 @@ class Numbers:
     gap = 0
 
     def __init__(self, first: Any, shape: tuple[int, ...] | None, classes: int | None, are_pictures: bool):
-        found = np.shape(first) or (1,)
+        try:
+            found = np.shape(first) or (1,)
+        except ValueError:
+            raise BadInputError("x must be a list of numbers, or of lists of equal length") from None
         if shape is not None and np.prod(shape) != np.prod(found):
             raise BadInputError(f"x has {np.prod(found):,} numbers, which do not fill the shape {list(shape)}")
         if shape is None and are_pictures:
@@ -115,7 +117,11 @@ class Numbers:
             whole = np.rint(x * LARGEST_BYTE)
             exact = (np.abs(x * LARGEST_BYTE - whole) < 1e-3) & (whole >= 0) & (whole <= LARGEST_BYTE)
             self._are_bytes = bool(exact.all())
-        return {"x": x.astype(np.float32).reshape(samples, *self._shape), "y": self._labels.read(lists["y"])}
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            raise BadInputError("x holds null, or a number that is too large for 32 bits")
+        return {"x": x.reshape(samples, *self._shape), "y": self._labels.read(lists["y"])}
 
     def finish(self, training: Callable[[str], IntArray]) -> Finished:
         """Pictures that were bytes once become bytes again, a quarter of the size."""

@@ -16,6 +16,7 @@ from fedarena.errors import BadInputError, DamagedFileError
 _BUFFER_BYTES = 1 << 20
 _NEEDED = ("users", "num_samples", "user_data")
 _EVENTS_PER_REPORT = 1 << 18
+_DEEPEST = 64  # numpy has no more dimensions, and every level costs the parser of values memory
 Report = Callable[[float], None]
 
 
@@ -81,7 +82,7 @@ def _top_level(file: IO[bytes], report: Callable[[], None]) -> Iterator[tuple[st
     for kind, key in events:
         if kind == "end_map":
             break
-        yield key, _keys(file.name, events, report) if key == "user_data" else _value(events)
+        yield key, _keys(file.name, events, report) if key == "user_data" else _value(file.name, events)
     for _ in events:  # looks for what may stand behind the object
         pass
 
@@ -98,6 +99,7 @@ def _keys(path: str, events: Iterator[tuple[str, Any]], report: Callable[[], Non
                 keys.append(value)
         elif kind in ("start_map", "start_array"):
             depth += 1
+            _check_depth(path, depth)
         elif kind in ("end_map", "end_array"):
             depth -= 1
             if depth == 0:
@@ -107,15 +109,21 @@ def _keys(path: str, events: Iterator[tuple[str, Any]], report: Callable[[], Non
     return keys
 
 
-def _value(events: Iterator[tuple[str, Any]]) -> Any:
+def _value(path: str, events: Iterator[tuple[str, Any]]) -> Any:
     builder = ijson.ObjectBuilder()
     depth = 0
     for kind, value in events:
         builder.event(kind, value)
         depth += (kind in ("start_map", "start_array")) - (kind in ("end_map", "end_array"))
+        _check_depth(path, depth)
         if depth == 0:
             break
     return builder.value
+
+
+def _check_depth(path: str, depth: int) -> None:
+    if depth >= _DEEPEST:  # the object around everything is one more
+        raise BadInputError(f"{path} is not LEAF's: lists and objects are in each other more than {_DEEPEST} deep")
 
 
 def _strings(users: Any, path: Path) -> list[str]:

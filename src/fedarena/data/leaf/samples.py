@@ -163,7 +163,10 @@ def _from_numbers(values: list[Any], spec: ColumnSpec, key: str, scaled: bool) -
         found, dtype = whole.astype(np.uint8), np.dtype(np.uint8)
     elif dtype.kind != "f" and found.tolist() != values:
         raise BadInputError(f"{key} holds numbers that are not of type {dtype}")
-    numbers: AnyArray = found.view(np.uint64) if spec.dtype == "uint64" else found.astype(dtype)
+    with np.errstate(over="ignore"):
+        numbers: AnyArray = found.view(np.uint64) if spec.dtype == "uint64" else found.astype(dtype)
+    if not np.isfinite(numbers).all():
+        raise BadInputError(f"{key} holds null, or a number that is too large for the type {dtype}")
     return np.asarray(numbers.reshape(shape))
 
 

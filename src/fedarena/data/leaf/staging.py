@@ -97,6 +97,12 @@ def _in_order_of_clients(
 ) -> tuple[Users, list[IntArray]]:
     """The clients of a federation that was written here, with the numbers that they had."""
     total = description.clients
+    missing = total - len({client for head in heads if head.piece is not None for client in head.piece.clients})
+    if missing > 0:
+        raise BadInputError(
+            f"{missing:,} of {total:,} clients are in none of the files in {files[0].path.parent.parent}; "
+            "a file is missing"
+        )
     ids: list[str | None] = [None] * total
     users = Users(description=description, groups=["train"] * total)
     users.attributes = {name: [None] * total for name in description.attributes}
@@ -112,12 +118,6 @@ def _in_order_of_clients(
                 value = values[number]
                 users.attributes[name][client] = float(value) if description.attributes[name] == "float64" else value
         places.append(np.array(head.piece.clients, dtype=np.int64))
-    missing = ids.count(None)
-    if missing:
-        raise BadInputError(
-            f"{missing:,} of {total:,} clients are in none of the files in {files[0].path.parent.parent}; "
-            "a file is missing"
-        )
     users.ids = [id for id in ids if id is not None]
     return users, places
 

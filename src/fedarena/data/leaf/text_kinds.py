@@ -40,7 +40,7 @@ class Characters:
     def __init__(self, first: Any, length: int | None):
         self._length = length or max(len(first), 1)
         self.gap = self._length
-        self._seen = np.zeros(_PADDING_CODE + 1, dtype=bool)
+        self._has_padding = False
         self._is_label = np.zeros(_PADDING_CODE, dtype=bool)
         self.columns = {"x": ColumnSpec(dtype="uint32", shape=(self._length,)), "y": ColumnSpec(dtype="int64")}
 
@@ -59,22 +59,23 @@ class Characters:
         # Padding stands in front, so that the last character is the last of the text.
         x[np.arange(self._length) >= self._length - lengths[:, None]] = codes_of("".join(lists["x"]))
         y = codes_of("".join(lists["y"])).astype(np.int64)
-        self._seen[x] = True
+        self._has_padding |= bool((lengths < self._length).any())
         self._is_label[y] = True
         return {"x": x, "y": y}
 
     def finish(self, training: Callable[[str], IntArray]) -> Finished:
-        """LEAF's alphabet where it has all labels, otherwise one of all characters there are."""
+        """LEAF's alphabet where it has all labels, otherwise all labels and the characters of training."""
         labels = np.flatnonzero(self._is_label)
         letters = LEAF_LETTERS.names[: LEAF_LETTERS.unknown]
         if not set(map(chr, labels.tolist())) <= set(letters):
-            letters = tuple(map(chr, np.flatnonzero(self._seen[:_PADDING_CODE] | self._is_label).tolist()))
+            inputs = np.flatnonzero(training("x")[:_PADDING_CODE])
+            letters = tuple(map(chr, np.union1d(inputs, labels).tolist()))
         unknown = len(letters)
         names: tuple[str, ...] = (*letters, "<unknown>")
         token_of_code = np.full(_PADDING_CODE + 1, unknown, dtype=np.int64)
         token_of_code[[ord(letter) for letter in letters]] = np.arange(len(letters))
         padding = None
-        if self._seen[_PADDING_CODE]:
+        if self._has_padding:
             padding = len(names)
             token_of_code[_PADDING_CODE] = padding
             names = (*names, "<padding>")
@@ -104,7 +105,8 @@ class Tweets:
     def __init__(self, first: Any, length: int, vocabulary: int, tokenizer: Tokenizer, classes: int | None):
         self._length, self._vocabulary = length, vocabulary
         self._split = _SPLITTERS[tokenizer]
-        self._has_polarities = _is_tweet(first)
+        self._are_tweets = _is_tweet(first)
+        self._may_have_polarities = self._are_tweets and classes is None
         self._labels = Labels(classes)
         self._number_of_word: dict[str, int] = {}  # from 1; 0 is padding
         self.columns = {"x": ColumnSpec(dtype="int32", shape=(length,)), "y": ColumnSpec(dtype="int64")}
@@ -128,13 +130,13 @@ class Tweets:
         token_of_number = np.concatenate([[PADDING], vocabulary.tokens_of(words)]).astype(vocabulary.dtype)
         label_of = np.arange(self._labels.classes())
         seen = set(self._labels.seen.tolist())
-        if 4 in seen and seen <= set(_POLARITIES):
+        if self._may_have_polarities and 4 in seen and seen <= set(_POLARITIES):
             label_of = np.array([_POLARITIES.get(label, 0) for label in range(5)])
         classes = int(label_of.max()) + 1
         task = TaskSpec(
             kind="classification",
             classes=classes,
-            label_names=_POLARITY_NAMES if self._has_polarities and classes == 2 else None,
+            label_names=_POLARITY_NAMES if self._are_tweets and classes == 2 else None,
             tokens=len(vocabulary.names),
             token_names=vocabulary.names,
             padding=PADDING,

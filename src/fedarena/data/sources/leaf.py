@@ -1,6 +1,7 @@
 """Federations in LEAF's JSON (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018), whoever made them.
 
-Files are read user by user, so that those of any size fit into memory. What FedArena exported comes back as it was.
+Files are read user by user, so that those of any size fit into memory. What FedArena exported comes back with all
+clients and samples as they were; only its name is another.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from fedarena.data.leaf.division import Clients, dealt_clients, is_divided, natural_clients
 from fedarena.data.leaf.files import LeafFolder, leaf_files
-from fedarena.data.leaf.kinds import Kind, KindName, Numbers, told_from
+from fedarena.data.leaf.kinds import MOST_LABELS, Kind, KindName, Numbers, told_from
 from fedarena.data.leaf.staging import SampleTable, Users, list_users, read_heads, stage_samples
 from fedarena.data.leaf.text_kinds import Characters, Tokenizer, Tweets
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
@@ -25,7 +26,9 @@ from fedarena.options import PathOption
 # auto: as the files are divided, and within clients if they are not.
 LeafSplit = Literal["auto", "by_client", "within_client"]
 Count = Annotated[int, Field(ge=1)]
-DEFAULT_WORDS = 40  # as in the federation sent140
+# As in the federation sent140.
+DEFAULT_WORDS = 40
+DEFAULT_VOCABULARY = 10_000
 # How many made-up users get all samples at random; below 1, as a fraction of the users there are.
 IidUsers = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)]
 
@@ -38,10 +41,10 @@ def leaf(
     folder: PathOption,
     kind: KindName = "auto",
     shape: tuple[Count, ...] | None = None,
-    classes: Annotated[int, Field(ge=2)] | None = None,
-    length: Count | None = None,
-    vocabulary: Annotated[int, Field(ge=3, le=1_000_000)] = 10_000,
-    tokenizer: Tokenizer = "words",
+    classes: Annotated[int, Field(ge=2, le=MOST_LABELS)] | None = None,
+    length: Annotated[int, Field(ge=1, le=100_000)] | None = None,
+    vocabulary: Annotated[int, Field(ge=3, le=1_000_000)] | None = None,
+    tokenizer: Tokenizer | None = None,
     minimum_samples: Annotated[int, Field(ge=0)] = 0,
     fraction: Fraction = 1.0,
     iid_users: IidUsers | None = None,
@@ -67,12 +70,20 @@ def leaf(
                 raise BadInputError("x is no text, so samples cannot be characters")
             return Characters(x, length)
         if found == "tweets":
-            return Tweets(x, length or DEFAULT_WORDS, vocabulary, tokenizer, classes)
+            words = vocabulary or DEFAULT_VOCABULARY
+            return Tweets(x, length or DEFAULT_WORDS, words, tokenizer or "words", classes)
         return Numbers(x, tuple(shape) if shape else None, classes, are_pictures=found == "images")
 
     files = leaf_files(Path(folder))
     heads = read_heads(files, lambda done, words: build.progress(0.3 * done, words))
     users, places = list_users(files, heads)
+    if users.description is not None:
+        asked = {"shape": shape, "classes": classes, "length": length, "vocabulary": vocabulary, "tokenizer": tokenizer}
+        given = [name for name, value in asked.items() if value is not None] + ["kind"] * (kind != "auto")
+        if given:
+            raise BadInputError(
+                f"federation.{given[0]} cannot be chosen: the files in {folder} say themselves what their samples are"
+            )
     build.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".leaf-", dir=build.path.parent) as work:
         table, found = stage_samples(
@@ -85,6 +96,12 @@ def leaf(
             lambda done, words: build.progress(0.3 + 0.4 * done, words),
         )
         if iid_users is not None:
+            if found.gap and train_fraction < 1:
+                raise BadInputError(
+                    "federation.iid_users deals samples out at random, but these overlap with their neighbours, so "
+                    "that text for testing would also be trained on; training=iid deals out those for training alone, "
+                    "and federation.train_fraction=1 leaves none for testing"
+                )
             wanted = iid_users if isinstance(iid_users, int) else max(round(iid_users * len(users.ids)), 1)
             clients = dealt_clients(table.rows, wanted, sampling, division)
         else:
