@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tweet_files import TEST, TRAINING, left_over, load, pack, table
+from typer.testing import CliRunner
 
+from fedarena.cli import main
 from fedarena.data import Federation, tweets
 from fedarena.data.sources.sent140 import TABLES
 from fedarena.errors import BadInputError, DamagedFileError
@@ -87,6 +89,16 @@ def test_tables_without_the_archive(folder: Path, tmp_path: Path) -> None:
         assert tweets_of(load(given, verify=True)) == expected
 
 
+def test_verifying_tables_without_the_archive(folder: Path, tmp_path: Path) -> None:
+    unpacked = tmp_path / "unpacked"
+    with zipfile.ZipFile(folder / "trainingandtestdata.zip") as archive:
+        archive.extractall(unpacked)
+    for given, exit_code, words in ((unpacked, 0, "not checked"), (folder, 2, "its checksum differs")):
+        result = CliRunner().invoke(main, ["data", "verify", "sent140", f"folder={given}"])
+        assert result.exit_code == exit_code, result.output
+        assert words in " ".join(result.output.split())
+
+
 def test_files_that_are_missing_or_others(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"is not the published trainingandtestdata.zip: its checksum differs"):
         load(folder, verify=True)
@@ -111,6 +123,8 @@ def line(*values: str) -> bytes:
         (line("0", "1", "date", "query", "ann", "te\0xt"), "has a zero byte"),
         (line("0", "1", "date", "query", "ann", "text")[:-1], "has a quote without its counterpart"),
         (line("0", "1", "date", "query", "ann", 'te"xt'), "has a quote without its counterpart"),
+        (line("0", "1", "date", "query", "ann", "text", "x" * 140_000), r"cannot be read as CSV \(field larger"),
+        (table(TRAINING).replace(b"\n", b"\r"), r"cannot be read as CSV \(new-line character"),
     ],
 )
 def test_bad_lines_are_named(folder: Path, monkeypatch, bad: bytes, sentence: str, block_bytes: int) -> None:
@@ -138,6 +152,18 @@ def test_damaged_archives(folder: Path) -> None:
         other.writestr("readme.txt", "hello")
     with pytest.raises(BadInputError, match=f"does not contain {TABLES[0]}"):
         load(folder)
+    changed = bytearray(content)
+    for header, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        changed[changed.index(header) + flags] |= 1
+    archive.write_bytes(changed)
+    with pytest.raises(DamagedFileError, match=r"is damaged: training.* cannot be unpacked \(.* is encrypted"):
+        load(folder)
+    changed = bytearray(content)
+    changed[changed.index(b"PK\5\6") + 17] = 0xFF  # of where the list of contents begins
+    archive.write_bytes(changed)
+    with pytest.raises(DamagedFileError, match=r"is damaged: training.* cannot be unpacked \(.*Invalid argument"):
+        load(folder)
+    assert left_over(folder) == []
     pack(folder, b"")
     with pytest.raises(BadInputError, match=f"{TABLES[0]} in .* is empty"):
         load(folder)

@@ -20,24 +20,16 @@ from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.resumable import work_folder
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import ColumnSpec, TaskSpec
+from fedarena.data.schema import ColumnSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
 from fedarena.data.text_clients import TextClients
 from fedarena.data.texts import TextIndex
 from fedarena.data.tweets import NEUTRAL, POSITIVE, TweetFile
-from fedarena.data.words import (
-    PADDING,
-    UNKNOWN,
-    Vocabulary,
-    padded_in_front,
-    split_messages,
-    split_messages_as_leaf,
-)
+from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary, padded_in_front
 from fedarena.options import PathOption
 
 TABLES = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
 _UNPACKED = "trainingandtestdata"
-_SPLITTERS = {"words": split_messages, "leaf": split_messages_as_leaf}
 
 
 class Sent140Files(RawFiles):
@@ -75,7 +67,7 @@ def sent140(
     folder: PathOption | None = None,
     vocabulary: Annotated[int, Field(ge=3, le=1_000_000)] = 10_000,
     length: Annotated[int, Field(ge=1, le=140)] = 40,
-    tokenizer: Literal["words", "leaf"] = "words",
+    tokenizer: Tokenizer = "words",
     neutral: Literal["negative", "left_out"] = "negative",
     minimum_samples: MinimumSamples = 1,
     fraction: Fraction = 1.0,
@@ -109,15 +101,7 @@ def sent140(
 
 
 def _write(build: StoreBuild, clients: TextClients, words: Vocabulary, length: int) -> None:
-    task = TaskSpec(
-        kind="classification",
-        classes=2,
-        label_names=("negative", "positive"),
-        tokens=len(words.names),
-        token_names=words.names,
-        padding=PADDING,
-        unknown=UNKNOWN,
-    )
+    task = words.classification(2, ("negative", "positive"))
     columns = {"x": ColumnSpec(dtype=words.dtype, shape=(length,)), "y": ColumnSpec(dtype="int64")}
     done = 0
     with build.writer(task=task, columns=columns) as writer:
@@ -133,9 +117,9 @@ def _write(build: StoreBuild, clients: TextClients, words: Vocabulary, length: i
 class _Reader:
     """Reads the two tables, one after the other, from anywhere."""
 
-    def __init__(self, path: Path, tokenizer: str, neutral: str):
+    def __init__(self, path: Path, tokenizer: Tokenizer, neutral: str):
         self._tables = [TweetFile(path, name) for name in TABLES]
-        self._split, self._neutral = _SPLITTERS[tokenizer], neutral
+        self._split, self._neutral = SPLITTERS[tokenizer], neutral
         self._sizes = [table.size_bytes() for table in self._tables]
         self.total_bytes = sum(self._sizes)
 
