@@ -142,39 +142,44 @@ def _number(cell: str) -> float:
         return np.nan
 
 
-def run_tables(run: RunData, hierarchy: str | None = None) -> dict[str, list[dict[str, Any]]]:
-    """What a run has of LEAF's two files: rows with the columns of the released code, by the file's name."""
+Rows = list[dict[str, Any]]
+
+
+def accuracy_rows(run: RunData, hierarchy: str | None = None) -> Rows:
+    """What a run has of stat_metrics.csv, with the columns of the released code."""
     of_client = _hierarchies(run, hierarchy)
-    evaluated, jobs = run.clients.to_pylist(), run.jobs.to_pylist()
     part = run.config.get("evaluation", {}).get("split", "test")
-    return {
-        STATISTICAL: [
-            {
-                "client_id": row["client"],
-                "round_number": row["round"],
-                "hierarchy": of_client.get(row["client"], ""),
-                # What the accuracy is a mean over: characters or words, where these are predicted.
-                "num_samples": row.get("predictions") or row["samples"],
-                "set": {"validation": "val"}.get(part, part),
-                "accuracy": row["accuracy"],
-                "loss": row["loss"],
-            }
-            for row in evaluated
-        ],
-        SYSTEMS: [
-            {
-                "client_id": job["client"],
-                "round_number": job["round"],
-                "hierarchy": of_client.get(job["client"], ""),
-                "num_samples": job["samples"],
-                "set": _TRAINING,
-                "bytes_written": job["bytes_up"],
-                "bytes_read": job["bytes_down"],
-                "local_computations": round(job["flops"] or 0),  # runs of before do not say
-            }
-            for job in jobs
-        ],
-    }
+    return [
+        {
+            "client_id": row["client"],
+            "round_number": row["round"],
+            "hierarchy": of_client.get(row["client"], ""),
+            # What the accuracy is a mean over: characters or words, where these are predicted.
+            "num_samples": row.get("predictions") or row["samples"],
+            "set": {"validation": "val"}.get(part, part),
+            "accuracy": row["accuracy"],
+            "loss": row["loss"],
+        }
+        for row in run.clients.to_pylist()
+    ]
+
+
+def cost_rows(run: RunData, hierarchy: str | None = None) -> Rows:
+    """What a run has of sys_metrics.csv."""
+    of_client = _hierarchies(run, hierarchy)
+    return [
+        {
+            "client_id": job["client"],
+            "round_number": job["round"],
+            "hierarchy": of_client.get(job["client"], ""),
+            "num_samples": job["samples"],
+            "set": _TRAINING,
+            "bytes_written": job["bytes_up"],
+            "bytes_read": job["bytes_down"],
+            "local_computations": round(job["flops"] or 0),  # runs of before do not say
+        }
+        for job in run.jobs.to_pylist()
+    ]
 
 
 def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:
@@ -195,13 +200,14 @@ def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:
 def write_leaf_metrics(run: RunData, folder: Path, form: Form, hierarchy: str | None = None) -> list[Path]:
     """Writes a run's tables into a folder as LEAF's two files; `baseline` leaves out the columns set and loss."""
     left_out = ("set", "loss") if form == "baseline" else ()
-    tables = run_tables(run, hierarchy)
+    files = (
+        (folder / STATISTICAL, accuracy_rows(run, hierarchy), ("accuracy", "loss")),
+        (folder / SYSTEMS, cost_rows(run, hierarchy), _SYSTEMS),
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in tables.items():
-        measured = _SYSTEMS if name == SYSTEMS else ("accuracy", "loss")
-        columns = [key for key in (*_COMMON, "set", *measured) if key not in left_out]
-        write_text(folder / name, _csv(columns, rows))
-    return [folder / name for name in tables]
+    for path, rows, measured in files:
+        write_text(path, _csv([key for key in (*_COMMON, "set", *measured) if key not in left_out], rows))
+    return [path for path, _, _ in files]
 
 
 def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -212,9 +218,17 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def table_of_run(run: RunData, name: str) -> LeafTable:
-    """One of the two tables of a run, as if it were read from a file."""
-    rows = run_tables(run)[name]
-    keys = ("round_number", "num_samples", *(_SYSTEMS if name == SYSTEMS else ("accuracy",)))
+def accuracies_of_run(run: RunData) -> LeafTable:
+    """A run's accuracies as if they were read from a file."""
+    return _table(run.name, accuracy_rows(run), ("accuracy",))
+
+
+def costs_of_run(run: RunData) -> LeafTable:
+    """What a run cost as if it were read from a file."""
+    return _table(run.name, cost_rows(run), _SYSTEMS)
+
+
+def _table(name: str, rows: Rows, measured: Sequence[str]) -> LeafTable:
+    keys = ("round_number", "num_samples", *measured)
     columns = {key: np.array([row[key] for row in rows], dtype=np.float64) for key in keys}
-    return LeafTable(run.name, columns, np.zeros(len(rows), dtype=np.bool_))
+    return LeafTable(name, columns, np.zeros(len(rows), dtype=np.bool_))

@@ -19,14 +19,21 @@ from fedarena.experiment import start_run
 from fedarena.leafmetrics import (
     STATISTICAL,
     SYSTEMS,
+    accuracies_of_run,
     accuracy_curve,
+    accuracy_rows,
+    costs_of_run,
     read_leaf_metrics,
-    run_tables,
     summed_costs,
-    table_of_run,
     write_leaf_metrics,
 )
-from fedarena.report.leaf import leaf_accuracy_figure, leaf_box_figure, leaf_percentile_figure, write_leaf_page
+from fedarena.report.leaf import (
+    leaf_accuracy_figure,
+    leaf_box_figure,
+    leaf_percentile_figure,
+    leaf_traffic_figure,
+    write_leaf_page,
+)
 from fedarena.rundata import RunData
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
@@ -164,11 +171,25 @@ def test_hierarchies_are_attributes(run: RunData) -> None:
     clients = run.clients["client"].unique()
     known = pa.table({"client": clients, "age": np.arange(len(clients)), "play": ["Lear, King"] * len(clients)})
     with_attributes = RunData(**{**vars(run), "attributes": known})
-    assert run_tables(run)[STATISTICAL][0]["hierarchy"] == ""
-    assert run_tables(with_attributes)[STATISTICAL][0]["hierarchy"] == "Lear, King"
-    assert run_tables(with_attributes, "age")[STATISTICAL][1]["hierarchy"] == "1"
+    assert accuracy_rows(run)[0]["hierarchy"] == ""
+    assert accuracy_rows(with_attributes)[0]["hierarchy"] == "Lear, King"
+    assert accuracy_rows(with_attributes, "age")[1]["hierarchy"] == "1"
     with pytest.raises(BadInputError, match=r"have no attribute 'plays'; did you mean 'play'\?"):
-        run_tables(with_attributes, "plays")
+        accuracy_rows(with_attributes, "plays")
+
+
+def test_accuracies_are_means_over_predictions(run: RunData) -> None:
+    """Of which a sample of text has many; runs of before say only how many samples there were."""
+    place = run.clients.column_names.index("predictions")
+    samples = run.clients["samples"].to_pylist()
+    many = run.clients.set_column(place, "predictions", pa.array([7 * number for number in samples]))
+    for clients, expected in ((many, [7 * number for number in samples]), (run.clients.drop(["predictions"]), samples)):
+        assert [row["num_samples"] for row in accuracy_rows(RunData(**{**vars(run), "clients": clients}))] == expected
+
+
+def test_traffic_goes_both_ways(tmp_path: Path) -> None:
+    (line,) = leaf_traffic_figure({"a": summed_costs(read_leaf_metrics(written(tmp_path / "sys.csv", SYS)))}).data
+    assert line.y.tolist() == [600, 900]
 
 
 def test_pictures_show_the_numbers(tmp_path: Path) -> None:
@@ -184,7 +205,7 @@ def test_pictures_show_the_numbers(tmp_path: Path) -> None:
 
 
 def test_the_page_tells_files_of_one_name_apart(run: RunData, tmp_path: Path) -> None:
-    tables = [table_of_run(run, STATISTICAL), table_of_run(run, STATISTICAL), table_of_run(run, SYSTEMS)]
+    tables = [accuracies_of_run(run), accuracies_of_run(run), costs_of_run(run)]
     page = write_leaf_page(tables, tmp_path / "page.html").read_text()
     assert "a (2)" in page
     assert "a (3)" not in page

@@ -51,7 +51,7 @@ def leaf_plot(
     output: Output = None,
 ) -> None:
     """Draw LEAF's metrics files: accuracy by round, its spread over clients, bytes and FLOPs."""
-    from fedarena.leafmetrics import STATISTICAL, SYSTEMS, read_leaf_metrics, table_of_run
+    from fedarena.leafmetrics import accuracies_of_run, costs_of_run, read_leaf_metrics
     from fedarena.report.leaf import write_leaf_page
     from fedarena.rundata import load_run
 
@@ -62,7 +62,7 @@ def leaf_plot(
     for file in files:
         if file.is_dir():
             loaded = load_run(file)
-            of_run = (table_of_run(loaded, STATISTICAL), table_of_run(loaded, SYSTEMS))
+            of_run = (accuracies_of_run(loaded), costs_of_run(loaded))
             tables += [table for table in of_run if len(table.is_training)]  # nobody may have trained yet
         else:
             tables.append(read_leaf_metrics(file))

@@ -174,6 +174,14 @@ def leaf_cost_figure(title: str, scale: Scale, costs: Mapping[str, tuple[FloatAr
     return figure
 
 
+def leaf_traffic_figure(systems: Systems) -> go.Figure:
+    """What all clients together sent and received up to each round."""
+    traffic = {
+        name: (rounds, costs["bytes_written"] + costs["bytes_read"]) for name, (rounds, costs) in systems.items()
+    }
+    return leaf_cost_figure("Bytes that clients sent and received", BYTES, traffic)
+
+
 def _accuracy(curves: Curves, plots: Plots) -> Html:
     weighted = "Solid: over all samples, so that clients count by their samples; dotted: the mean over clients."
     percentiles = "Thick: the median client; bands: from the 10th to the 90th percentile over clients."
@@ -201,12 +209,9 @@ def _last_round(curves: Curves, plots: Plots) -> Html:
 
 def _systems(systems: Systems, plots: Plots) -> Html:
     caption = "The sum over clients and rounds; where lines are equal, the last is seen."
-    traffic = {
-        name: (rounds, costs["bytes_written"] + costs["bytes_read"]) for name, (rounds, costs) in systems.items()
-    }
     computed = {name: (rounds, costs["local_computations"]) for name, (rounds, costs) in systems.items()}
     figures = [
-        leaf_cost_figure("Bytes that clients sent and received", BYTES, traffic),
+        leaf_traffic_figure(systems),
         leaf_cost_figure("What clients computed", FLOPS, computed),
     ]
     heads = ["file", "rounds", *(title for title, _ in _COSTS.values())]
