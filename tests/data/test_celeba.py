@@ -175,10 +175,12 @@ def test_a_truncated_archive(folder: Path) -> None:
         (IDENTITIES, 3, b"000003.jpg", "line 3 must have the name of a picture and the number of a person"),
         (IDENTITIES, 4, b"000004.jpg 7 1", "line 4 must have the name .* not '000004.jpg 7 1'"),
         (IDENTITIES, 5, b"000005.jpg Ann", "line 5 must have the name"),
+        (IDENTITIES, 5, b"000005.jpg " + b"9" * 5000, "line 5 must have the name"),
         (IDENTITIES, 6, b"000002.jpg 2937", "line 6: there was a line on 000002.jpg before"),
         (IDENTITIES, 7, b"999999.jpg 2880", "line 7: .*list_attr_celeba.txt has no line on 999999.jpg"),
         (IDENTITIES, 2, b"000002.jpg \xff\xfe", "line 2: this is not UTF-8 text"),
         (ATTRIBUTES, 1, b"image_id Male", "line 1 must be the number of pictures, not 'image_id Male'"),
+        (ATTRIBUTES, 1, b"9" * 5000, "line 1 must be the number of pictures, not '9{40}'"),
         (ATTRIBUTES, 4, b"000002.jpg 1 1 1", "line 4 has 4 columns; .* and 4 attributes"),
         (ATTRIBUTES, 5, b"000003.jpg 1 1 2 1", "line 5: Smiling must be 1 or -1, not '2'"),
         (ATTRIBUTES, 6, b"000001.jpg 1 1 1 1", "line 6: there was a line on 000001.jpg before"),
@@ -193,9 +195,18 @@ def test_wrong_lines(folder: Path, name: str, number: int, line: bytes, sentence
     assert str(refusal.value).startswith(str(folder / name))
 
 
+def test_a_byte_order_mark(folder: Path) -> None:
+    for name in (IDENTITIES, ATTRIBUTES):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    assert load(folder, minimum_samples=1).num_samples == len(PEOPLE)
+
+
 def test_an_empty_file(folder: Path) -> None:
     (folder / ATTRIBUTES).write_text("13\n")
     with pytest.raises(BadInputError, match=r"has no such attribute; there are none"):
+        load(folder)
+    (folder / ATTRIBUTES).write_text("\u00a0", encoding="utf-8")  # a space that bytes.strip leaves
+    with pytest.raises(BadInputError, match=r"line 1 must be the number of pictures, not ''"):
         load(folder)
     (folder / IDENTITIES).write_text("")
     (folder / ATTRIBUTES).write_text("")
@@ -214,6 +225,10 @@ def without_two(contents: dict[str, bytes]) -> dict[str, bytes]:
         (
             lambda contents: {**contents, "img_align_celeba/000009.jpg": jpeg(9)[:-200]},
             r"img_align_celeba/000009\.jpg in .*img_align_celeba\.zip is not a picture that can be read",
+        ),
+        (
+            lambda contents: {**contents, "other/000009.jpg": jpeg(1)},
+            r"celeba\.zip has two pictures of the same name, img_align_celeba/000009\.jpg and other/000009\.jpg",
         ),
     ],
 )

@@ -149,10 +149,34 @@ def test_archives_without_plays_and_plays_without_roles(tmp_path: Path) -> None:
         read_gutenberg(write_zip(tmp_path / "two.zip", {"100.txt": GUTENBERG, "more.txt": ""}), "speech")
 
 
+def test_what_file_managers_leave_is_no_play(tmp_path: Path) -> None:
+    left = {"__MACOSX/._a.xml": b"\0\5\x16\7", "._a.xml": b"\0\5\x16\7"}
+    roles = read_bosak(write_zip(tmp_path / "plays.zip", {"a.xml": BREAD, **left}))
+    assert [role.id for role in roles] == ["BREAD_NURSE"]
+    (tmp_path / "plays" / "__MACOSX").mkdir(parents=True)
+    for name, content in {"a.xml": BREAD, **left}.items():
+        written(tmp_path / "plays" / name, content)
+    assert read_bosak(tmp_path / "plays") == roles
+    texts = write_zip(tmp_path / "1994-01-100.zip", {"100.txt": GUTENBERG, "__MACOSX/._100.txt": b"\0\5\x16\7"})
+    assert len(read_gutenberg(texts, "speech")) == 9
+
+
+def test_elements_in_elements(tmp_path: Path) -> None:
+    nested = "<B>" * 20_000 + "all " + "</B>" * 20_000
+    line = f"<LINE>Knead <STAGEDIR>with <B>both</B> hands</STAGEDIR><B>it</B>, {nested}day.</LINE>"
+    (role,) = read_bosak(written(tmp_path / "a.xml", BREAD.replace("<LINE>Knead it.</LINE>", line)))
+    assert role.text == "Knead it, all day."
+
+
 def test_damaged_archives(tmp_path: Path) -> None:
     archive = write_zip(tmp_path / "plays.zip", {"a.xml": BREAD * 50})
     whole = archive.read_bytes()
-    for damaged in (whole[:-30], whole[: len(whole) // 2], whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]):
+    for damaged in (
+        whole[:-30],
+        whole[: len(whole) // 2],
+        whole[:60] + bytes([whole[60] ^ 255]) + whole[61:],
+        whole[:-7] + b"\x7f" + whole[-6:],  # a table of contents that is longer than the file
+    ):
         archive.write_bytes(damaged)
         with pytest.raises(DamagedFileError, match=r"plays.zip is damaged: it cannot be unpacked"):
             read_bosak(archive)

@@ -218,6 +218,13 @@ def test_what_was_built_last_is_opened_when_files_are_gone(raw: Path, gone: str)
         load_federation(LENGTHS, {"folder": str(raw)})
 
 
+def test_archives_are_not_looked_for_with_another_compression(raw: Path) -> None:
+    shutil.rmtree(raw / "all")
+    (raw / "all.zip.gz").write_bytes(b"")
+    (raw / "table.txt").rename(raw / "table.txt.gz")
+    assert FILES.found(str(raw)) == {"table": raw / "table.txt.gz"}
+
+
 def test_the_cache_is_in_the_users_cache_folder_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CACHE_VARIABLE)
     assert cache_folder().name == "fedarena"

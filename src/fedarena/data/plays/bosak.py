@@ -47,8 +47,15 @@ def read_bosak(path: Path) -> list[Role]:
 
 
 def _spoken(element: ElementTree.Element) -> str:
-    """The text of an element without what is only done."""
-    inside = "".join(
-        (_spoken(child) if child.tag not in _NOT_SPOKEN else " ") + (child.tail or "") for child in element
-    )
-    return (element.text or "") + inside
+    """The text of an element without what is only done; elements may be nested deeper than functions can be."""
+    pieces: list[str] = []
+    waiting: list[ElementTree.Element | str] = [element]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            pieces.append(one)
+            continue
+        pieces.append(one.text or "")
+        for child in reversed(one):
+            waiting += [child.tail or "", " " if child.tag in _NOT_SPOKEN else child]
+    return "".join(pieces)

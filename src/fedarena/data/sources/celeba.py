@@ -8,6 +8,7 @@ out and aligned, who is on each, and 40 attributes of each, of which one is to b
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ FILES = RawFiles(
     "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html says where to get them",
 )
 _PICTURE = re.compile(r"(?:^|/)[^/.][^/]*\.jpg$")
+_NUMBER = re.compile("[0-9]{1,18}")
 SIDE = 84
 _LABELS = {"-1": 0, "1": 1}
 
@@ -88,7 +90,7 @@ def celeba(
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The number and the words of every line that has any."""
-    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+    for number, line in enumerate(read_bytes(path).removeprefix(BOM_UTF8).split(b"\n"), start=1):
         try:
             words = line.decode().split()
         except UnicodeDecodeError:
@@ -100,8 +102,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _read_attribute(path: Path, attribute: str) -> dict[str, int]:
     """Whether each picture has the attribute. The first line says how many there are, the second names attributes."""
     lines = _lines(path)
-    _, first = next(lines)
-    if len(first) != 1 or not first[0].isdecimal():
+    _, first = next(lines, (1, []))
+    if len(first) != 1 or not _NUMBER.fullmatch(first[0]):
         raise BadInputError(f"{path}, line 1 must be the number of pictures, not {' '.join(first)[:40]!r}")
     _, names = next(lines, (2, []))
     if attribute not in names:
@@ -131,7 +133,7 @@ def _read_identities(path: Path, labels: dict[str, int], attributes: Path) -> di
     people: dict[int, list[str]] = {}
     seen: set[str] = set()
     for number, words in _lines(path):
-        if len(words) != 2 or not words[1].isdecimal():
+        if len(words) != 2 or not _NUMBER.fullmatch(words[1]):
             raise BadInputError(
                 f"{path}, line {number} must have the name of a picture and the number of a person, not "
                 f"{' '.join(words)[:40]!r}"
@@ -148,7 +150,11 @@ def _read_identities(path: Path, labels: dict[str, int], attributes: Path) -> di
 
 def _places(tree: RawTree, people: dict[int, list[str]], identities: Path) -> dict[str, int]:
     """Where each picture is in the archive, all of which must be there."""
-    places = {name.rpartition("/")[2]: index for index, name in enumerate(tree.names)}
+    places: dict[str, int] = {}
+    for index, path in enumerate(tree.names):
+        first = places.setdefault(path.rpartition("/")[2], index)
+        if first != index:
+            raise BadInputError(f"{tree.path} has two pictures of the same name, {tree.names[first]} and {path}")
     missing = sorted(name for names in people.values() for name in names if name not in places)
     if missing:
         raise BadInputError(
