@@ -19,6 +19,7 @@ from fedarena.cli.data_stats import titles_of
 from fedarena.data import FEDERATIONS, ColumnSpec, TaskSpec, download
 from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cached_source
+from fedarena.data.sources.sent140 import TABLES
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
@@ -215,6 +216,20 @@ def test_verify_files_says_what_was_checked_and_what_not(raw: Path, cache: Path)
     text = call("verify", "femnist", code=2)
     assert f"File names.zip: not in {raw}" in text
     assert f"Error: {raw / 'numbers.txt.gz'} is not the published numbers.txt: its checksum differs" in text
+
+
+def test_verify_files_in_parts_and_unpacked(tmp_path: Path) -> None:
+    comments = tmp_path / "comments"
+    names = ["train/1.json", "train/2.json", "val/1.json", "test/1.json", "test/2.json"]
+    tables = [tmp_path / "tweets" / name for name in TABLES]
+    for path in (*(comments / name for name in names), *tables):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    lines = call("verify", "reddit", f"folder={comments}").splitlines()
+    assert lines == [f"File {comments / name}: not checked, no checksum is known" for name in names]
+    lines = call("verify", "sent140", f"folder={tables[0].parent}").splitlines()
+    assert lines[0].startswith(f"File {tables[0]}: not checked, unpacked; the known checksum is that of training")
+    assert lines[1] == f"File {tables[1]}: not checked, no checksum is known"
 
 
 def test_verify_names_everything_that_is_damaged(raw: Path, cache: Path) -> None:
