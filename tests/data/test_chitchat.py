@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from alphabets import decode_sequences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,8 +29,7 @@ def federation(built_once: object) -> Federation:
 
 def text_of(federation: Federation, client: int) -> str:
     """A person's text, put together from their samples."""
-    sequences = federation.samples([client]).columns["tokens"]
-    return ASCII.decode(np.concatenate([sequences[0, :1], sequences[:, 1:].ravel()]))
+    return decode_sequences(ASCII, federation.samples([client]).columns["tokens"])
 
 
 def test_the_published_totals(messages: dict[str, list[str]]) -> None:
@@ -86,9 +86,8 @@ def test_within_client_tests_on_later_text(messages: dict[str, list[str]]) -> No
     client = int(np.argmax(federation.counts(federation.clients("all"))))
     parts = [federation.samples([client], part).columns["tokens"] for part in ("train", "validation", "test")]
     assert [round(len(part) / sum(map(len, parts)), 3) for part in parts] == [0.8, 0.1, 0.1]
-    together = np.concatenate(parts)
     text = "\n".join(messages[federation.client_ids([client])[0]])
-    assert ASCII.decode(np.concatenate([together[0, :1], together[:, 1:].ravel()])) == text
+    assert "".join(decode_sequences(ASCII, part) for part in parts) == text  # nothing is lost, and nothing twice
 
 
 def test_options_limit_the_text() -> None:

@@ -78,6 +78,17 @@ def test_divided_anew_and_without_those_who_wrote_little(folder: Path) -> None:
         load(folder, minimum_samples=5)
 
 
+def test_fractions_need_a_split_of_our_own(folder: Path) -> None:
+    for name, value in {"train_fraction": 0.5, "validation_fraction": 0.2, "split_seed": 0}.items():
+        with pytest.raises(BadInputError, match=rf"federation\.{name} is {value}, but federation\.split=published keeps"):
+            load(folder, **{name: value})
+    given = load(folder, split="within_client", train_fraction=0.8, validation_fraction=0.0, split_seed=0)
+    usual = load(folder, split="within_client")
+    for part in ("train", "validation", "test"):
+        assert pictures_of(usual, "writer-0003", part) == pictures_of(given, "writer-0003", part)
+    assert len(pictures_of(usual, "writer-0003", "train")) == 3
+
+
 def test_other_files_than_the_published_ones_are_noticed(folder: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"is not the published train-images-idx3-ubyte: its checksum differs"):
         load(folder, verify=True)

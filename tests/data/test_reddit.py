@@ -79,6 +79,8 @@ def test_options(folder: Path) -> None:
     within = load(folder, split="within_client", train_fraction=0.8)
     assert samples_of(within, "3", "test") == [padded("<BOS> <UNK> <UNK> <EOS>")]  # the last one
     assert len(samples_of(within, "3", "train")) == 4
+    with pytest.raises(BadInputError, match=r"federation\.train_fraction is 0\.8, but federation\.split=published"):
+        load(folder, train_fraction=0.8)
 
 
 @pytest.mark.parametrize("place", [".", "new_small_data"])

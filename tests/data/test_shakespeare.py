@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from alphabets import decode, decode_sequences
 from hypothesis import given
 from hypothesis import strategies as st
 from play_files import BREAD, DIALOGUE, GUTENBERG, OMELET, write_zip
@@ -96,13 +97,13 @@ def test_what_the_gap_costs(kind: type) -> None:
 def test_leafs_letters_have_leafs_numbers() -> None:
     assert len(LEAF_LETTERS) == 80 + 1
     assert LEAF_LETTERS.encode("\n Aa}é<").tolist() == [0, 1, 25, 53, 79, 80, 80]
-    assert LEAF_LETTERS.decode(LEAF_LETTERS.encode("Words, words.")) == "Words, words."
+    assert decode(LEAF_LETTERS, LEAF_LETTERS.encode("Words, words.")) == "Words, words."
 
 
 def test_what_follows_a_window_must_be_a_letter() -> None:
     tokens = LEAF_LETTERS.encode("abcé" * 3)
     columns = Windows(2).divide(tokens, Split("by_client", 0.8, 0.0, 0), 0, "train")["train"]
-    assert [LEAF_LETTERS.decode(x) for x in columns["x"]] == [
+    assert [decode(LEAF_LETTERS, x) for x in columns["x"]] == [
         "ab",
         "c\ufffd",
         "\ufffda",
@@ -111,7 +112,7 @@ def test_what_follows_a_window_must_be_a_letter() -> None:
         "\ufffda",
         "ab",
     ]
-    assert LEAF_LETTERS.decode(columns["y"]) == "cabcabc"
+    assert decode(LEAF_LETTERS, columns["y"]) == "cabcabc"
     assert Windows(2).count(tokens) == 7
 
 
@@ -119,8 +120,8 @@ def test_windows_as_leaf_makes_them(folder: Path) -> None:
     federation = load(gutenberg(folder), reading="leaf", samples="windows", sequence_length=10, split="by_client")
     samples = samples_of(federation, "THE_COMEDY_OF_MISTAKES_DROMIO_OF_ROME", "all")
     text = "A cat, my lord. Sir, it was a dog. "
-    assert [LEAF_LETTERS.decode(x) for x in samples["x"]] == [text[i : i + 10] for i in range(len(text) - 10)]
-    assert LEAF_LETTERS.decode(samples["y"]) == text[10:]
+    assert [decode(LEAF_LETTERS, x) for x in samples["x"]] == [text[i : i + 10] for i in range(len(text) - 10)]
+    assert decode(LEAF_LETTERS, samples["y"]) == text[10:]
     assert (federation.task.kind, federation.task.classes, federation.task.tokens) == ("classification", 80, 81)
     ids = federation.client_ids(federation.clients())
     plays = federation.attributes(federation.clients())["play"]
@@ -141,7 +142,7 @@ def test_sequences_within_clients(folder: Path) -> None:
     assert (federation.task.kind, federation.task.classes) == ("next_token", 98)
     duke = "Proceed, good Dromio,\nand be brief. I wait.\nWhat noise is this?\nI thought as much.\nHere he comes again."
     parts = [samples_of(federation, "THE_COMEDY_OF_MISTAKES_DUKE", part)["tokens"] for part in ("train", "test")]
-    texts = [ASCII.decode(np.concatenate([tokens[0, :1], tokens[:, 1:].ravel()])) for tokens in parts]
+    texts = [decode_sequences(ASCII, tokens) for tokens in parts]
     assert "".join(texts) == duke
     assert len(texts[0]) == round(0.8 * len(duke))
 

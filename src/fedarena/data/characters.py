@@ -37,12 +37,6 @@ class Alphabet:
         tokens: Tokens = self._token_of_code[np.minimum(codes, len(self._token_of_code) - 1)]
         return tokens
 
-    def decode(self, tokens: Tokens) -> str:
-        """The text of some tokens, without padding; unknown characters become �."""
-        return "".join(
-            "\ufffd" if token == self.unknown else self.names[token] for token in tokens if token != self.padding
-        )
-
 
 # Fixed, so that models trained on other texts keep their meaning: newline and the printable ASCII characters.
 ASCII = Alphabet("\n" + "".join(chr(code) for code in range(32, 127)), before=("<padding>", "<unknown>"))

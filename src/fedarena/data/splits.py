@@ -21,6 +21,8 @@ from fedarena.streams import bits
 # The options every source offers. by_client: some people are only tested on; within_client: everybody trains
 # and is tested.
 SplitKind = Literal["by_client", "within_client"]
+# published: as those divided it who gave it out; the others divide everything anew.
+PublishedSplit = Literal["published", "by_client", "within_client"]
 TrainFraction = Annotated[float, Field(gt=0, le=1)]
 ValidationFraction = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -84,6 +86,22 @@ class Split:
             part: {name: values[chosen] for name, values in columns.items()}
             for part, chosen in zip(PARTS, rows, strict=True)
         }
+
+
+def split_anew(
+    kind: PublishedSplit, train_fraction: float | None, validation_fraction: float | None, seed: int | None
+) -> Split | None:
+    """How data is divided that was published with a division; None if that one is used, which leaves no choice."""
+    given = {"train_fraction": train_fraction, "validation_fraction": validation_fraction, "split_seed": seed}
+    if kind != "published":
+        return Split(kind, 0.8 if train_fraction is None else train_fraction, validation_fraction or 0.0, seed or 0)
+    for name, value in given.items():
+        if value is not None:
+            raise BadInputError(
+                f"federation.{name} is {value}, but federation.split=published keeps the division that the files have; "
+                "choose federation.split=by_client or within_client"
+            )
+    return None
 
 
 def split_samples(

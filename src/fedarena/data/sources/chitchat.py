@@ -11,15 +11,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedarena.data.characters import ASCII, cut
+from fedarena.data.characters import Sequences
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.schema import ColumnSpec, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
 from fedarena.errors import BadInputError
 
 
 @FEDERATIONS.register("chitchat")
-@cached_source(version=1)
+@cached_source(version=2)
 def chitchat(
     build: StoreBuild,
     *,
@@ -36,7 +35,7 @@ def chitchat(
     A sample has ``sequence_length + 1`` tokens; the last character of a sample is the first of the next one,
     so that every character but the first is predicted exactly once. People with fewer than `min_characters`
     are left out, and of the others the first `max_characters` are used. With ``split="within_client"`` the
-    earlier samples of a person are for training and the later ones for testing.
+    earlier text of a person is for training and the later text for testing; no character is in both.
     """
     build.progress(0.0, "reading messages")
     texts = {sender: "\n".join(messages) for sender, messages in messages_by_sender().items()}
@@ -45,14 +44,11 @@ def chitchat(
         longest = max(map(len, texts.values()))
         raise BadInputError(f"Nobody wrote {min_characters} characters; the longest text has {longest}.")
     division = Split(split, train_fraction, validation_fraction, split_seed)
-    task = TaskSpec(
-        kind="next_token", classes=len(ASCII), padding=ASCII.padding, unknown=ASCII.unknown, label_names=ASCII.names
-    )
-    columns = {"tokens": ColumnSpec(dtype="uint8", shape=(sequence_length + 1,))}
-    with build.writer(task=task, columns=columns) as writer:
+    maker = Sequences(sequence_length)
+    with build.writer(task=maker.task, columns=maker.columns) as writer:
         for client, (sender, group) in enumerate(zip(kept, division.groups(len(kept)), strict=True)):
-            sequences = cut(ASCII.encode(texts[sender][:max_characters]), sequence_length)
-            parts = division.divide(client, group, {"tokens": sequences}, order="in_order")
+            tokens = maker.alphabet.encode(texts[sender][:max_characters])
+            parts = maker.divide(tokens, division, client, group)
             writer.add_client(sender, group=group, **parts)
             if client % 100 == 0:
                 build.progress(0.5 + 0.5 * client / len(kept), "writing sequences")

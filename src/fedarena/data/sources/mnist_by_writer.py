@@ -9,7 +9,6 @@ digits.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from fedarena.data.raw_files import RawFile, RawFiles, read_idx
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import AnyArray, ColumnSpec, Group, IntArray, TaskSpec
-from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
+from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
@@ -43,9 +42,6 @@ FILES = RawFiles(
 LABEL_COLUMN, WRITER_COLUMN = 0, 2
 SIDE = 28
 
-# published: as it was divided, so that everybody in the test set is a stranger; the others divide all writers anew.
-PublishedSplit = Literal["published", "by_client", "within_client"]
-
 
 @FEDERATIONS.register("mnist_by_writer")
 @cached_source(version=1, reads=FILES)
@@ -57,17 +53,19 @@ def mnist_by_writer(
     fraction: Fraction = 1.0,
     sampling_seed: Seed = 0,
     split: PublishedSplit = "published",
-    train_fraction: TrainFraction = 0.8,
-    validation_fraction: ValidationFraction = 0.0,
-    split_seed: Seed = 0,
+    train_fraction: TrainFraction | None = None,
+    validation_fraction: ValidationFraction | None = None,
+    split_seed: Seed | None = None,
     verify: bool = True,
 ) -> None:
     """MNIST's handwritten digits by the 836 people who wrote them, from the published files in `folder`.
 
     Without a folder they are looked for in the cache; `fedarena data list` says where. Writers are taken at random
     until they have `fraction` of the digits; those with fewer than `minimum_samples` are left out. `verify` compares
-    the files with the published ones.
+    the files with the published ones. The published `split` has strangers in its test set; the others divide all
+    writers anew, 80 % of the data for training and none for validation unless fractions are given.
     """
+    division = split_anew(split, train_fraction, validation_fraction, split_seed)
     paths = FILES.find(folder)
     if verify:
         FILES.check(paths, lambda fraction: build.progress(0.2 * fraction, "Checking"))
@@ -75,15 +73,15 @@ def mnist_by_writer(
     order = np.argsort(writers, kind="stable")
     ids, firsts, counts = np.unique(writers[order], return_index=True, return_counts=True)
     kept = Sampling(fraction, minimum_samples, sampling_seed).choose(counts)
-    division = Split("by_client" if split == "published" else split, train_fraction, validation_fraction, split_seed)
-    groups: list[Group] = division.groups(len(kept))
+    published: list[Group] = ["test" if is_test[order[firsts[place]]] else "train" for place in kept]
+    groups = division.groups(len(kept)) if division else published
     task = TaskSpec(kind="classification", classes=10, label_names=tuple("0123456789"))
     columns = {"x": ColumnSpec(dtype="uint8", shape=(1, SIDE, SIDE)), "y": ColumnSpec(dtype="int64")}
     with build.writer(task=task, columns=columns) as writer:
         for client, place in enumerate(kept):
             rows = order[firsts[place] : firsts[place] + counts[place]]
-            group: Group = ("test" if is_test[rows[0]] else "train") if split == "published" else groups[client]
-            parts = division.divide(client, group, {"x": images[rows], "y": labels[rows]})
+            group, samples = groups[client], {"x": images[rows], "y": labels[rows]}
+            parts = division.divide(client, group, samples) if division else {str(group): samples}
             writer.add_client(f"writer-{ids[place]:04d}", group=group, **parts)
             build.progress(0.5 + 0.5 * client / len(kept), "Writing")
 

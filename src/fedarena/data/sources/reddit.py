@@ -8,7 +8,7 @@ A file has some users, and of each the comments as sequences of words: ``<BOS>``
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.resumable import work_folder
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import PARTS, ColumnSpec, Part, TaskSpec
-from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
+from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
 from fedarena.data.text_clients import Published, TextClients
 from fedarena.data.texts import TextIndex
 from fedarena.data.words import PADDING, UNKNOWN, Vocabulary, cut_into_sequences
@@ -27,9 +27,6 @@ from fedarena.options import PathOption
 
 FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test"}
 _ARCHIVES = ("reddit_leaf", "new_small_data")  # the folders in LEAF's two archives, the complete and the small one
-
-# published: as LEAF divided everybody's comments; the others divide them anew.
-PublishedSplit = Literal["published", "by_client", "within_client"]
 
 
 class RedditFiles(RawFiles):
@@ -73,20 +70,18 @@ def reddit(
     fraction: Fraction = 1.0,
     sampling_seed: Seed = 0,
     split: PublishedSplit = "published",
-    train_fraction: TrainFraction = 0.8,
-    validation_fraction: ValidationFraction = 0.0,
-    split_seed: Seed = 0,
+    train_fraction: TrainFraction | None = None,
+    validation_fraction: ValidationFraction | None = None,
+    split_seed: Seed | None = None,
 ) -> None:
     """Comments on Reddit, from LEAF's files in `folder`; a client is a user, and the task is to predict the next word.
 
     A comment becomes one sample or more, of ``sequence_length + 1`` words; `minimum_samples` and `fraction` count
     comments, as LEAF does. The `vocabulary` has padding, unknown and the most frequent words of the training samples.
     The attribute ``subreddit`` is where the user wrote most comments. With ``split="within_client"`` the earlier
-    comments are for training and the later ones for testing.
+    comments are for training and the later ones for testing; fractions are 0.8 and 0 unless they are given.
     """
-    division = (
-        Published("part") if split == "published" else Split(split, train_fraction, validation_fraction, split_seed)
-    )
+    division = split_anew(split, train_fraction, validation_fraction, split_seed) or Published("part")
     found = FILES.find(folder)
     reader = CommentReader({path: PARTS.index(FOLDERS[key.partition("/")[0]]) for key, path in found.items()})
     with work_folder(build) as work:
