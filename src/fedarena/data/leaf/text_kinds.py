@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,12 @@ from fedarena.data.leaf.samples import codes_of, shown
 from fedarena.data.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
 from fedarena.data.words import (
     PADDING,
+    SPLITTERS,
     UNKNOWN,
+    Tokenizer,
     Vocabulary,
     WordCounts,
     padded_in_front,
-    split_messages,
-    split_messages_as_leaf,
 )
 from fedarena.errors import BadInputError
 
@@ -29,9 +29,6 @@ TWEET_FIELDS = 5  # id, date, query, user, text
 # What people thought of something, as the files of Sentiment140 say it; neutral counts as bad in LEAF.
 _POLARITIES = {0: 0, 2: 0, 4: 1}
 _POLARITY_NAMES = ("negative", "positive")
-
-Tokenizer = Literal["words", "leaf"]
-_SPLITTERS = {"words": split_messages, "leaf": split_messages_as_leaf}
 
 
 class Characters:
@@ -104,7 +101,7 @@ class Tweets:
 
     def __init__(self, first: Any, length: int, vocabulary: int, tokenizer: Tokenizer, classes: int | None):
         self._length, self._vocabulary = length, vocabulary
-        self._split = _SPLITTERS[tokenizer]
+        self._split = SPLITTERS[tokenizer]
         self._are_tweets = _is_tweet(first)
         self._may_have_polarities = self._are_tweets and classes is None
         self._labels = Labels(classes)

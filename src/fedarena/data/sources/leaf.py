@@ -16,10 +16,11 @@ from fedarena.data.leaf.division import Clients, dealt_clients, is_divided, natu
 from fedarena.data.leaf.files import LeafFolder, leaf_files
 from fedarena.data.leaf.kinds import MOST_LABELS, Kind, KindName, Numbers, told_from
 from fedarena.data.leaf.staging import SampleTable, Users, list_users, read_heads, stage_samples
-from fedarena.data.leaf.text_kinds import Characters, Tokenizer, Tweets
+from fedarena.data.leaf.text_kinds import Characters, Tweets
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, Sampling
 from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
+from fedarena.data.words import Tokenizer
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
