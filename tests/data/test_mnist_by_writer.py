@@ -80,7 +80,9 @@ def test_divided_anew_and_without_those_who_wrote_little(folder: Path) -> None:
 
 def test_fractions_need_a_split_of_our_own(folder: Path) -> None:
     for name, value in {"train_fraction": 0.5, "validation_fraction": 0.2, "split_seed": 0}.items():
-        with pytest.raises(BadInputError, match=rf"federation\.{name} is {value}, but federation\.split=published keeps"):
+        with pytest.raises(
+            BadInputError, match=rf"federation\.{name} is {value}, but federation\.split=published keeps"
+        ):
             load(folder, **{name: value})
     given = load(folder, split="within_client", train_fraction=0.8, validation_fraction=0.0, split_seed=0)
     usual = load(folder, split="within_client")
