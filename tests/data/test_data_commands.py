@@ -141,7 +141,7 @@ def test_prepare_builds_once(cache: Path) -> None:
 def test_prepare_from_files(raw: Path, cache: Path) -> None:
     text = call("prepare", "femnist")
     assert " has femnist with 6 clients and 23 samples, " in text
-    assert text.endswith("; 6 clients cannot be tested, without a test sample\n")
+    assert text.endswith("; 6 of the clients have no test samples\n")
     assert "6 (6 train), of whom 6 have no test samples" in call("stats", "femnist")
     assert call("prepare", "femnist").startswith("Nothing to do: ")
     (raw / "numbers.txt.gz").write_bytes(gzip.compress(b"1 2"))  # other files, another store
