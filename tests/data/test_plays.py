@@ -175,7 +175,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
         whole[:-30],
         whole[: len(whole) // 2],
         whole[:60] + bytes([whole[60] ^ 255]) + whole[61:],
-        whole[:-7] + b"\x7f" + whole[-6:],  # a table of contents that is longer than the file
+        whole[:-5] + b"\xff" + whole[-4:],  # members that begin before the file does
     ):
         archive.write_bytes(damaged)
         with pytest.raises(DamagedFileError, match=r"plays.zip is damaged: it cannot be unpacked"):
