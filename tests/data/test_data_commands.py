@@ -189,7 +189,7 @@ def test_what_is_already_a_store_needs_no_preparation(cache: Path) -> None:
 
 
 def test_verify_a_store_by_name_and_by_folder(cache: Path) -> None:
-    assert "digits is not prepared; fedarena data prepare does that" in call("verify", "digits", code=2)
+    assert "digits is not prepared with these options" in call("verify", "digits", code=2)
     call("prepare", "digits")
     (store,) = cache.iterdir()
     said = f"Store {store}: clients.arrow and samples.arrow are as they were written (30 clients, 1,797 samples)\n"

@@ -109,3 +109,10 @@ def test_users_who_are_there_twice(folder: Path) -> None:
     second.write_text('{"user_data": {' + f"{entry}, {entry}" + "}}")
     with pytest.raises(BadInputError, match=f"User '2' is there twice, in {second}"):
         load(folder)
+
+
+def test_a_file_that_is_missing_from_one_of_the_folders(folder: Path) -> None:
+    (folder / "train" / "reddit_1_train.json").unlink()
+    with pytest.raises(BadInputError, match=r"train/reddit_1_train\.json is missing, and .*val/reddit_1_val\.json has"):
+        load(folder)
+    assert left_over(folder) == []

@@ -103,7 +103,7 @@ def test_files_that_are_missing_or_others(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match=r"is not the published trainingandtestdata.zip: its checksum differs"):
         load(folder, verify=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInputError, match=r"empty lacks trainingandtestdata.zip; it must hold .* or what is in it"):
+    with pytest.raises(BadInputError, match=r"empty holds none of the files of Sentiment140; it .* or what is in it"):
         load(tmp_path / "empty")
 
 

@@ -73,6 +73,8 @@ def _register(group: typer.Typer, function: Command) -> Command:
             messages.print(f"[bold red]Error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
+            if group is data:  # runs speak for themselves
+                messages.print("Stopped; nothing half-written was left, the same command goes on or begins again")
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
     group.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)

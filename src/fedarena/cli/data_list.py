@@ -22,7 +22,7 @@ def list_() -> None:
     from fedarena.data import FEDERATIONS
     from fedarena.data.raw_files import raw_files_of
     from fedarena.data.registry import CachedSource, cache_folder
-    from fedarena.report.units import listing
+    from fedarena.report.units import BYTES, count, listing, quantity
     from fedarena.screen import names_table
 
     prepared = _prepared(cache_folder())
@@ -40,6 +40,10 @@ def list_() -> None:
         rows.append((name, summary, "\n".join(details)))
     screen.print(names_table("federations", rows))
     say(f"Cache: {cache_folder()}")
+    if unfinished := sorted(cache_folder().glob(".*.work")):
+        size = quantity(sum(map(folder_bytes, unfinished)), BYTES)
+        builds = count(len(unfinished), "build")
+        say(f"{builds} not finished, {size} in .*.work there; the same command goes on with one, or remove it")
 
 
 def files_line(files: RawFiles) -> str:

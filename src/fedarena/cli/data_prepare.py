@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,6 @@ from fedarena.errors import BadInputError
 
 if TYPE_CHECKING:
     from fedarena.data import Federation
-    from fedarena.data.raw_files import RawFiles
 
 
 @data_command
@@ -31,7 +30,7 @@ def prepare(
     ] = False,
 ) -> None:
     """Build a federation's store, once for all runs; a second call finds it done."""
-    from fedarena.data import Federation, load_federation
+    from fedarena.data import load_federation
     from fedarena.data.download import download_missing
     from fedarena.data.raw_files import raw_files_of
     from fedarena.data.registry import cached_path
@@ -41,7 +40,7 @@ def prepare(
     if path is None:
         raise BadInputError(f"{name} is opened where it is; there is nothing to prepare")
     if path.is_dir():
-        say(f"Nothing to do: {_described(Federation.open(path))}")
+        say(f"Nothing to do: {_described(load_federation(source, options))}")
         return
     if (files := raw_files_of(source)) is not None:
         if download:
@@ -49,20 +48,10 @@ def prepare(
                 fetched = download_missing(files, options["folder"], advance)
             for file in fetched:
                 say(f"Fetched {file}")
-        _check_files(files, options)
+        files.find(options["folder"])
     with progress_bar() as advance:
         federation = load_federation(source, options, lambda fraction, text: advance(fraction, 1.0, text))
     say(f"Prepared: {_described(federation)}")
-
-
-def _check_files(files: RawFiles, options: dict[str, Any]) -> None:
-    """Raises unless all files are there, with a sentence that also says what can be fetched."""
-    try:
-        files.find(options["folder"])
-    except BadInputError as error:
-        known = [file.name for file in files.to_fetch(options["folder"])]
-        advice = f"; --download fetches {', '.join(known)}" if known else ""
-        raise BadInputError(f"{error}{advice}") from None
 
 
 def _described(federation: Federation) -> str:

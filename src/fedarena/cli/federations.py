@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ FederationSettings = Annotated[
 ]
 # What is done, of how much (None: nobody knows), and a few words on what it is.
 Advance = Callable[[float, float | None, str], None]
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
@@ -40,7 +42,8 @@ def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, 
     is_store = Path(name).is_dir() and name not in FEDERATIONS.names()
     part = {"name": "store", "path": name} if is_store else {"name": name}
     # As in a run's settings, where an option may be called like another part of a run.
-    overrides = {f"federation.{key}": value for key, value in parse_overrides(settings or []).items()}
+    given = parse_overrides([setting.removeprefix("federation.") for setting in settings or []])
+    overrides = {f"federation.{key}": value for key, value in given.items()}
     options = resolve_part(FEDERATIONS, merge({"federation": part}, overrides)["federation"], "federation")
     return options.pop("name"), options
 
@@ -118,7 +121,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Advance]:
-    """A bar on a terminal, which is gone when the work is done."""
+    """A bar on a terminal, which is gone when the work is done; elsewhere a line now and then, if it takes long."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -137,12 +140,17 @@ def progress_bar() -> Iterator[Advance]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("Looking", total=None)
+        said = time.monotonic()
         before: float = 0
         all_before: float | None = None
 
         def advance(done: float, total: float | None, text: str) -> None:
-            nonlocal task, before, all_before
+            nonlocal task, before, all_before, said
+            if not messages.is_terminal and time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                share = f" {done / total:.0%}" if total else ""
+                messages.print(f"{text}{share}", highlight=False, markup=False, soft_wrap=True)
             if done < before or total != all_before:  # other work, which takes another time
                 bar.remove_task(task)
                 task = bar.add_task(text, total=total)

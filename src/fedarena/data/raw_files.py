@@ -93,12 +93,15 @@ class RawFiles:
     def find(self, given: str | None) -> dict[str, Path]:
         """The same, but raises a sentence that says what is missing and where to get it, if they are not enough."""
         place = self.folder(given)
+        if place.is_file():
+            raise BadInputError(f"{place} is a file; give the folder that it is in; {self._needed(given)}")
         if not place.is_dir():
-            raise BadInputError(f"There is no folder {place} with the files of {self.title}; {self._needed}")
+            raise BadInputError(f"There is no folder {place} with the files of {self.title}; {self._needed(given)}")
         found = self.found(given)
         missing = [file.name for key, file in self.files.items() if key not in found]
         if missing and not (found and self.one_is_enough):
-            raise BadInputError(f"{place} lacks {', '.join(missing)}; {self._needed}")
+            lack = f"holds none of the files of {self.title}" if not found else f"lacks {', '.join(missing)}"
+            raise BadInputError(f"{place} {lack}; {self._needed(given)}")
         return found
 
     def to_fetch(self, given: str | None) -> list[RawFile]:
@@ -118,13 +121,16 @@ class RawFiles:
 
             self.files[key].check(path, of_all)
 
-    @property
-    def _needed(self) -> str:
+    def _needed(self, given: str | None) -> str:
         names = ", ".join(
             f"{file.name} (or the folder {file.unpacked})" if file.unpacked else file.name
             for file in self.files.values()
         )
-        return f"it must hold {'one of ' if self.one_is_enough else ''}{names}; {self.advice}"
+        fetched = [file.name for file in self.to_fetch(given)] if not Path(given or "").is_file() else []
+        where = "" if given is None else f" folder={given}"
+        download = f"; fedarena data prepare {self.federation}{where} --download fetches {', '.join(fetched)}"
+        need = f"it must hold {'one of ' if self.one_is_enough else ''}{names}; {self.advice}"
+        return need + (download if fetched else "")
 
 
 def raw_files_of(federation: str) -> RawFiles | None:

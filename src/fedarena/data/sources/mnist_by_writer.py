@@ -20,21 +20,31 @@ from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, Validation
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"
 FILES = RawFiles(
     "mnist_by_writer",
     "MNIST by writer",
     {
         "train_images": RawFile(
-            "train-images-idx3-ubyte", "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+            "train-images-idx3-ubyte",
+            "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            f"{_MNIST}/train-images-idx3-ubyte.gz",
         ),
         "train_writers": RawFile(
-            "qmnist-train-labels-idx2-int", "sha256:bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"
+            "qmnist-train-labels-idx2-int",
+            "sha256:bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5",
+            f"{_QMNIST}/qmnist-train-labels-idx2-int.gz",
         ),
         "test_images": RawFile(
-            "t10k-images-idx3-ubyte", "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+            "t10k-images-idx3-ubyte",
+            "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            f"{_MNIST}/t10k-images-idx3-ubyte.gz",
         ),
         "test_writers": RawFile(
-            "qmnist-test-labels-idx2-int", "sha256:92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd"
+            "qmnist-test-labels-idx2-int",
+            "sha256:92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd",
+            f"{_QMNIST}/qmnist-test-labels-idx2-int.gz",
         ),
     },
     "the pictures are MNIST's, the labels are in https://github.com/facebookresearch/qmnist",

@@ -7,6 +7,7 @@ A file has some users, and of each the comments as sequences of words: ``<BOS>``
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, Validation
 from fedarena.data.text_clients import Published, TextClients
 from fedarena.data.texts import TextIndex
 from fedarena.data.words import PADDING, UNKNOWN, Vocabulary, cut_into_sequences
+from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
 FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test"}
@@ -83,6 +85,7 @@ def reddit(
     """
     division = split_anew(split, train_fraction, validation_fraction, split_seed) or Published("part")
     found = FILES.find(folder)
+    _check_numbers(found)
     reader = CommentReader({path: PARTS.index(FOLDERS[key.partition("/")[0]]) for key, path in found.items()})
     with work_folder(build) as work:
         buckets = Buckets(work, reader.total_bytes)
@@ -92,6 +95,21 @@ def reddit(
         clients = TextClients(index, Sampling(fraction, minimum_samples, sampling_seed), division, order="in_order")
         counts = clients.training_words(lambda done: build.progress(0.85 + 0.05 * done, "Counting words"))
         _write(build, clients, Vocabulary.of(counts, vocabulary), sequence_length)
+
+
+def _check_numbers(found: dict[str, Path]) -> None:
+    """Every file of LEAF's complete version has a number, and the same users are in all three of a number."""
+    numbers: dict[str, dict[str, Path]] = {part: {} for part in FOLDERS}
+    for key, path in found.items():
+        part = key.partition("/")[0]
+        if numbered := re.fullmatch(rf"(reddit_\d+)_{part}\.json", path.name):
+            numbers[part][numbered[1]] = path
+    for name in sorted(set().union(*numbers.values())):
+        lacking = [part for part in FOLDERS if name not in numbers[part]]
+        if lacking:
+            there = next(of_part[name] for of_part in numbers.values() if name in of_part)
+            missing = there.parent.parent / lacking[0] / f"{name}_{lacking[0]}.json"
+            raise BadInputError(f"{missing} is missing, and {there} has the same users' other comments; get it, too")
 
 
 def _write(build: StoreBuild, clients: TextClients, words: Vocabulary, sequence_length: int) -> None:
