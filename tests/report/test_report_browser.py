@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from clocked_runs import with_clock
 
 from fedarena.data.statistics import describe
 from fedarena.report import accuracy_figure, federation_figure, write_picture, write_report
-from fedarena.report.style import DARK_COLOURS, PAPER, SERIES_DARK, SERIES_LIGHT
+from fedarena.report.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -140,6 +141,11 @@ def test_the_results_table_fits_a_laptop(show, reports):
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
+def rgb(colour: str) -> str:
+    """A colour as browsers write it."""
+    return f"rgb({int(colour[1:3], 16)}, {int(colour[3:5], 16)}, {int(colour[5:7], 16)})"
+
+
 def line_colours(page):
     return page.evaluate(
         """() => [...document.querySelectorAll('.plot')][0].data
@@ -163,8 +169,7 @@ def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
     wait_for_line_colour(page, SERIES_DARK[0])
     assert line_colours(page)[:3] == list(SERIES_DARK[:3])
     background = page.evaluate("getComputedStyle(document.querySelector('.plot .main-svg')).backgroundColor")
-    paper = DARK_COLOURS[PAPER]
-    assert background == f"rgb({int(paper[1:3], 16)}, {int(paper[3:5], 16)}, {int(paper[5:7], 16)})"
+    assert background == rgb(DARK_COLOURS[PAPER])
 
 
 def test_print_is_light(show, reports):
@@ -226,15 +231,41 @@ def test_labels_are_shown_as_they_were_written(show, reports):
     assert page.locator("main img").count() == 0
 
 
+@pytest.fixture
+def picture(make_federation, tmp_path):
+    """A federation of pictures that are much alike, with a label that has a long name."""
+    noise = np.random.default_rng(0).random((39, 1, 16, 16), dtype=np.float32)
+    clients = {f"client {i}": (noise[:size], np.arange(size) % 7) for i, size in enumerate(range(9, 39))}
+    found = describe(make_federation(clients, 7))
+    names = ("a name of a label that is long", *map(str, range(1, 7)))
+    found = replace(found, labels=replace(found.labels, names=names))
+    return write_picture(federation_figure(found), tmp_path / "a.html")
+
+
 @pytest.mark.parametrize("width", WIDTHS)
-def test_pictures_open_on_their_own(show, make_federation, make_run, tmp_path, width):
-    labels = {f"client {i}": (np.zeros((i + 1, 1), np.float32), np.arange(i + 1) % 7) for i in range(30)}
-    page = show(
-        write_picture(federation_figure(describe(make_federation(labels, 7))), tmp_path / "a.html"), width, plots=1
-    )
+def test_pictures_open_on_their_own(show, picture, width):
+    page = show(picture, width, plots=1)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator(".bars path").count() > 0
     assert page.locator(".heatmaplayer image").count() == 1
+    assert page.evaluate(CLIPPED) == []
+    assert "made" in page.title()
+    ticks = page.locator(".colorbar text[transform]")
+    assert ticks.first.text_content() == "0%"
+    assert not any(
+        "rotate" in tick for tick in ticks.evaluate_all("all => all.map(one => one.getAttribute('transform'))")
+    )
+
+
+def test_pictures_follow_the_scheme(show, picture):
+    page = show(picture, scheme="dark", plots=1)
+    drawn = page.evaluate("document.querySelector('.plot').outerHTML").lower()
+    for light in (PAPER, INK, QUIET_INK, *SERIES_LIGHT[:3]):
+        assert rgb(light) not in drawn, light
+        assert light.lower() not in drawn, light
+    assert page.evaluate("getComputedStyle(document.querySelector('.picture')).backgroundColor") == rgb(
+        DARK_COLOURS[PAPER]
+    )
 
 
 def test_a_picture_shows_labels_as_they_were_written(show, make_run, tmp_path):

@@ -40,7 +40,7 @@ def federation_figure(statistics: FederationStatistics) -> go.Figure:
     if pairs is not None:
         panels.append(Panel("pairs", 170, scale + _HEADING + LINE))
     if pixels is not None:
-        panels.append(Panel("pixels", 190, _AXIS + _HEADING + 2 * LINE))
+        panels.append(Panel("pixels", 190, _AXIS + _HEADING + 3 * LINE))
     places = stack(figure, panels, below=_AXIS if pairs is not None else scale)
     _add_sizes(figure, statistics.sizes, places["sizes"])
     _add_curve(figure, statistics.sizes, places["curve"])
@@ -73,7 +73,7 @@ def _add_sizes(figure: go.Figure, sizes: SizeStatistics, place: tuple[float, flo
     low, high = sizes.percentiles[10], sizes.percentiles[90]
     details = [
         f"median {sizes.median:,.0f} samples, largest {sizes.max:,}",
-        f"four fifths of the clients have {low:,.0f} to {high:,.0f}",
+        f"four fifths of clients have {low:,.0f} to {high:,.0f}",
     ]
     add_heading(figure, "Client sizes", details, place[1])
 

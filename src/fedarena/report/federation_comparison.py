@@ -1,4 +1,7 @@
-"""Several federations in one picture, like Fig. 2 (left) of FLAIR and Fig. 3(b) of FedScale."""
+"""Several federations in one picture, like Fig. 2 of FLAIR; distances of labels are FedScale's (Fig. 3(b)).
+
+Shares below a distance rather than densities: their lines stay apart where densities would all be near zero.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import plotly.graph_objects as go
 
 from fedarena.data.statistics import FederationStatistics
 from fedarena.report.drawing import shortened
-from fedarena.report.federation_distances import BIN_CENTRES, SHARES
+from fedarena.report.federation_distances import SHARES
 from fedarena.report.stack import LINE, Panel, add_axes, add_heading, stack
 from fedarena.report.style import DASHES, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.report.units import count
@@ -50,7 +53,7 @@ def comparison_figure(federations: Mapping[str, FederationStatistics]) -> go.Fig
         2,
         places["pairs"],
         {"title": {"text": "Jensen–Shannon distance"}, "range": [0, 1]},
-        {"title": {"text": "pairs of clients"}, "tickformat": "~%", "rangemode": "tozero"},
+        {"title": {"text": "pairs below"}, "tickformat": ".0%", "range": [0, 1.02]},
     )
     add_heading(figure, "Labels of two clients", ["0: alike, 1: nothing shared"], places["pairs"][1])
     if "pixels" in places:
@@ -85,6 +88,6 @@ def _add_lines(figure: go.Figure, title: str, one: FederationStatistics, line: d
 
     add(one.sizes.curve_clients, one.sizes.curve_samples, "", "the largest %{x:.3~p} have %{y:.3~p}", shown=True)
     if (pairs := one.labels.pairs) is not None:
-        add(BIN_CENTRES, pairs.histogram / pairs.pairs, "2", "about %{x:.2f}, %{y:.1%} of the pairs")
+        add(pairs.distances.quantiles, SHARES, "2", "%{y:.0%} are at most %{x:.2f} apart")
     if one.pixels is not None:
         add(one.pixels.distances.quantiles, SHARES, "3", "%{y:.0%} are at most %{x:.3~g} apart")

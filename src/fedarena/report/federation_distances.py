@@ -61,7 +61,7 @@ def add_pixels(
 ) -> None:
     """The distances of clients' pictures to all pictures, like Fig. 2 (right) of FLAIR."""
     lines = (
-        (pixels.distances_of_equal_sizes, "dealt at random, equal sizes", _EQUAL),
+        (pixels.distances_of_equal_sizes, "dealt in equal sizes", _EQUAL),
         (pixels.distances_by_chance, "dealt at random", _CHANCE),
         (pixels.distances, "as it is", SERIES_LIGHT[0]),
     )
@@ -84,7 +84,7 @@ def add_pixels(
         {"title": {"text": "clients below"}, "tickformat": ".0%", "range": [0, 1.02]},
     )
     label = label_name(names, pixels.label)
-    details = [f"{count(pixels.images, 'picture')} of label {label}, of {count(pixels.clients, 'client')}"]
+    details = [f"pictures of label {label}", f"{pixels.images:,} of {count(pixels.clients, 'client')}"]
     details += [
         f"{coloured(name, colour)}: mean {significant(spread.mean)}" for spread, name, colour in reversed(lines)
     ]

@@ -51,7 +51,7 @@ def add_label_counts(figure: go.Figure, labels: LabelStatistics, place: tuple[fl
         {"title": {"text": "labels"}, "nticks": 4, "tickformat": "~s"},
     )
     details = [
-        f"of {count(labels.clients, 'client')} together, and of {len(labels.mix.ids)} one by one",
+        f"of {count(labels.clients, 'client')}, and of {len(labels.mix.ids)} one by one",
         f"mean distance from a client to all: {labels.mean_distance:.2f}",
         f"by chance alone {labels.mean_distance_by_chance:.2f}, at most 1",
     ]
@@ -76,6 +76,7 @@ def add_label_mix(figure: go.Figure, labels: LabelStatistics, place: tuple[float
         hovertemplate="%{customdata[0]}: %{z:.1%} %{customdata[1]}<extra></extra>",
         colorscale=[[0, PAPER], [1, SERIES_LIGHT[0]]],
         zmin=0,
+        zmax=max(np.nanmax(shares), 0.01),  # without it, plotly does not begin at 0
         colorbar=_scale(figure, place[0], _SCALE_BELOW + pixels_for_names(labels)),
         xaxis="x4",
         yaxis="y4",
@@ -109,6 +110,8 @@ def _scale(figure: go.Figure, bottom: float, pixels_below: int) -> dict[str, Any
     return {
         "title": {"text": "share of labels", "side": "top", "font": {"size": 13, "color": QUIET_INK}},
         "tickfont": {"size": 12, "color": QUIET_INK},
+        "tickangle": 0,
+        "nticks": 4,
         "orientation": "h",
         "thickness": 10,
         "len": 0.5,

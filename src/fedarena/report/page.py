@@ -46,13 +46,18 @@ class Plots:
 
     def __call__(self, figure: go.Figure, caption: str) -> Html:
         """The place of a figure on the page, with title, legend and caption."""
-        name, title = f"figure-{len(self.data) + 1}", html.unescape(str(figure.layout.title.text))
+        title = html.unescape(str(figure.layout.title.text))
         legend = _legend(figure)
         # On the page, title and legend are HTML: they wrap on a phone and a screen reader finds them.
         figure.update_layout(title=None, showlegend=False, margin_t=16)
+        return tag("figure", tag("h3", title), legend, self.place(figure, title), tag("figcaption", caption))
+
+    def place(self, figure: go.Figure, title: str) -> Html:
+        """The place of a figure as it is, with a title for those who cannot see it."""
+        name = f"figure-{len(self.data) + 1}"
         content = script_safe(str(figure.to_json()))
         self.data.append(embed("script", content, type="application/json", id=name))
-        box = tag(
+        return tag(
             "div",
             class_="plot",
             data_figure=name,
@@ -60,7 +65,6 @@ class Plots:
             role="img",
             aria_label=title,
         )
-        return tag("figure", tag("h3", title), legend, box, tag("figcaption", caption))
 
 
 def _legend(figure: go.Figure) -> Html:
@@ -108,6 +112,17 @@ def document(
     navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
     head = tag("header", tag("p", kicker, class_="kicker"), tag("h1", title), *header)
     body = join(tag("section", tag("h2", name), part, id=anchors[name]) for name, part in parts.items())
+    main = tag("main", head, *notices, tag("nav", navigation, aria_label="Sections"), body)
+    return self_contained(title, [main, no_script("The plots need JavaScript; the tables do not.")], plots)
+
+
+def no_script(sentence: str) -> Html:
+    """What those see whose browser runs no scripts."""
+    return tag("noscript", tag("p", sentence))
+
+
+def self_contained(title: str, body: Sequence[Html], plots: Plots) -> Html:
+    """A page that needs nothing else, with its plots in the reader's colour scheme."""
     scripts = [get_plotlyjs(), _asset("report.js")]
     settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
     page = tag(
@@ -123,8 +138,7 @@ def document(
         ),
         tag(
             "body",
-            tag("main", head, *notices, tag("nav", navigation, aria_label="Sections"), body),
-            tag("noscript", tag("p", "The plots need JavaScript; the tables do not.")),
+            *body,
             embed("script", settings, type="application/json", id="settings-of-plots"),
             *plots.data,
             *(embed("script", script) for script in scripts),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import re
 from pathlib import Path
 
 import plotly.graph_objects as go
-import plotly.io
 
 from fedarena.errors import BadInputError
 from fedarena.files import replacing
-from fedarena.report.style import PLOT_SETTINGS
+from fedarena.report.html import Html, tag
+from fedarena.report.page import Plots, no_script, self_contained
 
 _IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
+_MARKUP = re.compile("<[^>]+>")
 
 
 def check_picture_path(path: Path) -> None:
@@ -28,14 +31,18 @@ def check_picture_path(path: Path) -> None:
 def write_picture(figure: go.Figure, path: Path) -> Path:
     """Writes `figure` as self-contained .html, or with kaleido as .png, .svg or .pdf; returns `path`."""
     check_picture_path(path)
-    if path.suffix.lower() == ".html":
-        data = plotly.io.to_html(figure, PLOT_SETTINGS, include_plotlyjs=True, div_id="figure").encode()
-    else:
-        data = _image(figure, path)
+    data = _page(figure).encode() if path.suffix.lower() == ".html" else _image(figure, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return path
+
+
+def _page(figure: go.Figure) -> Html:
+    title = html.unescape(_MARKUP.sub(" ", figure.layout.title.text or "")).strip()
+    plots = Plots()
+    picture = tag("figure", plots.place(figure, title), class_="picture")
+    return self_contained(title, [picture, no_script("The picture needs JavaScript.")], plots)
 
 
 def _image(figure: go.Figure, path: Path) -> bytes:

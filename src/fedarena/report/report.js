@@ -6,8 +6,12 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const paper = matchMedia("print");
 
+  // Words of another colour; text that runs bring along is escaped, so that it cannot look like this.
+  const colourOfWords = /(?<=<span style='color:)#[0-9A-F]{6}(?='>)/g;
+  const inDark = (colour) => settings.dark[colour] ?? colour;
+
   function recoloured(value) {
-    if (typeof value === "string") return settings.dark[value] ?? value;
+    if (typeof value === "string") return settings.dark[value] ?? value.replace(colourOfWords, inDark);
     if (Array.isArray(value)) return value.map(recoloured);
     if (value === null || typeof value !== "object" || "bdata" in value) return value;
     return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, recoloured(inner)]));
