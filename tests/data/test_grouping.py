@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedarena.data import buckets
-from fedarena.data.buckets import Buckets, Piece, Position
+from fedarena.data.many_users import buckets
+from fedarena.data.many_users.buckets import Buckets, Piece, Position
+from fedarena.data.many_users.clients import TextClients, divide_samples
+from fedarena.data.many_users.texts import TextIndex
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import PARTS
 from fedarena.data.splits import Split
-from fedarena.data.text_clients import TextClients, divide_samples
-from fedarena.data.texts import TextIndex
 
 SIZES = [3, 1, 0, 7, 2, 5]
 

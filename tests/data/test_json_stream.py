@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedarena.data import json_stream
-from fedarena.data.json_stream import JsonStream
+from fedarena.data.many_users import json_stream
+from fedarena.data.many_users.json_stream import JsonStream
 
 VALUES = ["\xe9", "\u4f60\u597d", 12, ["\U0001f600", {"\xfc": None}], "plain", 3.5, "\xdf"]
 

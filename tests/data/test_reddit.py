@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from comment_files import COMMENTS, PARTS, leaf_comment, leaf_json, left_over, load, write
 
-from fedarena.data import Federation, buckets, json_stream, leaf_comments
+from fedarena.data import Federation
+from fedarena.data.many_users import buckets, comments, json_stream
 from fedarena.errors import BadInputError
 
 
@@ -133,7 +134,7 @@ class InterruptionError(Exception):
 
 def test_an_interrupted_build_goes_on_and_gives_the_same_store(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(json_stream, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(leaf_comments, "PIECE_BYTES", 3_000)
+    monkeypatch.setattr(comments, "PIECE_BYTES", 3_000)
     monkeypatch.setattr(buckets, "CHECKPOINT_BYTES", 1_000)
     monkeypatch.setattr(buckets, "INPUT_BYTES_PER_BUCKET", 20_000)
     random = np.random.default_rng(2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from comment_files import COMMENTS, leaf_json, left_over, load, write
 
-from fedarena.data import json_stream
+from fedarena.data.many_users import json_stream
 from fedarena.errors import BadInputError, DamagedFileError
 
 

@@ -12,7 +12,8 @@ from tweet_files import TEST, TRAINING, left_over, load, pack, table
 from typer.testing import CliRunner
 
 from fedarena.cli import main
-from fedarena.data import Federation, tweets
+from fedarena.data import Federation
+from fedarena.data.many_users import tweets
 from fedarena.data.sources.sent140 import TABLES
 from fedarena.errors import BadInputError, DamagedFileError
 

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 from tweet_files import left_over, load, pack, table
 
-from fedarena.data import buckets, resumable, tweets
+from fedarena.data.many_users import buckets, resumable, tweets
 from fedarena.data.registry import cached_path
 from fedarena.errors import BadInputError, RunFailedError
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from fedarena.data.leaf.staging import UNDIVIDED, Users
+from fedarena.data.many_users.clients import divide_samples
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import Split
-from fedarena.data.text_clients import divide_samples
 from fedarena.errors import BadInputError
 from fedarena.streams import bits
 

@@ -13,16 +13,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedarena.data.buckets import Buckets
-from fedarena.data.leaf_comments import CommentReader
+from fedarena.data.many_users.buckets import Buckets
+from fedarena.data.many_users.clients import Published, TextClients
+from fedarena.data.many_users.comments import CommentReader
+from fedarena.data.many_users.resumable import work_folder
+from fedarena.data.many_users.texts import TextIndex
 from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.resumable import work_folder
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import PARTS, ColumnSpec, Part, TaskSpec
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
-from fedarena.data.text_clients import Published, TextClients
-from fedarena.data.texts import TextIndex
 from fedarena.data.words import PADDING, UNKNOWN, Vocabulary, cut_into_sequences
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption

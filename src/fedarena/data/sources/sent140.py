@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from fedarena.data.buckets import Buckets, Piece, Position
+from fedarena.data.many_users.buckets import Buckets, Piece, Position
+from fedarena.data.many_users.clients import TextClients
+from fedarena.data.many_users.resumable import work_folder
+from fedarena.data.many_users.texts import TextIndex
+from fedarena.data.many_users.tweets import NEUTRAL, POSITIVE, TweetFile
 from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.resumable import work_folder
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import ColumnSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.data.text_clients import TextClients
-from fedarena.data.texts import TextIndex
-from fedarena.data.tweets import NEUTRAL, POSITIVE, TweetFile
 from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary, padded_in_front
 from fedarena.options import PathOption
 

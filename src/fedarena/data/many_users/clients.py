@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.data.many_users.texts import TextIndex, UserTexts
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import SampleOrder, Split, apportion
-from fedarena.data.texts import TextIndex, UserTexts
 from fedarena.data.words import WordCounts
 from fedarena.streams import bits
 

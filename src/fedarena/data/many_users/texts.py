@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedarena.data.buckets import USER, Buckets
+from fedarena.data.many_users.buckets import USER, Buckets
 from fedarena.data.schema import AnyArray, IntArray
 from fedarena.data.words import Vocabulary, WordCounts
 from fedarena.files import replacing

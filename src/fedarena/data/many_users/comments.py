@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.data.buckets import Piece, Position
-from fedarena.data.json_stream import JsonStream
+from fedarena.data.many_users.buckets import Piece, Position
+from fedarena.data.many_users.json_stream import JsonStream
 from fedarena.data.schema import PARTS, IntArray
 from fedarena.errors import BadInputError
 
