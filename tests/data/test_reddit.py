@@ -56,9 +56,9 @@ def test_everybody_has_their_comments(folder: Path) -> None:
 
 def test_samples_agree_with_the_rows_and_targets_of_leaf(folder: Path) -> None:
     federation = load(folder)
-    for user, comments in COMMENTS.items():
+    for user, of_user in COMMENTS.items():
         expected = []
-        for comment in comments[:3]:
+        for comment in of_user[:3]:
             rows, about = leaf_comment(*comment)
             for row, following in zip(rows, about["target_tokens"], strict=True):
                 if following[0] != "<PAD>":
