@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ _TRAINING = "train"
 class LeafTable:
     """One file: a row for a client in a round."""
 
-    name: str
+    name: str  # what the accuracies and the costs of an experiment share
+    folder: Path
     columns: dict[str, FloatArray]  # the numbers in it
     is_training: npt.NDArray[np.bool_]  # rows about samples for training
 
@@ -80,6 +82,13 @@ def summed_costs(table: LeafTable) -> tuple[FloatArray, dict[str, FloatArray]]:
     return rounds, {key: np.cumsum(np.bincount(place, weights=table.columns[key])) for key in _SYSTEMS}
 
 
+def spent_until(evaluated: FloatArray, rounds: FloatArray, summed: FloatArray) -> FloatArray:
+    """What had been spent when models were evaluated, each at the end of its round."""
+    places = np.searchsorted(rounds, evaluated, side="right")
+    places[evaluated == 0] = 0  # the untrained model, also where LEAF counts the rounds of training from 0
+    return np.concatenate([[0.0], summed])[places]
+
+
 def read_leaf_metrics(path: Path) -> LeafTable:
     """Reads a file of LEAF's, compressed with gzip or not."""
     try:
@@ -104,7 +113,13 @@ def read_leaf_metrics(path: Path) -> LeafTable:
         raise BadInputError(f"{path} has no rows, only the names of its columns")
     columns = {key: _numbers(path, key, [row[header.index(key)] for row in rows], lines) for key in wanted}
     of_set = [row[header.index("set")] for row in rows] if "set" in header else [""] * len(rows)
-    return LeafTable(path.name.removesuffix(".gz").removesuffix(".csv"), columns, np.array(of_set) == _TRAINING)
+    return LeafTable(_shared_name(path), path.parent, columns, np.array(of_set) == _TRAINING)
+
+
+def _shared_name(path: Path) -> str:
+    """k_10 of stat_metrics_k_10.csv, a of a_stat.csv; that of the folder where the file's name says no more."""
+    stem = path.name.removesuffix(".gz").removesuffix(".csv")
+    return re.sub(r"^(stat|sys)_metrics_?|_?(stat|sys)$", "", stem, count=1) or path.resolve().parent.name or stem
 
 
 def _wanted_columns(header: list[str], path: Path) -> list[str]:
@@ -220,15 +235,15 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 def accuracies_of_run(run: RunData) -> LeafTable:
     """A run's accuracies as if they were read from a file."""
-    return _table(run.name, accuracy_rows(run), ("accuracy",))
+    return _table(run, accuracy_rows(run), ("accuracy",))
 
 
 def costs_of_run(run: RunData) -> LeafTable:
     """What a run cost as if it were read from a file."""
-    return _table(run.name, cost_rows(run), _SYSTEMS)
+    return _table(run, cost_rows(run), _SYSTEMS)
 
 
-def _table(name: str, rows: Rows, measured: Sequence[str]) -> LeafTable:
+def _table(run: RunData, rows: Rows, measured: Sequence[str]) -> LeafTable:
     keys = ("round_number", "num_samples", *measured)
     columns = {key: np.array([row[key] for row in rows], dtype=np.float64) for key in keys}
-    return LeafTable(name, columns, np.zeros(len(rows), dtype=np.bool_))
+    return LeafTable(run.name, run.path, columns, np.zeros(len(rows), dtype=np.bool_))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +26,20 @@ from fedarena.leafmetrics import (
     accuracy_rows,
     costs_of_run,
     read_leaf_metrics,
+    spent_until,
     summed_costs,
     write_leaf_metrics,
 )
 from fedarena.report.leaf import (
     leaf_accuracy_figure,
     leaf_box_figure,
+    leaf_looks,
     leaf_percentile_figure,
-    leaf_traffic_figure,
     write_leaf_page,
 )
+from fedarena.report.leaf_costs import computations, leaf_budget_figure, traffic
+from fedarena.report.leaf_sources import join_tables, load_leaf_results
+from fedarena.report.units import BYTES, FLOPS
 from fedarena.rundata import RunData
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
@@ -118,9 +124,9 @@ def test_files_that_are_not_as_they_should_be(tmp_path: Path, text: str, sentenc
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "stat.csv.gz"
+    path = tmp_path / "stat_metrics_k_10.csv.gz"
     path.write_bytes(gzip.compress(STAT.encode()))
-    assert read_leaf_metrics(path).name == "stat"
+    assert read_leaf_metrics(path).name == "k_10"
     path.write_bytes(gzip.compress(STAT.encode())[:-9])
     with pytest.raises(BadInputError, match="cannot be uncompressed"):
         read_leaf_metrics(path)
@@ -188,28 +194,96 @@ def test_accuracies_are_means_over_predictions(run: RunData) -> None:
 
 
 def test_traffic_goes_both_ways(tmp_path: Path) -> None:
-    (line,) = leaf_traffic_figure({"a": summed_costs(read_leaf_metrics(written(tmp_path / "sys.csv", SYS)))}).data
-    assert line.y.tolist() == [600, 900]
+    sums = traffic({"a": summed_costs(read_leaf_metrics(written(tmp_path / "sys.csv", SYS)))})
+    assert sums["a"][1].tolist() == [600, 900]
+
+
+def test_what_was_spent_when_models_were_evaluated(run: RunData) -> None:
+    """The untrained model cost nothing, also where LEAF begins to count rounds at 0."""
+    found = spent_until(np.array([0.0, 1, 4, 9]), np.array([0.0, 1, 4, 5]), np.array([2.0, 3, 5, 8]))
+    assert found.tolist() == [0, 3, 5, 8]
+    rounds = run.rounds.to_pandas().fillna({"bytes_up": 0, "bytes_down": 0, "flops": 0})
+    is_evaluated = rounds["accuracy"].notna()
+    assert not is_evaluated.all()
+    curves, systems = {"a": accuracy_curve(accuracies_of_run(run))}, {"a": summed_costs(costs_of_run(run))}
+    expected = {
+        BYTES: (traffic(systems), (rounds["bytes_up"] + rounds["bytes_down"]).cumsum()[is_evaluated]),
+        FLOPS: (computations(systems), rounds["flops"].cumsum()[is_evaluated]),
+    }
+    for scale, (sums, total) in expected.items():
+        (line,) = leaf_budget_figure("title", scale, curves, sums, leaf_looks(["a"])).data
+        np.testing.assert_allclose(line.x / line.x[-1], total / total.iloc[-1], rtol=1e-6)
+        np.testing.assert_allclose(line.y, rounds["accuracy"][is_evaluated])
+
+
+def test_a_budget_far_above_another_needs_a_logarithmic_axis(tmp_path: Path) -> None:
+    curve = accuracy_curve(read_leaf_metrics(written(tmp_path / "stat.csv", STAT)))
+    curves, looks = {"a": curve, "b": curve, "c": curve}, leaf_looks("abc")
+    rounds = np.array([1.0, 4.0])
+    near = {"a": (rounds, np.array([1.0, 2.0])), "b": (rounds, np.array([1.0, 9.0]))}
+    figure = leaf_budget_figure("title", BYTES, curves, near, looks)
+    assert figure.layout.xaxis.type is None
+    assert [line.x.tolist() for line in figure.data] == [[0, 2], [0, 9]]
+    figure = leaf_budget_figure("title", BYTES, curves, {**near, "b": (rounds, np.array([100.0, 200.0]))}, looks)
+    assert figure.layout.xaxis.type == "log"
+    assert [line.x.tolist() for line in figure.data] == [[2], [200]]
 
 
 def test_pictures_show_the_numbers(tmp_path: Path) -> None:
     curves = {"a": accuracy_curve(read_leaf_metrics(written(tmp_path / "stat.csv", STAT)))}
-    weighted, mean = leaf_accuracy_figure(curves).data
+    weighted, mean = leaf_accuracy_figure(curves, leaf_looks("a")).data
     np.testing.assert_allclose(weighted.y, [0.2, 0.4])
     np.testing.assert_allclose(mean.y, [0.3, 0.5])
-    low, high, middle = leaf_percentile_figure(curves).data
+    low, high, middle = leaf_percentile_figure(curves, leaf_looks("a")).data
     np.testing.assert_allclose([low.y[0], middle.y[0], high.y[0]], [0.14, 0.3, 0.46])
-    box = leaf_box_figure(curves).data[0]
+    box = leaf_box_figure(curves, leaf_looks("a")).data[0]
     found = [box.lowerfence[0], box.q1[0], box.median[0], box.q3[0], box.upperfence[0]]
     np.testing.assert_allclose(found, [0.34, 0.4, 0.5, 0.6, 0.66])
 
 
 def test_the_page_tells_files_of_one_name_apart(run: RunData, tmp_path: Path) -> None:
     tables = [accuracies_of_run(run), accuracies_of_run(run), costs_of_run(run)]
-    page = write_leaf_page(tables, tmp_path / "page.html").read_text()
+    page = write_leaf_page(join_tables(tables), tmp_path / "page.html").read_text()
     assert "a (2)" in page
     assert "a (3)" not in page
     assert "2 files of accuracies and 1 file of bytes and computations" in page
+
+
+def test_files_are_joined_by_name(tmp_path: Path) -> None:
+    """Those that lie together come first; from other folders only what is without doubt."""
+    for name in ("one/stat_metrics.csv", "one/stat_metrics_k.csv", "two/stat_metrics_k.csv", "two/x_stat.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        written(tmp_path / name, STAT)
+    for name in ("one/sys_metrics_k_2.csv", "one/sys_metrics.csv", "two/sys_metrics_k.csv", "one/x_sys.csv"):
+        written(tmp_path / name, SYS)
+    results = load_leaf_results([tmp_path / "one", tmp_path / "two", tmp_path / "one" / SYSTEMS], pytest.fail)
+    parts = {
+        result.name: [table.folder.name for table in (result.accuracies, result.costs) if table is not None]
+        for result in results
+    }
+    assert parts == {"one": ["one", "one"], "k": ["one"], "k_2": ["one"], "x": ["two", "one"], "k (2)": ["two", "two"]}
+
+
+def test_a_name_has_one_colour_in_all_figures(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"stat_metrics_{name}.csv", STAT) for name in "ab"]
+    results = load_leaf_results([*paths, written(tmp_path / "sys_metrics_b.csv", SYS)], pytest.fail)
+    page = write_leaf_page(results, tmp_path / "page.html").read_text()
+    figures = re.findall(r'<script type="application/json" id="figure-\d+">(.*?)</script>', page)
+    traces = [trace for figure in figures for trace in json.loads(figure)["data"]]
+    colours = {(trace["name"], trace["line"]["color"]) for trace in traces if "line" in trace}
+    assert len(figures) == 7
+    assert len(colours) == 2
+
+
+def test_rows_of_panels_lie_close_together(tmp_path: Path) -> None:
+    """However many there are, as many pixels lie between them."""
+    curve = accuracy_curve(read_leaf_metrics(written(tmp_path / "stat.csv", STAT)))
+    gaps = []
+    for names in ("abc", "abcdefghijk"):
+        figure = leaf_percentile_figure(dict.fromkeys(names, curve), leaf_looks(names))
+        gap = figure.layout.yaxis.domain[0] - figure.layout.yaxis3.domain[1]
+        gaps.append(gap * (figure.layout.height - 64))
+    np.testing.assert_allclose(gaps, [80, 80])
 
 
 def test_the_commands(run: RunData, tmp_path: Path) -> None:
@@ -221,6 +295,12 @@ def test_the_commands(run: RunData, tmp_path: Path) -> None:
     assert f"stat_metrics.csv with {len(run.clients)} rows" in call("leaf-metrics", run.path, tmp_path / "out")
     call("leaf-plot", run.path, tmp_path / "out" / STATISTICAL, "-o", tmp_path / "page.html")
     assert (tmp_path / "page.html").exists()
+    for folder in (tmp_path / "out", run.path.parent):
+        call("leaf-plot", folder, "-o", tmp_path / f"{folder.name}.html")
+        assert "1 file of accuracies and 1 file of bytes" in (tmp_path / f"{folder.name}.html").read_text()
+    (tmp_path / "empty").mkdir()
+    refusal = call("leaf-plot", tmp_path / "empty", code=2)
+    assert "empty holds neither metrics files (*_metrics*.csv" in refusal
     assert "end the name with .html" in call("leaf-plot", run.path, "-o", tmp_path / "page.png", code=2)
     assert "is a file; name a folder" in call("leaf-metrics", run.path, tmp_path / "page.html", code=2)
 
@@ -242,5 +322,27 @@ def test_leafs_own_files(tmp_path: Path) -> None:
         np.testing.assert_allclose(curve.percentiles[90], by_round.quantile(0.9))
         weighted = (frame["accuracy"] * frame["num_samples"]).groupby(frame["round_number"]).sum()
         np.testing.assert_allclose(curve.weighted, weighted / frame.groupby("round_number")["num_samples"].sum())
-    page = write_leaf_page(tables, tmp_path / "page.html").read_text()
+    results = load_leaf_results([BASELINES], pytest.fail)
+    names = ["k_10", "k_100", "k_30", "minibatch_c_35_mb_1", "minibatch_c_3_mb_1"]
+    assert [(result.name, result.costs is not None) for result in results] == [
+        (name, "35" not in name) for name in names
+    ]
+    page = write_leaf_page(results, tmp_path / "page.html").read_text()
     assert "5 files of accuracies and 4 files of bytes and computations" in page
+
+
+@pytest.mark.skipif(not BASELINES.is_dir(), reason="LEAF's own files are not here")
+def test_budgets_of_leafs_own_files() -> None:
+    costs = pd.read_csv(BASELINES / "sys_metrics_minibatch_c_3_mb_1.csv").groupby("round_number").sum(numeric_only=True)
+    evaluated = pd.read_csv(BASELINES / "stat_metrics_minibatch_c_3_mb_1.csv")["round_number"].unique()
+    result = load_leaf_results([BASELINES], pytest.fail)[-1]
+    assert result.accuracies is not None
+    assert result.costs is not None
+    curves, systems = {"c_3": accuracy_curve(result.accuracies)}, {"c_3": summed_costs(result.costs)}
+    (line,) = leaf_budget_figure("title", FLOPS, curves, computations(systems), leaf_looks(["c_3"])).data
+    tera = costs["local_computations"].cumsum() / 1e12
+    np.testing.assert_allclose(line.x, [0, *tera.loc[evaluated[1:]]])
+    (line,) = leaf_budget_figure("title", BYTES, curves, traffic(systems), leaf_looks(["c_3"])).data
+    giga = (costs["bytes_written"] + costs["bytes_read"]).cumsum() / 1e9
+    np.testing.assert_allclose(line.x, [0, *giga.loc[evaluated[1:]]])
+    np.testing.assert_allclose(line.y, curves["c_3"].weighted)

@@ -46,24 +46,17 @@ def leaf_metrics(
 @command
 def leaf_plot(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="LEAF's metrics files (.csv, .csv.gz), or folders of runs.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="LEAF's metrics files (.csv, .csv.gz) or runs, or folders of either."),
     ],
     output: Output = None,
 ) -> None:
-    """Draw LEAF's metrics files: accuracy by round, its spread over clients, bytes and FLOPs."""
-    from fedarena.leafmetrics import accuracies_of_run, costs_of_run, read_leaf_metrics
+    """Draw LEAF's metrics files: accuracy by round and by what was spent, its spread over clients, bytes and FLOPs."""
     from fedarena.report.leaf import write_leaf_page
-    from fedarena.rundata import load_run
+    from fedarena.report.leaf_sources import load_leaf_results
 
     path = output or Path("leaf-metrics.html")
     if path.suffix.lower() != ".html":
         raise BadInputError(f"The page cannot be written as {path.name!r}; end the name with .html")
-    tables = []
-    for file in files:
-        if file.is_dir():
-            loaded = load_run(file)
-            of_run = (accuracies_of_run(loaded), costs_of_run(loaded))
-            tables += [table for table in of_run if len(table.is_training)]  # nobody may have trained yet
-        else:
-            tables.append(read_leaf_metrics(file))
-    say(f"Page: {write_leaf_page(tables, path)}")
+    results = load_leaf_results(files, lambda sentence: say(f"Left out: {sentence}"))
+    say(f"Page: {write_leaf_page(results, path)}")

@@ -1,4 +1,4 @@
-"""LEAF's metrics files drawn: accuracy by round, how it is spread over clients in the end, and what training cost."""
+"""LEAF's metrics files drawn: accuracy by round, its spread over clients in the end, and a page with all of it."""
 
 from __future__ import annotations
 
@@ -10,47 +10,43 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedarena.files import write_text
-from fedarena.leafmetrics import AccuracyCurve, FloatArray, LeafTable, accuracy_curve, summed_costs
+from fedarena.leafmetrics import AccuracyCurve, accuracy_curve, summed_costs
 from fedarena.report.drawing import add_line, evenly, points_per_line, shortened
 from fedarena.report.html import Html, join, tag
+from fedarena.report.leaf_costs import Looks, Systems, accuracy_by_cost, systems_section
+from fedarena.report.leaf_sources import LeafResult
 from fedarena.report.page import Plots, document
 from fedarena.report.panels import add_panel, places
 from fedarena.report.sections import table
-from fedarena.report.style import (
-    DASHES,
-    PAPER,
-    SERIES_LIGHT,
-    Style,
-    band_colour,
-    empty_figure,
-    figure_text,
-)
-from fedarena.report.units import ABSENT, BYTES, FLOPS, Scale, count, fitting_unit, listing, quantity
+from fedarena.report.style import DASHES, PAPER, SERIES_LIGHT, Style, band_colour, empty_figure, figure_text
+from fedarena.report.units import ABSENT, FLOPS, count, listing, quantity
 
 TITLE: Final = "LEAF metrics"
-_COSTS: Final = {
-    "bytes_written": ("sent by clients", BYTES),
-    "bytes_read": ("received by clients", BYTES),
-    "local_computations": ("computed by clients", FLOPS),
-}
 _WHOLE: Final = [-0.02, 1.02]
 _COLUMNS: Final = 2
+# In pixels: a row of panels with the heading above and, except below the last, ticks and title of the axis.
+_ROW_HEIGHT: Final = 240
+_HEADING: Final = 22
+_ROW_GAP: Final = 58
+_MARGINS: Final = 64
 _FEW_POINTS: Final = 30  # are shown as such
 Curves = Mapping[str, AccuracyCurve]
-Systems = Mapping[str, tuple[FloatArray, dict[str, FloatArray]]]  # rounds, and sums up to each
 
 
-def write_leaf_page(tables: Sequence[LeafTable], path: Path) -> Path:
-    """Writes a self-contained page about some files; returns `path`."""
-    curves = {name: accuracy_curve(found) for name, found in _by_name(tables) if found.is_statistical}
-    systems = {name: summed_costs(found) for name, found in _by_name(tables) if not found.is_statistical}
+def write_leaf_page(results: Sequence[LeafResult], path: Path) -> Path:
+    """Writes a self-contained page about some experiments; returns `path`."""
+    curves = {result.name: accuracy_curve(result.accuracies) for result in results if result.accuracies is not None}
+    systems = {result.name: summed_costs(result.costs) for result in results if result.costs is not None}
+    looks = leaf_looks([result.name for result in results])
     plots = Plots()
     parts: dict[str, Html] = {}
     if curves:
-        parts["Accuracy"] = _accuracy(curves, plots)
-        parts["Last round"] = _last_round(curves, plots)
+        parts["Accuracy"] = _accuracy(curves, looks, plots)
+        parts["Last round"] = _last_round(curves, looks, plots)
+    if any(name in systems for name in curves):
+        parts["Accuracy by cost"] = accuracy_by_cost(curves, systems, looks, plots)
     if systems:
-        parts["Systems"] = _systems(systems, plots)
+        parts["Systems"] = systems_section(systems, looks, plots)
     contents = [
         f"{count(len(found), 'file')} of {what}"
         for found, what in ((curves, "accuracies"), (systems, "bytes and computations"))
@@ -62,17 +58,10 @@ def write_leaf_page(tables: Sequence[LeafTable], path: Path) -> Path:
     return path
 
 
-def _by_name(tables: Sequence[LeafTable]) -> list[tuple[str, LeafTable]]:
-    """Every table with a name of its own: a number tells those apart that are called alike."""
-    named: list[tuple[str, LeafTable]] = []
-    for found in tables:
-        names = [name for name, other in named if other.is_statistical == found.is_statistical]
-        label, number = found.name, 1
-        while label in names:
-            number += 1
-            label = f"{found.name} ({number})"
-        named.append((label, found))
-    return named
+def leaf_looks(names: Sequence[str]) -> Looks:
+    """The style of every name, the same in all figures of a page."""
+    colours = len(SERIES_LIGHT)
+    return {name: Style(SERIES_LIGHT[n % colours], DASHES[n // colours % len(DASHES)]) for n, name in enumerate(names)}
 
 
 def _headline(curves: Curves, systems: Systems) -> str:
@@ -83,11 +72,12 @@ def _headline(curves: Curves, systems: Systems) -> str:
     return f"Clients computed {quantity(float(total), FLOPS)} in {count(len(systems), 'file')}."
 
 
-def leaf_accuracy_figure(curves: Curves) -> go.Figure:
+def leaf_accuracy_figure(curves: Curves, looks: Looks) -> go.Figure:
     """Accuracy by round, over all samples and as the mean over clients."""
     figure = empty_figure("Accuracy by round", "round", "accuracy")
     limit = points_per_line(2 * len(curves))
-    for (name, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
+    for name, curve in curves.items():
+        style = looks[name]
         shown, label = evenly(len(curve.rounds), limit), figure_text(shortened(name))
         x, mode = curve.rounds[shown], _mode(len(shown))
         add_line(figure, x, curve.weighted[shown], label, style, mode=mode)
@@ -98,17 +88,19 @@ def leaf_accuracy_figure(curves: Curves) -> go.Figure:
     return figure
 
 
-def leaf_percentile_figure(curves: Curves) -> go.Figure:
+def leaf_percentile_figure(curves: Curves, looks: Looks) -> go.Figure:
     """The 10th, 50th and 90th percentile over clients by round, a panel for every file."""
     rows = -(-len(curves) // _COLUMNS)
-    figure = empty_figure("Percentiles over clients", "", "", height=70 + 300 * rows)
+    drawn = rows * _ROW_HEIGHT + (rows - 1) * _ROW_GAP
+    figure = empty_figure("Percentiles over clients", "", "", height=_MARGINS + drawn)
     columns = places(min(len(curves), _COLUMNS), 0.08)
-    lines = list(reversed(places(rows, 0.2)))
+    lines = list(reversed(places(rows, _ROW_GAP / drawn)))
     limit = points_per_line(3 * len(curves))
-    for number, ((name, curve), style) in enumerate(zip(curves.items(), _styles(len(curves)), strict=True)):
+    for number, (name, curve) in enumerate(curves.items()):
+        style = looks[name]
         axis = "" if number == 0 else str(number + 1)
         place, line = number % _COLUMNS, lines[number // _COLUMNS]
-        add_panel(figure, axis, columns[place], (line[0], line[1] - 0.08 / rows), shortened(name))
+        add_panel(figure, axis, columns[place], (line[0], line[1] - _HEADING / drawn), _heading(name))
         shown = evenly(len(curve.rounds), limit)
         x, low, middle, high = curve.rounds[shown], *(curve.percentiles[level][shown] for level in (10, 50, 90))
         axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": False}
@@ -120,15 +112,19 @@ def leaf_percentile_figure(curves: Curves) -> go.Figure:
         add_line(figure, x, middle, label, style, hovertemplate="median %{y:.3~f}", mode=_mode(len(x)), **axes)
         title = {"text": "accuracy" if place == 0 else ""}
         figure.update_layout(
-            {f"xaxis{axis}": {"title": {"text": "round"}}, f"yaxis{axis}": {"range": _WHOLE, "title": title}}
+            {
+                f"xaxis{axis}": {"title": {"text": "round"}, "nticks": 4, "tickangle": 0},
+                f"yaxis{axis}": {"range": _WHOLE, "title": title},
+            }
         )
     return figure
 
 
-def leaf_box_figure(curves: Curves) -> go.Figure:
+def leaf_box_figure(curves: Curves, looks: Looks) -> go.Figure:
     """Clients' accuracies in the last round of every file, as Figure 3 of LEAF's paper shows them."""
     figure = empty_figure("Clients' accuracies in the last round", "", "accuracy", height=420)
-    for (name, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
+    for name, curve in curves.items():
+        style = looks[name]
         last = {level: [float(values[-1])] for level, values in curve.percentiles.items()}
         label = figure_text(shortened(name))
         box = go.Box(
@@ -162,33 +158,18 @@ def leaf_box_figure(curves: Curves) -> go.Figure:
     return figure
 
 
-def leaf_cost_figure(title: str, scale: Scale, costs: Mapping[str, tuple[FloatArray, FloatArray]]) -> go.Figure:
-    """What all clients together sent or computed up to each round."""
-    factor, unit = fitting_unit(max(float(summed[-1]) for _, summed in costs.values()), scale)
-    figure = empty_figure(title, "round", unit, height=360)
-    limit = points_per_line(len(costs))
-    for (name, (rounds, summed)), style in zip(costs.items(), _styles(len(costs)), strict=True):
-        shown = evenly(len(rounds), limit)
-        add_line(figure, rounds[shown], summed[shown] / factor, figure_text(shortened(name)), style)
-    figure.update_yaxes(rangemode="tozero")
-    return figure
-
-
-def leaf_traffic_figure(systems: Systems) -> go.Figure:
-    """What all clients together sent and received up to each round."""
-    traffic = {
-        name: (rounds, costs["bytes_written"] + costs["bytes_read"]) for name, (rounds, costs) in systems.items()
-    }
-    return leaf_cost_figure("Bytes that clients sent and received", BYTES, traffic)
-
-
-def _accuracy(curves: Curves, plots: Plots) -> Html:
+def _accuracy(curves: Curves, looks: Looks, plots: Plots) -> Html:
     weighted = "Solid: over all samples, so that clients count by their samples; dotted: the mean over clients."
     percentiles = "Thick: the median client; bands: from the 10th to the 90th percentile over clients."
-    return join([plots(leaf_accuracy_figure(curves), weighted), plots(leaf_percentile_figure(curves), percentiles)])
+    return join(
+        [
+            plots(leaf_accuracy_figure(curves, looks), weighted),
+            plots(leaf_percentile_figure(curves, looks), percentiles),
+        ]
+    )
 
 
-def _last_round(curves: Curves, plots: Plots) -> Html:
+def _last_round(curves: Curves, looks: Looks, plots: Plots) -> Html:
     caption = (
         "Lines in the boxes: the median client; triangles: mean over clients; boxes: 25th to 75th percentile over "
         "clients; whiskers: 10th to 90th."
@@ -204,26 +185,12 @@ def _last_round(curves: Curves, plots: Plots) -> Html:
         ]
         for name, curve in curves.items()
     ]
-    return join([plots(leaf_box_figure(curves), caption), table(heads, rows, "numbers")])
+    return join([plots(leaf_box_figure(curves, looks), caption), table(heads, rows, "numbers")])
 
 
-def _systems(systems: Systems, plots: Plots) -> Html:
-    caption = "The sum over clients and rounds; where lines are equal, the last is seen."
-    computed = {name: (rounds, costs["local_computations"]) for name, (rounds, costs) in systems.items()}
-    figures = [
-        leaf_traffic_figure(systems),
-        leaf_cost_figure("What clients computed", FLOPS, computed),
-    ]
-    heads = ["file", "rounds", *(title for title, _ in _COSTS.values())]
-    rows = [
-        [
-            name,
-            f"{len(rounds):,}",
-            *(quantity(float(costs[key][-1]), scale) for key, (_, scale) in _COSTS.items()),
-        ]
-        for name, (rounds, costs) in systems.items()
-    ]
-    return join([*(plots(figure, caption) for figure in figures), table(heads, rows, "numbers")])
+def _heading(name: str) -> str:
+    """As much as fits above one of two panels on a phone."""
+    return name if len(name) <= 18 else f"{name[:8]}…{name[-9:]}"
 
 
 def _mode(points: int) -> str:
@@ -232,8 +199,3 @@ def _mode(points: int) -> str:
 
 def _fraction(value: float) -> str:
     return f"{value:.3f}" if np.isfinite(value) else ABSENT
-
-
-def _styles(number: int) -> list[Style]:
-    colours = len(SERIES_LIGHT)
-    return [Style(SERIES_LIGHT[n % colours], DASHES[n // colours % len(DASHES)]) for n in range(number)]
