@@ -113,7 +113,7 @@ def leaf_percentile_figure(curves: Curves, looks: Looks) -> go.Figure:
         title = {"text": "accuracy" if place == 0 else ""}
         figure.update_layout(
             {
-                f"xaxis{axis}": {"title": {"text": "round"}, "nticks": 4, "tickangle": 0},
+                f"xaxis{axis}": {"title": {"text": "round"}, "nticks": 3, "tickangle": 0},
                 f"yaxis{axis}": {"range": _WHOLE, "title": title},
             }
         )
@@ -190,7 +190,7 @@ def _last_round(curves: Curves, looks: Looks, plots: Plots) -> Html:
 
 def _heading(name: str) -> str:
     """As much as fits above one of two panels on a phone."""
-    return name if len(name) <= 18 else f"{name[:8]}…{name[-9:]}"
+    return name if len(name) <= 16 else f"{name[:7]}…{name[-8:]}"
 
 
 def _mode(points: int) -> str:
