@@ -39,8 +39,7 @@ def stats(
     titles = titles_of(asked)
     found = [find_statistics(name, settings) for name, settings in asked]
     rows = [
-        (title, federation.source, statistics)
-        for title, (federation, statistics) in zip(titles, found, strict=True)
+        (title, federation.source, statistics) for title, (federation, statistics) in zip(titles, found, strict=True)
     ]
     screen.print(sizes_table(rows))
     screen.print(differences_table({title: one for title, _, one in rows}))
