@@ -35,7 +35,7 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
@@ -46,7 +46,7 @@ pictures: run $(VENV)/.installed-docs  ## Draw the pictures of the documentation
 bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
 	$(BIN)/python benchmarks/store.py
 
-bench-data: $(VENV)/.installed  ## Measure reading files of 660,120 and of 1.66 million users (about 10 minutes, 8 GB of disk)
+bench-data: $(VENV)/.installed  ## Measure reading files of 660,120 and of 1.66 million users (about 12 minutes, 8 GB of disk)
 	$(BIN)/python benchmarks/data.py --output docs/benchmarks/data.json
 
 bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a commit, and RAM

@@ -71,9 +71,12 @@ def in_fresh_process(name: str, folder: Path, cache: Path, kill_at: float | None
 def measure(name: str, folder: Path, samples: int) -> tuple[list[Measurement], dict[str, Any]]:
     """Targets and facts of one federation, whose files are in `folder` / raw."""
     raw = folder / "raw"
+    say(f"{TITLES[name]}: building")
     built = in_fresh_process(name, raw, folder / "cache")
     again = in_fresh_process(name, raw, folder / "cache")
+    say(f"{TITLES[name]}: building again, killed half way")
     killed = in_fresh_process(name, raw, folder / "killed", KILL_AT)
+    say(f"{TITLES[name]}: going on")
     resumed = in_fresh_process(name, raw, folder / "killed")
     assert built is not None
     assert again is not None
@@ -96,6 +99,10 @@ def measure(name: str, folder: Path, samples: int) -> tuple[list[Measurement], d
         "resumed_seconds": resumed["seconds"],
     }
     return targets, facts
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def remark(name: str, facts: dict[str, Any]) -> str:
@@ -128,6 +135,7 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory(prefix="fedarena-data-", dir=arguments.folder) as folder:
             raw = Path(folder) / "raw"
+            say(f"{TITLES[name]}: writing files of {users:,} users")
             if name == "sent140":
                 samples = data_files.write_tweets(raw, users, *data_files.SENT140[1:])
             else:
