@@ -95,24 +95,24 @@ def peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def probes_in_fresh_processes(path: Path) -> Iterator[dict[str, float]]:
-    for repetition in range(REPETITIONS):
+def probes_in_fresh_processes(path: Path, repetitions: int) -> Iterator[dict[str, float]]:
+    for repetition in range(repetitions):
         command = [sys.executable, __file__, "--probe", str(path), "--repetition", str(repetition)]
         finished = subprocess.run(command, check=True, capture_output=True, text=True)
         yield json.loads(finished.stdout)
 
 
-def medians(path: Path) -> dict[str, float]:
-    probes = list(probes_in_fresh_processes(path))
+def medians(path: Path, repetitions: int) -> dict[str, float]:
+    probes = list(probes_in_fresh_processes(path, repetitions))
     return {key: statistics.median(probe[key] for probe in probes) for key in probes[0]}
 
 
-def measure(folder: Path, clients: int, samples: int) -> tuple[list[Measurement], dict[str, float]]:
+def measure(folder: Path, clients: int, samples: int, repetitions: int) -> tuple[list[Measurement], dict[str, float]]:
     large, small = folder / "large", folder / "small"
     build_seconds = build(large, clients, samples)
     build(small, max(clients // SCALE, 1), max(samples // SCALE, 1))
-    medians(small)  # the first processes warm the page cache and the compiled modules
-    at_large, at_small = medians(large), medians(small)
+    medians(small, repetitions)  # the first processes warm the page cache and the compiled modules
+    at_large, at_small = medians(large, repetitions), medians(small, repetitions)
     ratio = at_large["open_seconds"] / at_small["open_seconds"]
     targets = [
         Measurement("open", at_large["open_seconds"], 0.1, "s"),
@@ -161,6 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=LEAF_REDDIT_CLIENTS)
     parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="fresh processes for every median")
     parser.add_argument("--output", type=Path, help="write the numbers, hardware and versions to this JSON file")
     parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--repetition", type=int, default=0, help=argparse.SUPPRESS)
@@ -169,7 +170,7 @@ def main() -> int:
         print(json.dumps(probe(arguments.probe, arguments.repetition)))
         return 0
     with tempfile.TemporaryDirectory(prefix="fedarena-store-") as folder:
-        targets, facts = measure(Path(folder), arguments.clients, arguments.samples)
+        targets, facts = measure(Path(folder), arguments.clients, arguments.samples, arguments.repetitions)
     show(targets, facts)
     return conclude(targets, facts, environment(), arguments.output)
 

@@ -16,7 +16,7 @@ import pytest
 from fedarena import streams
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "store.py"
-CLIENTS, SAMPLES = 3000, 20_000
+CLIENTS, SAMPLES, REPETITIONS = 3000, 20_000, 2
 TARGETS = {
     "open": (0.1, "s"),
     "peak resident memory after open and gather": (300, "MB"),
@@ -40,6 +40,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_small_benchmark(benchmark: ModuleType, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
     arguments = ["--clients", str(CLIENTS), "--samples", str(SAMPLES), "--output", str(output)]
+    arguments += ["--repetitions", str(REPETITIONS)]
     finished = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
     assert finished.stderr == ""
     content = json.loads(output.read_text())
@@ -54,7 +55,9 @@ def test_small_benchmark(benchmark: ModuleType, tmp_path: Path) -> None:
 
     assert (facts["clients"], facts["samples"]) == (CLIENTS, SAMPLES)
     sizes = benchmark.sizes_of_clients(CLIENTS, SAMPLES)
-    cohorts = [streams.generator(n, "benchmark/cohort").choice(CLIENTS, size=1000, replace=False) for n in range(7)]
+    cohorts = [
+        streams.generator(n, "benchmark/cohort").choice(CLIENTS, size=1000, replace=False) for n in range(REPETITIONS)
+    ]
     assert facts["gathered_samples"] == statistics.median(sizes[cohort].sum() for cohort in cohorts)
     tokens_megabytes = SAMPLES * 11 * 2 / 1e6  # ten tokens and the one to predict after them, two bytes each
     assert tokens_megabytes < facts["stored_megabytes"] < 2 * tokens_megabytes
