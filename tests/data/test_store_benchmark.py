@@ -78,7 +78,7 @@ def test_a_missed_target_is_an_error(
     names = ("build_seconds", "build_samples_per_second", "stored_megabytes", "gathered_samples")
     facts = {"clients": 3, "samples": 5, **dict.fromkeys(names, 1.0)}
     targets = [benchmark.Measurement("memory", 1, 300, "MB"), benchmark.Measurement("open", seconds, 0.1, "s")]
-    monkeypatch.setattr(benchmark, "measure", lambda folder, clients, samples: (targets, facts))
+    monkeypatch.setattr(benchmark, "measure", lambda *arguments: (targets, facts))
     monkeypatch.setattr(sys, "argv", ["store.py"])
     assert benchmark.main() == code
     assert re.findall(r"\b(yes|no)\b", capsys.readouterr().out) == ["yes", verdict]
