@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+import shutil
+import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedarena.errors import BadInputError
+from fedarena.errors import BadInputError, RunFailedError
 
 MAX_FILE_BYTES = 1 << 31
 _GZIP = b"\x1f\x8b"
@@ -34,6 +37,29 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path, what: str) -> Iterator[Path]:
+    """A temporary folder beside `path`, which gets that name when the block ends, unless it raises."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        sync_folder(temporary)
+        if path.exists():  # renaming would replace an empty folder without a word
+            raise BadInputError(f"{path} was made by somebody else meanwhile.")
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RunFailedError(f"Cannot write {what} {path}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def as_people_sort(name: str) -> list[tuple[int, str]]:
+    """A key to sort names by: numbers in them count as numbers, so that epochs5 comes before epochs20."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]{1,18})", name)]
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fedarena.data.leaf.description import hierarchy_among
 from fedarena.errors import BadInputError
 from fedarena.files import read_bytes, write_text
 from fedarena.registry import nearest
@@ -206,7 +207,7 @@ def _hierarchies(run: RunData, name: str | None) -> dict[str, str]:
         texts = [column for column in known if pa.types.is_string(run.attributes.schema.field(column).type)]
     if name is not None and name not in known:
         raise BadInputError(f"The clients of {run.path} have no attribute {name!r}; {nearest(name, known)}")
-    name = name or ("hierarchy" if "hierarchy" in texts else next(iter(texts), None))
+    name = name or hierarchy_among(texts)
     if run.attributes is None or name is None:
         return {}
     return dict(zip(run.attributes["client"].to_pylist(), map(str, run.attributes[name].to_pylist()), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from fedarena.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.files import as_people_sort
 from fedarena.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
@@ -102,16 +102,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
             continue
         found_inside = (p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
-        inside = sorted(found_inside, key=_as_people_sort)
+        inside = sorted(found_inside, key=lambda found: as_people_sort(str(found)))
         if not inside:
             raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")
         found += inside
     return list(dict.fromkeys(found))
-
-
-def _as_people_sort(path: Path) -> list[tuple[int, str]]:
-    """epochs5 before epochs20."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", str(path))]
 
 
 def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = None) -> list[RunData]:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.data import Federation, load_federation
-from fedarena.data.characters import ASCII, PADDING, cut
+from fedarena.data.characters import ASCII, cut
+from fedarena.data.sequences import PADDING
 from fedarena.data.sources.chitchat import messages_by_sender
 from fedarena.errors import BadInputError
 

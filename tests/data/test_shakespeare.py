@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from play_files import BREAD, DIALOGUE, GUTENBERG, OMELET, write_zip
 
 from fedarena.data import Federation, load_federation
-from fedarena.data.characters import ASCII, LEAF_LETTERS, PADDING, Sequences, Windows
+from fedarena.data.characters import ASCII, LEAF_LETTERS, Sequences, Windows
+from fedarena.data.sequences import PADDING
 from fedarena.data.splits import PARTS, Split, split_samples
 from fedarena.errors import BadInputError, DamagedFileError
 

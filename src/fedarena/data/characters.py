@@ -6,10 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.data.schema import AnyArray, ColumnSpec, Group, TaskSpec
+from fedarena.data.sequences import cut_into_sequences, num_sequences
 from fedarena.data.splits import Split
 
 Tokens = npt.NDArray[np.uint8]
 Parts = dict[str, dict[str, AnyArray]]  # columns of each part
+
+
+def codes_of(text: str) -> AnyArray:
+    """The Unicode numbers of the characters of a text."""
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
 
 
 class Alphabet:
@@ -33,14 +39,12 @@ class Alphabet:
 
     def encode(self, text: str) -> Tokens:
         """The tokens of a text; one for every character."""
-        codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
-        tokens: Tokens = self._token_of_code[np.minimum(codes, len(self._token_of_code) - 1)]
+        tokens: Tokens = self._token_of_code[np.minimum(codes_of(text), len(self._token_of_code) - 1)]
         return tokens
 
 
 # Fixed, so that models trained on other texts keep their meaning: newline and the printable ASCII characters.
 ASCII = Alphabet("\n" + "".join(chr(code) for code in range(32, 127)), before=("<padding>", "<unknown>"))
-PADDING = 0  # of ASCII
 
 # The 80 characters of LEAF's Shakespeare, with the numbers they have there. LEAF has no token for others: it looks them
 # up with str.find, whose -1 turns into the last letter when it is used as an index.
@@ -63,7 +67,7 @@ class Sequences:
 
     def count(self, tokens: AnyArray) -> int:
         """How many samples a text gives."""
-        return num_sequences(len(tokens), self._length)
+        return int(num_sequences(np.array([len(tokens)]), self._length)[0])
 
     def divide(self, tokens: AnyArray, division: Split, client: int, group: Group) -> Parts:
         """The samples of every part. No character of one part is in another, as input or as label."""
@@ -109,15 +113,5 @@ class Windows:
 
 
 def cut(tokens: AnyArray, sequence_length: int) -> AnyArray:
-    """Sequences of ``sequence_length + 1`` tokens, each starting with the last token of the one before."""
-    sequences_needed = num_sequences(len(tokens), sequence_length)
-    padded = np.full(sequences_needed * sequence_length + 1, PADDING, dtype=tokens.dtype)
-    padded[: len(tokens)] = tokens[: len(padded)]
-    starts = np.arange(sequences_needed) * sequence_length
-    sequences: AnyArray = padded[starts[:, None] + np.arange(sequence_length + 1)]
-    return sequences
-
-
-def num_sequences(num_tokens: int, sequence_length: int) -> int:
-    """How many sequences `cut` makes."""
-    return max(-(-(num_tokens - 1) // sequence_length), 0)
+    """A text cut into sequences of ``sequence_length + 1`` tokens, each starting with the last of the one before."""
+    return cut_into_sequences(tokens, np.array([len(tokens)]), sequence_length)[0]

@@ -15,6 +15,7 @@ import numpy as np
 from fedarena import streams
 from fedarena.data.schema import AnyArray, IntArray, Part
 from fedarena.data.store import ClientSamples, Federation
+from fedarena.data.stretches import rows_of
 
 _FEISTEL_ROUNDS = 8
 # Halves of one or two bits mix so badly that neighbours in a shuffle of a handful of samples would not be independent.
@@ -58,8 +59,7 @@ class PooledFederation:
             return self.federation.samples(chosen, part)
         starts, counts = self._pieces(chosen, part)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        positions = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
-        places = shuffled_places(positions, self.pool_size, self._seed)
+        places = shuffled_places(rows_of(starts, counts), self.pool_size, self._seed)
         owners = np.searchsorted(self._bounds, places, side="right") - 1
         columns = self.federation.samples_at(self._clients[owners], places - self._bounds[owners], "train")
         return ClientSamples(columns, offsets)

@@ -30,6 +30,7 @@ from fedarena.data.schema import (
     SourceSpec,
     TaskSpec,
 )
+from fedarena.data.stretches import rows_of
 from fedarena.data.table import STRING, Column, TableReader, file_crc32
 from fedarena.errors import BadInputError, DamagedFileError
 from fedarena.registry import nearest
@@ -150,7 +151,7 @@ class Federation:
         starts, counts = self._locate(clients, part)
         offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
-        sample_rows = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1], dtype=np.int64)
+        sample_rows = rows_of(starts, counts)
         names = self.manifest.columns if columns is None else columns
         return ClientSamples({name: self._samples.take(name, sample_rows) for name in names}, offsets)
 

@@ -1,4 +1,4 @@
-"""Texts as arrays of words: cut into words, numbered by a vocabulary of the most frequent, brought to equal length."""
+"""Texts as arrays of words: cut into words, and numbered by a vocabulary of the most frequent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.data.schema import AnyArray, IntArray, TaskSpec
+from fedarena.data.sequences import PADDING
 
-PADDING, UNKNOWN = 0, 1  # tokens
+UNKNOWN = 1  # the token after padding
 SPECIAL = ("<PAD>", "<UNK>")
 
 _WAITING_WORDS = 1 << 20
@@ -58,7 +59,7 @@ SPLITTERS: dict[Tokenizer, Callable[[Sequence[str]], list[str]]] = {
 
 
 def _words(pattern: re.Pattern[str], joined: str) -> list[str]:
-    # One search through many messages is several times faster than one for each; line breaks are words for that time.
+    # One search through many messages takes less time than one for each; line breaks are words for that time.
     return [message.strip(" ") for message in " ".join(pattern.findall(joined)).split("\n")]
 
 
@@ -135,32 +136,3 @@ class Vocabulary:
             padding=PADDING,
             unknown=UNKNOWN,
         )
-
-
-def padded_in_front(tokens: AnyArray, lengths: IntArray, length: int) -> AnyArray:
-    """Texts as rows of equal length: of longer ones the first words, shorter ones with padding in front.
-
-    `tokens` has all texts one after the other, and `lengths` the number of tokens of each.
-    """
-    rows = np.full((len(lengths), length), PADDING, dtype=tokens.dtype)
-    kept = np.minimum(lengths, length)
-    row = np.repeat(np.arange(len(lengths)), kept)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(kept) - kept, kept)
-    rows[row, length - kept[row] + place] = tokens[(np.cumsum(lengths) - lengths)[row] + place]
-    return rows
-
-
-def cut_into_sequences(tokens: AnyArray, lengths: IntArray, length: int) -> tuple[AnyArray, IntArray]:
-    """Texts cut into rows of ``length + 1`` tokens, and how many rows each text has.
-
-    Each row begins with the last token of the one before, so that every token but a text's first is predicted once;
-    the last row of a text has padding behind.
-    """
-    counts = np.maximum(-(-(lengths - 1) // length), 0)
-    text = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
-    places = number[:, None] * length + np.arange(length + 1)
-    inside = places < lengths[text][:, None]
-    rows = np.full(places.shape, PADDING, dtype=tokens.dtype)
-    rows[inside] = tokens[((np.cumsum(lengths) - lengths)[text][:, None] + places)[inside]]
-    return rows, counts

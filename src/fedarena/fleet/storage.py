@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fedarena.errors import BadInputError, DamagedFileError, RunFailedError
-from fedarena.files import sync_folder, write_json
+from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.files import new_folder, write_json
 from fedarena.fleet.arrays import AnyArray, Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import MEASURED_COLUMNS, NUMBER_COLUMNS, Devices
@@ -39,7 +35,7 @@ def write_fleet(path: Path, manifest: dict[str, Any], devices: Devices, availabi
     """Writes the folder `path`, which must not exist; `manifest` is what ``fleet.json`` says besides the files."""
     if path.exists():
         raise BadInputError(f"{path} already exists; remove it or choose another folder.")
-    with _new_folder(path) as folder:
+    with new_folder(path, "the fleet") as folder:
         files = {
             DEVICES_NAME: _write_table(folder / DEVICES_NAME, _devices_batch(devices)),
             AVAILABILITY_NAME: _write_table(folder / AVAILABILITY_NAME, _availability_batch(availability)),
@@ -68,24 +64,6 @@ def arrays_of(part: Devices | Availability) -> list[AnyArray]:
         *(getattr(part, name) for name in NUMBER_COLUMNS),
         *(array for ragged in lists for array in (ragged.offsets, ragged.values)),
     ]
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which gets that name when the block ends, unless it raises."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        sync_folder(temporary)
-        if path.exists():  # renaming would replace an empty folder without a word
-            raise BadInputError(f"{path} was made by somebody else meanwhile.")
-        os.rename(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise RunFailedError(f"Cannot write the fleet {path}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_table(path: Path, batch: pa.RecordBatch) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -96,6 +97,11 @@ def describe_for_leaf(federation: Federation) -> Description:
         letters = [of_name.get(name, name) for name in task.label_names]
         labels = "".join(letters) if _all_differ(letters) else None
     return Description(**described, text="characters", characters=single, label_characters=labels)
+
+
+def hierarchy_among(texts: Sequence[str]) -> str | None:
+    """The attribute that LEAF would call a hierarchy: the one of that name, or else the first that is text."""
+    return "hierarchy" if "hierarchy" in texts else next(iter(texts), None)
 
 
 def parse_piece(content: Any, where: str) -> Piece:

@@ -13,6 +13,7 @@ from fedarena.data.many_users.clients import divide_samples
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import Split
+from fedarena.data.stretches import rows_of
 from fedarena.errors import BadInputError
 from fedarena.streams import bits
 
@@ -60,10 +61,10 @@ def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: 
     if split is None:
         groups = [users.groups[user] if users.groups else _group(users.counts[user]) for user in kept]
         counts = users.counts[kept, : len(PARTS)]
-        rows = _rows(users.starts[kept, : len(PARTS)].ravel(), counts.ravel())
+        rows = rows_of(users.starts[kept, : len(PARTS)].ravel(), counts.ravel())
     else:
         groups = split.groups(len(kept))
-        whole = _rows(users.starts[kept].ravel(), users.counts[kept].ravel())
+        whole = rows_of(users.starts[kept].ravel(), users.counts[kept].ravel())
         counts, rows = _divide(whole, sizes[kept], groups, split, gap)
     return Clients([users.ids[user] for user in kept], groups, counts, rows, kept)
 
@@ -78,7 +79,7 @@ def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Sp
     sizes = bounds[1:] - bounds[:-1]
     kept = Sampling(minimum_samples=sampling.minimum_samples).choose(sizes)
     groups = split.groups(len(kept))
-    hands = _rows(bounds[kept], sizes[kept])
+    hands = rows_of(bounds[kept], sizes[kept])
     counts, rows = _divide(order[hands], sizes[kept], groups, split, gap=0)
     return Clients([str(place) for place in kept], groups, counts, rows, None)
 
@@ -99,13 +100,6 @@ def _group(counts: IntArray) -> Group:
     """Who has samples for training is trained on; the others only help to validate, or to test."""
     has_samples = counts[: len(PARTS)] > 0
     return GROUPS[int(np.argmax(has_samples))] if has_samples.any() else "train"
-
-
-def _rows(starts: IntArray, counts: IntArray) -> IntArray:
-    """All rows of some stretches, one after the other."""
-    before = np.cumsum(counts) - counts
-    rows: IntArray = np.repeat(starts - before, counts) + np.arange(counts.sum())
-    return rows
 
 
 def is_divided(users: Users) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedarena.data.schema import Part
 from fedarena.errors import BadInputError
+from fedarena.files import as_people_sort
 
 # Samples of clients that are not trained on are never put into train/, which LEAF trains on; what such clients have
 # to adapt a model with has a folder that LEAF does not know.
@@ -40,14 +41,10 @@ def leaf_files(place: Path) -> list[LeafFile]:
         raise BadInputError(f"There is no folder or file {place} with data of LEAF")
     if not place.is_dir():
         return [LeafFile(place, None)]
-    divided = [
-        LeafFile(path, part)
-        for name, part in FOLDERS.items()
-        for path in sorted((place / name).glob("*.json"), key=_in_order)
-    ]
+    divided = [LeafFile(path, part) for name, part in FOLDERS.items() for path in _json_files(place / name)]
     if divided:
         return divided
-    paths = sorted(place.glob("*.json"), key=_in_order)
+    paths = _json_files(place)
     if not paths:
         raise BadInputError(
             f"{place} holds no data of LEAF: there are no files that end in .json, neither there nor in train/ or test/"
@@ -58,6 +55,6 @@ def leaf_files(place: Path) -> list[LeafFile]:
     return [LeafFile(path, None) for path in paths]
 
 
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Names with numbers in them in the order of these, as LEAF counts its files."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]
+def _json_files(folder: Path) -> list[Path]:
+    """In the order in which LEAF counts them."""
+    return sorted(folder.glob("*.json"), key=lambda path: as_people_sort(path.name))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.data.characters import codes_of
 from fedarena.data.leaf.description import Description
 from fedarena.data.schema import AnyArray, ColumnSpec
 from fedarena.errors import BadInputError
@@ -119,13 +120,6 @@ class _Characters:
         if len(wrong):
             raise BadInputError(f"there is no character {chr(codes[wrong[0]])!r} in the vocabulary of the file")
         return tokens.reshape(len(strings), length)
-
-
-def codes_of(text: str) -> AnyArray:
-    """The Unicode numbers of characters."""
-    if not text:
-        return np.empty(0, dtype="<u4")
-    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
 
 
 def _to_numbers(values: AnyArray, scaled: bool) -> list[Any]:

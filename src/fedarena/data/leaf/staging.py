@@ -13,6 +13,7 @@ from fedarena.data.leaf.description import Description
 from fedarena.data.leaf.files import LeafFile
 from fedarena.data.leaf.kinds import Columns, Described, Kind
 from fedarena.data.leaf.reading import Head, read_head, read_users
+from fedarena.data.registry import Progress
 from fedarena.data.schema import GROUPS, PARTS, AttributeType, Group, IntArray
 from fedarena.data.table import TableReader, TableWriter
 from fedarena.errors import BadInputError
@@ -20,7 +21,6 @@ from fedarena.errors import BadInputError
 _BATCH_BYTES = 1 << 24
 UNDIVIDED = len(PARTS)  # the place of samples that are in no part yet, after those of the parts
 
-Progress = Callable[[float, str], None]
 ChooseKind = Callable[[Any, Any], Kind]  # from the first sample
 
 

@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.data.characters import LEAF_LETTERS
+from fedarena.data.characters import LEAF_LETTERS, codes_of
 from fedarena.data.leaf.kinds import Columns, Finished, Labels
-from fedarena.data.leaf.samples import codes_of, shown
+from fedarena.data.leaf.samples import shown
 from fedarena.data.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
-from fedarena.data.words import (
-    PADDING,
-    SPLITTERS,
-    UNKNOWN,
-    Tokenizer,
-    Vocabulary,
-    WordCounts,
-    padded_in_front,
-)
+from fedarena.data.sequences import PADDING, padded_in_front
+from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary, WordCounts
 from fedarena.errors import BadInputError
 
 _LAST_CODE = 0x10FFFF
@@ -130,15 +123,7 @@ class Tweets:
         if self._may_have_polarities and 4 in seen and seen <= set(_POLARITIES):
             label_of = np.array([_POLARITIES.get(label, 0) for label in range(5)])
         classes = int(label_of.max()) + 1
-        task = TaskSpec(
-            kind="classification",
-            classes=classes,
-            label_names=_POLARITY_NAMES if self._are_tweets and classes == 2 else None,
-            tokens=len(vocabulary.names),
-            token_names=vocabulary.names,
-            padding=PADDING,
-            unknown=UNKNOWN,
-        )
+        task = vocabulary.classification(classes, _POLARITY_NAMES if self._are_tweets and classes == 2 else None)
 
         def to_tokens(columns: Columns) -> Columns:
             return {"x": token_of_number[columns["x"]], "y": label_of[columns["y"]]}

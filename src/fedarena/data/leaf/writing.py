@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +11,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedarena.data.leaf.description import KEY, Description, Piece, describe_for_leaf
+from fedarena.data.leaf.description import KEY, Description, Piece, describe_for_leaf, hierarchy_among
 from fedarena.data.leaf.files import FOLDERS, HELD_OUT
 from fedarena.data.leaf.samples import SampleForm
 from fedarena.data.registry import Progress
 from fedarena.data.schema import GROUPS, AnyArray, IntArray, Part
 from fedarena.data.store import Federation
-from fedarena.errors import BadInputError, RunFailedError
-from fedarena.files import sync_folder
+from fedarena.errors import BadInputError
+from fedarena.files import new_folder
 
 _CHUNK_BYTES = 1 << 24  # of samples in memory at a time
 
@@ -35,18 +33,8 @@ def export_leaf(federation: Federation, folder: Path, users_per_file: int, progr
         raise BadInputError(f"{folder} exists; choose another folder, or remove it")
     if users_per_file < 1:
         raise BadInputError(f"A file must hold at least one user, not {users_per_file}")
-    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.mkdir(parents=True)
+    with new_folder(folder, "the files of LEAF") as temporary:
         _Export(federation, temporary, users_per_file, progress).write()
-        if folder.exists():  # renaming would replace an empty folder without a word
-            raise BadInputError(f"{folder} was made by somebody else meanwhile")
-        os.rename(temporary, folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise RunFailedError(f"Cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class _Export:
@@ -99,7 +87,7 @@ class _Export:
             attributes=attributes,
         )
         head: dict[str, Any] = {KEY: piece.model_dump(mode="json"), "users": ids, "num_samples": counts.tolist()}
-        hierarchy = self._hierarchy()
+        hierarchy = hierarchy_among([name for name, kind in self._description.attributes.items() if kind == "string"])
         if hierarchy is not None:
             head["hierarchies"] = [[value] for value in attributes[hierarchy]]
         file.write(json.dumps(head)[:-1] + ', "user_data": {')
@@ -121,11 +109,6 @@ class _Export:
             samples = self._federation.samples(some, part)
             for start, stop in pairwise(samples.offsets.tolist()):
                 yield next(names), {name: values[start:stop] for name, values in samples.columns.items()}
-
-    def _hierarchy(self) -> str | None:
-        """The attribute that LEAF would call a hierarchy: the one of that name, or else the first that is text."""
-        texts = [name for name, kind in self._description.attributes.items() if kind == "string"]
-        return "hierarchy" if "hierarchy" in texts else next(iter(texts), None)
 
 
 def _plain(values: AnyArray | list[str]) -> list[Any]:

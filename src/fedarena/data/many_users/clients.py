@@ -11,6 +11,7 @@ from fedarena.data.many_users.texts import TextIndex, UserTexts
 from fedarena.data.sampling import Sampling
 from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import SampleOrder, Split, apportion
+from fedarena.data.stretches import rows_of
 from fedarena.data.words import WordCounts
 from fedarena.streams import bits
 
@@ -97,11 +98,10 @@ class TextClients:
 
     def _choose(self, texts: UserTexts, users: IntArray, first_client: int) -> ChosenTexts:
         sizes = texts.counts[users]
-        user = np.repeat(np.arange(len(users)), sizes)
-        place = np.arange(len(user)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = (np.cumsum(texts.counts) - texts.counts)[users][user] + place
+        rows = rows_of((np.cumsum(texts.counts) - texts.counts)[users], sizes)
         groups = self._groups[first_client : first_client + len(users)]
         if isinstance(self._division, Published):
+            user = np.repeat(np.arange(len(users)), sizes)
             part = texts.columns[self._division.column][rows]
             counts = np.bincount(user * len(PARTS) + part, minlength=len(users) * len(PARTS))
             return ChosenTexts(

@@ -1,7 +1,7 @@
 """Large JSON files, a value at a time, from any byte on.
 
-A value is parsed by the standard library as soon as it is in memory, which is more than twice as fast as a parser of
-events; the place where one ends is known, so that reading can go on there later.
+A value is parsed by the standard library as soon as it is in memory. Other than with a parser of events, the byte after
+it is known, so that reading can go on there after an interruption.
 """
 
 from __future__ import annotations

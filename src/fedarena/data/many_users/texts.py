@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from fedarena.data.many_users.buckets import USER, Buckets
 from fedarena.data.schema import AnyArray, IntArray
+from fedarena.data.stretches import rows_of
 from fedarena.data.words import Vocabulary, WordCounts
 from fedarena.files import replacing
 
@@ -106,11 +107,8 @@ class UserTexts:
 
     def words_at(self, texts: IntArray) -> AnyArray:
         """The codes of the words of some texts, one text after the other."""
-        lengths = self.lengths[texts]
-        starts = (np.cumsum(self.lengths) - self.lengths)[texts]
-        before = np.cumsum(lengths) - lengths
-        places = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-        codes: AnyArray = self.codes[places]
+        starts = np.cumsum(self.lengths) - self.lengths
+        codes: AnyArray = self.codes[rows_of(starts[texts], self.lengths[texts])]
         return codes
 
     def count_words(self, texts: IntArray) -> WordCounts:

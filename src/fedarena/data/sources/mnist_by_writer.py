@@ -82,7 +82,7 @@ def mnist_by_writer(
     images, labels, writers, is_test = _read_digits(build, paths)
     order = np.argsort(writers, kind="stable")
     ids, firsts, counts = np.unique(writers[order], return_index=True, return_counts=True)
-    kept = Sampling(fraction, minimum_samples, sampling_seed).choose(counts)
+    kept = Sampling(fraction=fraction, minimum_samples=minimum_samples, seed=sampling_seed).choose(counts)
     published: list[Group] = ["test" if is_test[order[firsts[place]]] else "train" for place in kept]
     groups = division.groups(len(kept)) if division else published
     task = TaskSpec(kind="classification", classes=10, label_names=tuple("0123456789"))

@@ -22,8 +22,9 @@ from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import PARTS, ColumnSpec, Part, TaskSpec
+from fedarena.data.sequences import PADDING, cut_into_sequences
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
-from fedarena.data.words import PADDING, UNKNOWN, Vocabulary, cut_into_sequences
+from fedarena.data.words import UNKNOWN, Vocabulary
 from fedarena.errors import BadInputError
 from fedarena.options import PathOption
 
@@ -92,7 +93,8 @@ def reddit(
         buckets.fill(reader.read, lambda done: build.progress(0.65 * done, "Reading comments"))
         index = TextIndex(work, buckets, reader.describe)
         index.build(lambda done: build.progress(0.65 + 0.2 * done, "Grouping by user"))
-        clients = TextClients(index, Sampling(fraction, minimum_samples, sampling_seed), division, order="in_order")
+        sampling = Sampling(fraction=fraction, minimum_samples=minimum_samples, seed=sampling_seed)
+        clients = TextClients(index, sampling, division, order="in_order")
         counts = clients.training_words(lambda done: build.progress(0.85 + 0.05 * done, "Counting words"))
         _write(build, clients, Vocabulary.of(counts, vocabulary), sequence_length)
 

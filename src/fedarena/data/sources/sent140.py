@@ -24,8 +24,9 @@ from fedarena.data.raw_files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.schema import ColumnSpec
+from fedarena.data.sequences import padded_in_front
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary, padded_in_front
+from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary
 from fedarena.options import PathOption
 
 TABLES = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
@@ -95,7 +96,8 @@ def sent140(
         buckets.fill(reader.read, lambda done: build.progress(0.05 + 0.55 * done, "Reading tweets"))
         index = TextIndex(work, buckets)
         index.build(lambda done: build.progress(0.6 + 0.2 * done, "Grouping by user"))
-        clients = TextClients(index, Sampling(fraction, minimum_samples, sampling_seed), division)
+        sampling = Sampling(fraction=fraction, minimum_samples=minimum_samples, seed=sampling_seed)
+        clients = TextClients(index, sampling, division)
         counts = clients.training_words(lambda done: build.progress(0.8 + 0.1 * done, "Counting words"))
         _write(build, clients, Vocabulary.of(counts, vocabulary), length)
 

@@ -89,7 +89,7 @@ def shakespeare(
     roles = _read(kind, path, reading)
     maker = Sequences(sequence_length) if samples == "sequences" else Windows(sequence_length)
     sizes = np.array([maker.count(maker.alphabet.encode(role.text)) for role in roles], dtype=np.int64)
-    kept = Sampling(fraction, minimum_samples, sampling_seed).choose(sizes)
+    kept = Sampling(fraction=fraction, minimum_samples=minimum_samples, seed=sampling_seed).choose(sizes)
     division = Split(split, train_fraction, validation_fraction, split_seed)
     needed = [part for part, share in zip(PARTS, division.fractions, strict=True) if share]
     attributes: dict[str, AttributeType] = {} if kind == "dialogue" else {"play": "string"}
