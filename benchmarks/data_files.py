@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.data.sources.sent140 import TABLES
 
 KNOWN_WORDS = 300_000

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet import Availability, Fleet, load_fleet
 from store import environment, peak_resident_bytes
 from targets import Measurement, conclude, show_targets

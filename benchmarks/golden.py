@@ -1,4 +1,4 @@
-"""Did a change of the code change a result? Hashes of models and tables for every algorithm x protocol, of two checkouts.
+"""Did a change of the code change a result? Hashes of models and tables for every algorithm x protocol, of two trees.
 
     python benchmarks/golden.py record before.json --source /path/to/old/checkout
     python benchmarks/golden.py record after.json

@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from fedarena.report.style import SERIES_LIGHT, empty_figure
+from fedarena.display.drawing.style import SERIES_LIGHT, empty_figure
 
 DOCS = Path(__file__).parent.parent / "docs"
 MEASURED = DOCS / "benchmarks" / "gpu_speed.json"

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.correlation import as_plain, default_target, final_accuracy, hours_to, study_correlations
-from fedarena.report import write_picture
-from fedarena.report.correlation import coefficient_text, overview_figure, write_correlations
-from fedarena.rundata import RunData, load_runs
+from fedarena.analysis.correlation import as_plain, default_target, final_accuracy, hours_to, study_correlations
+from fedarena.display import write_picture
+from fedarena.display.correlation import coefficient_text, overview_figure, write_correlations
+from fedarena.storage.run_data import RunData, load_runs
 from store import environment
 
 # And whose metrics each is about.

@@ -38,8 +38,8 @@ def probe(folder: Path, participants: int) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from fedarena import recorder as recording
     from fedarena.simulate import MemoryChanges, RoundOutcome, Snapshot
+    from fedarena.storage import recorder as recording
 
     recording._COMMIT_SHARE = math.inf  # every round is committed
     recorder = recording.Recorder.create(folder, "", {}, ("loss",), RAM_BYTES)

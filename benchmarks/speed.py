@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedarena.environment import describe_environment
-from fedarena.errors import BadInputError
-from fedarena.files import write_json, write_text
-from fedarena.report import write_picture
+from fedarena.core.errors import BadInputError
+from fedarena.core.files import write_json, write_text
+from fedarena.display import write_picture
+from fedarena.runs.environment import describe_environment
 from protocol import MIN_ROUNDS, WARM_UP_ROUNDS, read_answer
 from speed_report import Results, draw, losses_agree, picture_path, render_page, show, workloads_of
 from tools import HERE, TOOLS, prepare_environment

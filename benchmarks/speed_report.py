@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from fedarena.report.style import SERIES_LIGHT, empty_figure
+from fedarena.display.drawing.style import SERIES_LIGHT, empty_figure
 from tools import FLOWER, OURS, PEERS, TOOLS
 from workloads import EQUAL_OF_RAGGED
 

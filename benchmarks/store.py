@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 from targets import Measurement, conclude, show_targets
 

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedarena.data import load_federation
-from fedarena.data.statistics import describe
-from fedarena.fleet import describe_fleet, load_fleet
-from fedarena.fleet.heterogeneity import HeterogeneityOptions, in_order, measure_heterogeneity, single_state_metric
-from fedarena.fleet.sources.dpgmm import way_speeds
-from fedarena.report import (
+from fedarena.data.statistics.describe import describe
+from fedarena.display import (
     client_accuracy_figure,
     federation_figure,
     fleet_figure,
@@ -19,8 +16,11 @@ from fedarena.report import (
     hours_figure,
     write_picture,
 )
-from fedarena.report.samplers import few_devices_figure, few_states_figure, grid_figure
-from fedarena.rundata import load_runs
+from fedarena.display.fleets.samplers import few_devices_figure, few_states_figure, grid_figure
+from fedarena.fleet import describe_fleet, load_fleet
+from fedarena.fleet.heterogeneity import HeterogeneityOptions, in_order, measure_heterogeneity, single_state_metric
+from fedarena.fleet.sources.dpgmm import way_speeds
+from fedarena.storage.run_data import load_runs
 
 IMAGES = Path(__file__).parent / "images"
 CLUSTERS, SIGMAS = (50, 100, 200), (0.1, 0.4, 0.7, 1.1, 1.4, 1.7, 2.0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedarena.core.version import VERSION
+
 if TYPE_CHECKING:
     from fedarena.api import Result, load, resume, run
 
-__version__ = "0.1.0"
-__all__ = ["Result", "load", "resume", "run"]
+__version__ = VERSION
+__all__ = ["Result", "__version__", "load", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pyarrow as pa
-from rich.console import Console
 
-from fedarena.config import resolve_settings
-from fedarena.errors import BadInputError, FedArenaError, RunFailedError
-from fedarena.experiment import Observer, resume_run, start_run
-from fedarena.progress import ProgressBars
-from fedarena.registry import nearest
-from fedarena.report import accuracy_figure, write_report
-from fedarena.rundata import RunData, load_run
-from fedarena.summary import strata
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import nearest
+from fedarena.display import accuracy_figure, write_report
+from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
+from fedarena.runs.config import resolve_settings
+from fedarena.runs.summary import strata
+from fedarena.storage.run_data import RunData, load_run
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 
@@ -52,7 +49,7 @@ class Result(RunData):
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Writes the HTML report, by default as ``report.html`` in the run folder."""
-        return write_report([self], Path(path) if path else self.path / "report.html")
+        return write_report([self], Path(path) if path else self.path / REPORT_FILE)
 
     def __repr__(self) -> str:
         final = self.summary.get("final") or {}
@@ -74,42 +71,18 @@ def run(
     >>> result = run(federation="digits", algorithm={"name": "fedprox", "mu": 0.1}, rounds=3)  # doctest: +SKIP
     >>> result.rounds.to_pandas()["accuracy"]  # doctest: +SKIP
     """
-    config = resolve_settings(settings, more)
-    with _observing(progress) as observer:
-        return _with_report(start_run(config, Path(runs_folder), observer))
+    return _result(run_with_report(resolve_settings(settings, more), Path(runs_folder), progress))
 
 
 def resume(folder: Path | str, *, progress: bool = True) -> Result:
     """Goes on with a run that was stopped, and returns its results."""
-    with _observing(progress) as observer:
-        return _with_report(resume_run(Path(folder), observer))
+    return _result(resume_with_report(Path(folder), progress))
 
 
 def load(folder: Path | str) -> Result:
     """The results of a run that is on disk, finished or not."""
-    return Result(**vars(load_run(Path(folder))))
+    return _result(load_run(Path(folder)))
 
 
-def _with_report(data: RunData) -> Result:
-    result = Result(**vars(data))
-    try:
-        result.write_report()
-    except OSError as error:
-        raise RunFailedError(
-            f"The run {data.path} is complete, but its report cannot be written: {error.strerror}"
-        ) from error
-    return result
-
-
-@contextmanager
-def _observing(progress: bool) -> Iterator[Observer]:
-    observer = ProgressBars(Console(stderr=True)) if progress else Observer()
-    try:
-        with observer if isinstance(observer, ProgressBars) else nullcontext():
-            yield observer
-    except BaseException:
-        # A run that diverged or was stopped has a report, too, unless there is nothing to report.
-        if observer.folder is not None:
-            with suppress(FedArenaError, OSError):
-                load(observer.folder).write_report()
-        raise
+def _result(data: RunData) -> Result:
+    return Result(**vars(data))

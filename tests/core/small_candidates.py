@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.simulate.selectors import Candidates, Feedback, Selector
 
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedarena import checkpoint
-from fedarena.config import merge, resolve
-from fedarena.experiment import Observer
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.experiment import Observer
+from fedarena.storage import checkpoint
 
 SMALL = {
     "name": "small",

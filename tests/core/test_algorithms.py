@@ -20,7 +20,7 @@ from logistic_clients import (
 )
 
 from fedarena import algorithms
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedarena
 from fedarena.algorithms import FedAvg
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 FAST = {"federation": "digits", "rounds": 3, "cohort": 5, "model": "logistic_regression", "evaluation": {"every": 1}}
 

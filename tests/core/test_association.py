@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedarena.metrics.association import Association, associate, pearson, spearman
+from fedarena.analysis.association import Association, associate, pearson, spearman
 
 NUMBERS = st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30)
 

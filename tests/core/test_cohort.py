@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
 from fedarena.train import cohort as cohort_module

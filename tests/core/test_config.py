@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.algorithms import FedProx
-from fedarena.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS
+from fedarena.runs.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
 
 
 def settings(*arguments: str) -> dict[str, Any]:

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedarena.cli import main
-from fedarena.config import merge, resolve
-from fedarena.correlation import (
+from fedarena.analysis.correlation import (
     Point,
     Study,
     correlate_points,
@@ -25,12 +23,14 @@ from fedarena.correlation import (
     reasons,
     study_correlations,
 )
-from fedarena.errors import BadInputError
-from fedarena.experiment import start_run
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.display.correlation import correlation_figure, headline, overview_figure, write_correlations
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
-from fedarena.report.correlation import correlation_figure, headline, overview_figure, write_correlations
-from fedarena.rundata import RunData, load_runs
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.experiment import start_run
+from fedarena.storage.run_data import RunData, load_runs
 
 BASE: dict[str, Any] = {
     "federation": {"name": "digits", "partition": {"name": "iid", "clients": 20}},

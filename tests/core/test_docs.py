@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import fedarena
 from fedarena.cli import main
-from fedarena.suite import builtin_suites, read_suite
+from fedarena.runs.suite import builtin_suites, read_suite
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedarena import streams
 from fedarena.algorithms import FedAvg, QFedAvg
+from fedarena.core import streams
 from fedarena.models import MODELS, DataSpec, build_model, make_task
 from fedarena.models.dropout import _INCREMENT, KeyedDropout, _scramble, dropout_key, with_keyed_dropout
 from fedarena.train import Job, LocalTraining, ReferenceEngine

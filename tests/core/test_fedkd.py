@@ -26,7 +26,7 @@ from torch.func import vmap
 
 from fedarena.algorithms import FedAvg, FedKD
 from fedarena.algorithms.low_rank import compress
-from fedarena.errors import BadInputError, DivergedError
+from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices

@@ -10,7 +10,7 @@ from test_asynchronous_training import run as run_in_time
 
 from fedarena.algorithms import FedAvg, FetchSGD
 from fedarena.algorithms.sketch import CountSketch
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols import Asynchronous, Buffered
 from fedarena.simulate.simulation import transferred_bytes
 from fedarena.train import CohortEngine, ReferenceEngine

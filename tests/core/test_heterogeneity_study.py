@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedarena.suite import read_suite
+from fedarena.runs.suite import read_suite
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,14 +20,15 @@ import torch
 import yaml
 from small_runs import SMALL, StopAfter, config, content, interrupt
 
-from fedarena import checkpoint, files, recorder
 from fedarena.algorithms import FedAvg
-from fedarena.config import merge, resolve
-from fedarena.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
-from fedarena.experiment import Observer, resume_run, start_run
-from fedarena.interrupts import deferring_interrupts
-from fedarena.rundata import load_run
+from fedarena.core import files
+from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
+from fedarena.core.interrupts import deferring_interrupts
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.experiment import Observer, resume_run, start_run
 from fedarena.simulate import memory_log
+from fedarena.storage import checkpoint, recorder
+from fedarena.storage.run_data import load_run
 
 
 class VisitCounter(FedAvg):
@@ -65,7 +66,7 @@ def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float 
 def processes():
     """Processes that start in milliseconds because a server has imported everything already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedarena.experiment", "pytest", "torch._dynamo"])
+    context.set_forkserver_preload(["fedarena.runs.experiment", "pytest", "torch._dynamo"])
     return context
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.errors import DamagedFileError, RunFailedError
+from fedarena.core.errors import DamagedFileError, RunFailedError
 from fedarena.simulate import LogEnd, Memories, MemoryChanges, MemoryLog, memory_log
 from fedarena.simulate.memory_layout import Layout
 from fedarena.train import Groups

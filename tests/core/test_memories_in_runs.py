@@ -14,12 +14,12 @@ import pytest
 from small_candidates import select_uniform
 from small_runs import StopAfter, config, content, interrupt, memories
 
-from fedarena import checkpoint, recorder
-from fedarena.config import RunConfig, merge, resolve
+from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
-from fedarena.errors import BadInputError
-from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.runs.config import RunConfig, merge, resolve
+from fedarena.runs.experiment import Observer, resume_run, start_run
 from fedarena.simulate import RoundOutcome
+from fedarena.storage import checkpoint, recorder
 
 HEADER_BYTES = 28  # of a record in the log
 POPULATION = 100_000

@@ -19,8 +19,8 @@ from logistic_clients import (
 from small_candidates import select_uniform
 
 from fedarena.algorithms import MinibatchSGD
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation
-from fedarena.errors import BadInputError
 from fedarena.simulate import simulate
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.batches import sample_order

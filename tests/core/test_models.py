@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.models.blocks import Attention
 from fedarena.models.characters import LSTMLayer

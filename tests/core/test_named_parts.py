@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from fedarena.errors import BadInputError
-from fedarena.registry import Registry
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Registry
 
 PARTS: Registry[object] = Registry("gadget")
 
 
 def test_a_path_gives_the_thing_itself() -> None:
-    assert PARTS.get("fedarena.registry:Registry") is Registry
+    assert PARTS.get("fedarena.core.registry:Registry") is Registry
 
 
 @pytest.mark.parametrize("path", [":x", "..:C", "os:", "os:nothing", "nowhere.at.all:C", "os:path:join"])

@@ -24,9 +24,9 @@ from small_worlds import make_world
 from torch.nn import functional as F
 
 from fedarena.algorithms import FedAvg, FedProx, TimelyFL
-from fedarena.config import resolve
-from fedarena.errors import BadInputError
-from fedarena.experiment import Observer, prepare
+from fedarena.core.errors import BadInputError
+from fedarena.runs.config import resolve
+from fedarena.runs.experiment import Observer, prepare
 from fedarena.simulate import ClockOptions, Simulation, simulate
 from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.phones import Phones

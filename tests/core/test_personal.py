@@ -12,10 +12,10 @@ import torch
 from small_runs import StopAfter, config, content, interrupt
 from torch import nn
 
-from fedarena import streams
 from fedarena.algorithms import Ditto, FedAvg
-from fedarena.experiment import Observer, resume_run, start_run
+from fedarena.core import streams
 from fedarena.models import MODELS, DataSpec, build_model, make_task
+from fedarena.runs.experiment import Observer, resume_run, start_run
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, personal
 from fedarena.train.batches import batch_indices
 from fedarena.train.optimizers import optimizer_init, optimizer_step

@@ -23,9 +23,9 @@ from logistic_clients import (
     run_simulation,
 )
 
-from fedarena import streams
 from fedarena.algorithms import Ditto, FedAvg, FedBN, LocalOnly, Mocha, Reptile
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, build_model, make_task
 from fedarena.train import Algorithm, CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from small_runs import StopAfter, config, content, interrupt
 
-from fedarena.config import resolve, resolve_settings
-from fedarena.errors import BadInputError
-from fedarena.experiment import Observer, prepare, resume_run, start_run
-from fedarena.report.sections import facts
-from fedarena.rundata import load_runs
+from fedarena.core.errors import BadInputError
+from fedarena.display.report.sections import facts
+from fedarena.runs.config import resolve, resolve_settings
+from fedarena.runs.experiment import Observer, prepare, resume_run, start_run
 from fedarena.simulate import simulate
+from fedarena.storage.run_data import load_runs
 from fedarena.train.batches import sample_order
 
 CENTRALIZED = {"training": "centralized", "cohort": 1, "algorithm": "fedavg"}

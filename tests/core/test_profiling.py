@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import fedarena.profiling.training as training_module
 from fedarena.cli import main
-from fedarena.devicerecord import parse_record
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.core.device_record import parse_record
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.models import MODELS, build_model, make_task
 from fedarena.profiling import ProfilePlan, profile_device
 from fedarena.profiling.__main__ import main as plain_main

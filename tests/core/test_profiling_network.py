@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from measured_devices import TINY, FakeClock, free_port, quiet, running_server
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.profiling import make_server
 from fedarena.profiling.network import NetworkPlan, NetworkProbe
 from fedarena.profiling.statistics import summarize

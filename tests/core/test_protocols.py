@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_worlds import make_world, play
 
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.simulate import PROTOCOLS, SELECTORS, Clock, Outcome
 from fedarena.simulate.jobs import join_jobs, no_jobs
 from fedarena.simulate.protocols import Asynchronous, Buffered, Deadline, Ideal, Readiness, Synchronous

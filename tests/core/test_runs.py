@@ -9,12 +9,12 @@ import pytest
 import yaml
 from small_runs import config, content
 
-from fedarena.config import resolve
+from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
-from fedarena.errors import BadInputError
-from fedarena.experiment import Observer, resume_run, start_run
-from fedarena.report import write_report
-from fedarena.rundata import load_runs
+from fedarena.display import write_report
+from fedarena.runs.config import resolve
+from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.storage.run_data import load_runs
 
 
 def test_a_run_folder_is_complete(tmp_path: Path) -> None:

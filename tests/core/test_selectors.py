@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_candidates import Population, assert_frequencies, make_feedback
 
-from fedarena.errors import BadInputError
-from fedarena.options import resolve_part
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import resolve_part
 from fedarena.simulate.selectors import SELECTORS, Feedback, InTurn, LeavingSoon, PowerOfChoice, Selector
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in SELECTORS.names()] + [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_candidates import Population, assert_frequencies, select_uniform
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.selectors import BySize, Uniform, Weights
 
 

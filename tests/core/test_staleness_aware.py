@@ -23,7 +23,7 @@ from logistic_clients import (
 from small_worlds import make_world, play
 
 from fedarena.algorithms import FedAvg, LocalOnly, Scaffold
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.simulate import Outcome, simulate
 from fedarena.simulate.merging import merge_by_age, without_contradiction
 from fedarena.simulate.protocols import StalenessAware

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena import api
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.metrics import stratify, summarize_clients
 
 CLIENTS = st.lists(

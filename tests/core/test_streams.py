@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena import streams
+from fedarena.core import streams
 
 KEYS = st.integers(min_value=0, max_value=2**40)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedarena.files import replacing
-from fedarena.suite import read_suite
+from fedarena.core.files import replacing
+from fedarena.runs.suite import read_suite
 
 SUITE = """
 name: small

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 from small_runs import config
 
-from fedarena.errors import BadInputError, TrainingStuckError
-from fedarena.experiment import Observer, prepare, start_run
+from fedarena.core.errors import BadInputError, TrainingStuckError
+from fedarena.display.drawing.units import SECONDS, quantity
+from fedarena.display.progress import ProgressBars
 from fedarena.fleet import Availability, Fleet, load_fleet
-from fedarena.progress import ProgressBars
-from fedarena.report.units import SECONDS, quantity
-from fedarena.rundata import load_run
-from fedarena.suite import Suite, run_suite
+from fedarena.runs.experiment import Observer, prepare, start_run
+from fedarena.runs.suite import Suite, run_suite
+from fedarena.storage.run_data import load_run
 
 PHONES = {"name": "uniform", "seconds_per_sample": [0.1, 1.0], "share": 0.5, "slot_seconds": 600}
 

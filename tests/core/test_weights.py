@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from fedarena.cli import main
-from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.experiment import resume_run, start_run
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.models import DataSpec, build_model
-from fedarena.weights import start_from
+from fedarena.runs.experiment import resume_run, start_run
+from fedarena.runs.weights import start_from
 
 Tensors = dict[str, Tensor]
 IMAGES = DataSpec("classification", 4, (2, 6, 6))

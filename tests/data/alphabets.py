@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena.data.characters import Alphabet
+from fedarena.data.text.characters import Alphabet
 
 
 def decode(alphabet: Alphabet, tokens: np.ndarray) -> str:

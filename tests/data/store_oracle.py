@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
-from fedarena.data.schema import DTYPES, GROUPS, PARTS
+from fedarena.data.store.schema import DTYPES, GROUPS, PARTS
 
 INTEGERS = sorted(name for name in DTYPES if not name.startswith("float"))
 SHAPES = [(), (1,), (5,), (2, 3), (1, 2, 2)]

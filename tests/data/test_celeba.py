@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
 from fedarena.data.registry import cache_folder
 from fedarena.data.sources import celeba
-from fedarena.errors import BadInputError, DamagedFileError
 
 IDENTITIES, ATTRIBUTES, PICTURES = "identity_CelebA.txt", "list_attr_celeba.txt", "img_align_celeba.zip"
 NAMES = ["5_o_Clock_Shadow", "Male", "Smiling", "Young"]

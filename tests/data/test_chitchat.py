@@ -11,11 +11,11 @@ from alphabets import decode_sequences
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, load_federation
-from fedarena.data.characters import ASCII, cut
-from fedarena.data.sequences import PADDING
 from fedarena.data.sources.chitchat import messages_by_sender
-from fedarena.errors import BadInputError
+from fedarena.data.text.characters import ASCII, cut
+from fedarena.data.text.sequences import PADDING
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedarena.cli import federations, main
+from fedarena.core.errors import BadInputError
 from fedarena.data import load_federation
 from fedarena.data.registry import CACHE_VARIABLE, cached_path
-from fedarena.errors import BadInputError
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from fedarena.cli import base, main
 from fedarena.cli.data_stats import titles_of
-from fedarena.data import FEDERATIONS, ColumnSpec, TaskSpec, download
-from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
+from fedarena.data import FEDERATIONS, ColumnSpec, TaskSpec
+from fedarena.data.raw import download
+from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cached_source
 from fedarena.data.sources.sent140 import TABLES
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
 
 NUMBERS = b"3 1 4 1 5 9"
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
-from fedarena.data import divergence, load_federation
-from fedarena.data.divergence import choose_pairs, describe_pairs, jensen_shannon_distances
-from fedarena.data.label_statistics import describe_labels
+from fedarena.data import load_federation
+from fedarena.data.statistics.describe import divergence
+from fedarena.data.statistics.divergence import choose_pairs, describe_pairs, jensen_shannon_distances
+from fedarena.data.statistics.label_statistics import describe_labels
 
 
 def slow_distances(counts: np.ndarray, pairs: list[tuple[int, int]]) -> list[float]:

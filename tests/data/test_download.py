@@ -14,10 +14,10 @@ import filelock
 import numpy as np
 import pytest
 
-from fedarena.data import download as module
-from fedarena.data.download import download, download_missing
-from fedarena.data.raw_files import RawFile, RawFiles
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.data.raw import download as module
+from fedarena.data.raw.download import download, download_missing
+from fedarena.data.raw.files import RawFile, RawFiles
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

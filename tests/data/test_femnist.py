@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedarena.data import Federation, load_federation, raw_trees
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.data import Federation, load_federation
+from fedarena.data.raw import trees as raw_trees
 from fedarena.data.registry import cache_folder
 from fedarena.data.sources import femnist
-from fedarena.errors import BadInputError, DamagedFileError
 
 # Who wrote what, in the order of the file names.
 WRITTEN = {("hsf_0", "f0000_14"): "30Aza", ("hsf_0", "f0001_41"): "9", ("hsf_4", "f2100_03"): "ZZ7q"}

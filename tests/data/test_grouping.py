@@ -15,8 +15,8 @@ from fedarena.data.many_users.buckets import Buckets, Piece, Position
 from fedarena.data.many_users.clients import TextClients, divide_samples
 from fedarena.data.many_users.texts import TextIndex
 from fedarena.data.sampling import Sampling
-from fedarena.data.schema import PARTS
 from fedarena.data.splits import Split
+from fedarena.data.store.schema import PARTS
 
 SIZES = [3, 1, 0, 7, 2, 5]
 

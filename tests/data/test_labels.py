@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from store_oracle import PlainFederation, plain_federations
 
-from fedarena.data import labels
-from fedarena.data.labels import count_labels
+from fedarena.data.store.federation import labels
+from fedarena.data.store.labels import count_labels
 
 
 @pytest.mark.parametrize("block_values", [1, 7, labels.BLOCK_VALUES])

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import load_federation
 from fedarena.data.leaf.writing import export_leaf
 from fedarena.data.registry import cache_folder
-from fedarena.errors import BadInputError, DamagedFileError
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, load_federation
 from fedarena.data.leaf.division import _divide
-from fedarena.data.schema import PARTS
 from fedarena.data.splits import Split
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import PARTS
 
 SENT140 = Path(__file__).parents[3] / "shared" / "data" / "leaf_sent140_k30"
 

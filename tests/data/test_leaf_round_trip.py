@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_oracle import PlainClient, PlainFederation, plain_federations
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, TaskSpec, load_federation
-from fedarena.data.characters import Sequences, Windows, cut
 from fedarena.data.leaf.writing import export_leaf
-from fedarena.data.schema import DTYPES, GROUPS, PARTS
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import DTYPES, GROUPS, PARTS
+from fedarena.data.text.characters import Sequences, Windows, cut
 
 
 def export(federation: Federation, folder: Path, users_per_file: int = 100) -> Path:

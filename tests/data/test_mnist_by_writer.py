@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
-from fedarena.data.raw_files import read_idx
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.data.raw.files import read_idx
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "mnist_by_writer"
 TRAIN_WRITERS, TEST_WRITERS = [7, 7, 3, 7, 3, 3, 3, 9], [20, 21, 21]

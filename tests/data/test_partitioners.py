@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.registry import assign_clients
-from fedarena.errors import BadInputError
 
 LABELS = np.random.default_rng(0).integers(0, 10, size=2000)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
 
-from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec, pixels
-from fedarena.data.pixels import describe_pixels, has_images
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from fedarena.data.statistics.describe import pixels
+from fedarena.data.statistics.pixels import describe_pixels, has_images
 
 Make = Callable[..., Federation]
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from play_files import BREAD, DIALOGUE, GUTENBERG, OMELET, write_zip
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.plays import Role, read_bosak, read_dialogue, read_gutenberg
-from fedarena.errors import BadInputError, DamagedFileError
 
 FINE, PRINCE, MISTAKES = "ALLS FINE THAT ENDS FINE", "THE TRAGEDY OF A PRINCE", "THE COMEDY OF MISTAKES"
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "shakespeare"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, PooledFederation
 from fedarena.data.pooled import shuffled_places
-from fedarena.errors import BadInputError
 
 
 class NumberedSamples:

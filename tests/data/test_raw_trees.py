@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedarena.data.raw_trees import RawTree, open_tree
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.data.raw.trees import RawTree, open_tree
 
 CONTENTS = {
     "top/b/2.png": b"two" * 50,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from comment_files import COMMENTS, PARTS, leaf_comment, leaf_json, left_over, load, write
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation
 from fedarena.data.many_users import buckets, comments, json_stream
-from fedarena.errors import BadInputError
 
 
 @pytest.fixture

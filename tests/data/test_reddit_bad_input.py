@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from comment_files import COMMENTS, leaf_json, left_over, load, write
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.many_users import json_stream
-from fedarena.errors import BadInputError, DamagedFileError
 
 
 @pytest.fixture

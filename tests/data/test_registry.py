@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import FEDERATIONS, ColumnSpec, Federation, TaskSpec, cached_source, load_federation
-from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cache_folder
-from fedarena.errors import BadInputError, DamagedFileError
 
 builds: list[dict[str, Any]] = []
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.sampling import Sampling
-from fedarena.errors import BadInputError
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=40).map(lambda sizes: np.array(sizes, dtype=np.int64))
 

@@ -12,10 +12,10 @@ from tweet_files import TEST, TRAINING, left_over, load, pack, table
 from typer.testing import CliRunner
 
 from fedarena.cli import main
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
 from fedarena.data.many_users import tweets
 from fedarena.data.sources.sent140 import TABLES
-from fedarena.errors import BadInputError, DamagedFileError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "leaf_sent140_k30" / "all_data_niid_0_keep_30_test_9.json"
 

@@ -10,9 +10,9 @@ import pytest
 from filelock import FileLock
 from tweet_files import left_over, load, pack, table
 
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data.many_users import buckets, resumable, tweets
 from fedarena.data.registry import cached_path
-from fedarena.errors import BadInputError, RunFailedError
 
 
 def many_tweets(number: int) -> bytes:

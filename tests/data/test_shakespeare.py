@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from play_files import BREAD, DIALOGUE, GUTENBERG, OMELET, write_zip
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
-from fedarena.data.characters import ASCII, LEAF_LETTERS, Sequences, Windows
-from fedarena.data.sequences import PADDING
 from fedarena.data.splits import PARTS, Split, split_samples
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.data.text.characters import ASCII, LEAF_LETTERS, Sequences, Windows
+from fedarena.data.text.sequences import PADDING
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "shakespeare"
 FIRST_CODE = 1000  # so that neither padding nor an unknown letter is the code of a position

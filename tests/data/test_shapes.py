@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import load_federation
 from fedarena.data.sources.shapes import SHAPES, _distances, draw
-from fedarena.errors import BadInputError
 
 
 def pictures(**options) -> tuple[np.ndarray, np.ndarray]:

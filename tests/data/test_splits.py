@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.splits import Split, apportion, split_samples
-from fedarena.errors import BadInputError
 
 PERCENT = st.integers(1, 100).flatmap(lambda train: st.tuples(st.just(train), st.integers(0, 100 - train)))
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_oracle import PlainFederation, plain_federations
 
+from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
-from fedarena.data.schema import GROUPS, PARTS
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import GROUPS, PARTS
 
 
 def assert_same_samples(federation: Federation, plain: PlainFederation, clients: list[int], part: str) -> None:
@@ -127,7 +127,7 @@ def test_the_fingerprint_is_of_the_content_and_not_of_the_place(plain: PlainFede
 
 
 def test_reading_lets_go_of_pages_of_large_files(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedarena.data.table.MAX_RESIDENT_BYTES", 1)
+    monkeypatch.setattr("fedarena.data.store.table.MAX_RESIDENT_BYTES", 1)
     federation = Federation.open(store)
     everything = federation.samples(federation.clients("all"))
     again = federation.samples(federation.clients("all"))

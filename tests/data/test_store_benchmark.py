@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from fedarena import streams
+from fedarena.core import streams
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "store.py"
 CLIENTS, SAMPLES, REPETITIONS = 3000, 20_000, 2

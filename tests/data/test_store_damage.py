@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
-from fedarena.data.schema import Manifest
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.data.store.schema import Manifest
 
 FILES = ["federation.json", "samples.arrow", "clients.arrow"]
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from fedarena.core.streams import generator
 from fedarena.data import Federation, load_federation
 from fedarena.data.sources.synthetic import World
-from fedarena.streams import generator
 
 
 def slow_world(clusters: int, features: int, classes: int, s: int, variant: str, seed: int) -> tuple[list, list]:

@@ -14,8 +14,8 @@ from store_oracle import PlainFederation
 from fedarena.cli.federation_tables import sizes_table, statistics_table
 from fedarena.cli.federations import write_statistics
 from fedarena.data import Federation, describe
-from fedarena.data.schema import SourceSpec
-from fedarena.data.table1 import published_sizes
+from fedarena.data.statistics.table1 import published_sizes
+from fedarena.data.store.schema import SourceSpec
 
 # As the paper prints it: devices, samples, mean and standard deviation of samples per device.
 PAPER = """

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedarena.baseline import most_frequent_label
+from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, FederationWriter
-from fedarena.data.schema import ColumnSpec, TaskSpec
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import ColumnSpec, TaskSpec
+from fedarena.runs.baseline import most_frequent_label
 
 TASK = TaskSpec(kind="classification", classes=2, tokens=5, padding=0, unknown=1, token_names=("", "?", "a", "b", "c"))
 COLUMNS = {"x": ColumnSpec(dtype="uint16", shape=(3,)), "y": ColumnSpec(dtype="int64")}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.data import words
-from fedarena.data.sequences import cut_into_sequences, padded_in_front
-from fedarena.data.words import Vocabulary, WordCounts, split_messages, split_messages_as_leaf
+from fedarena.data.text import words
+from fedarena.data.text.sequences import cut_into_sequences, padded_in_front
+from fedarena.data.text.words import Vocabulary, WordCounts, split_messages, split_messages_as_leaf
 
 TEXTS = st.lists(st.lists(st.integers(2, 9), max_size=12), max_size=8)
 

@@ -13,9 +13,9 @@ import pytest
 from pydantic import ValidationError
 from store_oracle import PlainFederation
 
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
-from fedarena.data import writer as writer_module
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.data.store.federation import writer as writer_module
 
 TASK = TaskSpec(kind="classification", classes=3)
 COLUMNS = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
@@ -201,7 +201,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path, monke
 
     def run_out_of_space_and_ignore_it(writer: FederationWriter) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("fedarena.data.table._ChecksummedFile.write", full)
+            patch.setattr("fedarena.data.store.table._ChecksummedFile.write", full)
             with pytest.raises(RunFailedError, match="No space left"):
                 writer.add_client("b", train=samples(4))
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet import ClientFleet
 from fedarena.fleet.heterogeneity import METRICS, HeterogeneityOptions
 

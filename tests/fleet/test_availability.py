@@ -12,7 +12,7 @@ from brute_force import TICKS, PlainPhone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Availability
 
 FAR_PERIODS = 100_000_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Devices, Ragged
 
 GOOD: dict[str, Any] = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from trace_folder import FLHETBENCH, needs_flhetbench
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet
 from fedarena.fleet.heterogeneity import HeterogeneityOptions, single_state_metric
 from fedarena.fleet.sources import dpcsm as module

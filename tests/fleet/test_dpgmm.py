@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_folder import FLHETBENCH, needs_flhetbench
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet
 from fedarena.fleet.sources import dpgmm as module
 from fedarena.fleet.sources.dpgmm import draw_clusters, nearest_devices, way_speeds

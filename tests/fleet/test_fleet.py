@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from phones import random_fleet
 
-from fedarena.errors import BadInputError, DamagedFileError, RunFailedError
+from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.fleet import FLEETS, Availability, Devices, Fleet, Ragged, load_fleet
 from fedarena.fleet.storage import AVAILABILITY_NAME, DEVICES_NAME, MANIFEST_NAME, arrays_of
 

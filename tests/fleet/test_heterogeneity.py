@@ -12,7 +12,7 @@ import pytest
 from plain_heterogeneity import PlainWorld
 from trace_folder import FLHETBENCH, needs_flhetbench
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Availability, ClientFleet, Devices, Fleet, Ragged, load_fleet
 from fedarena.fleet.heterogeneity import (
     CODE_OPTIONS,

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedarena.cli import main
+from fedarena.display import heterogeneity_figure
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import METRICS, HeterogeneityOptions, in_order, measure_heterogeneity
-from fedarena.report import heterogeneity_figure
 
 FAST = ["--rounds", "30", "--trips", "40", "--repetitions", "2"]
 

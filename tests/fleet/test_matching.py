@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phones import random_fleet
 from scipy import stats
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Availability, Devices, Fleet
 
 

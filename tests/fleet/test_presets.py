@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Availability, Fleet, load_fleet
 from fedarena.fleet.sources import habits as module
 from fedarena.fleet.sources.flash import IDLE_CHARGING_WIFI

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedarena.cli import main
-from fedarena.devicerecord import FORMAT, VERSION, parse_record
-from fedarena.errors import BadInputError
+from fedarena.core.device_record import FORMAT, VERSION, parse_record
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet, load_fleet_with_remarks
 
 SMALL, LARGE = 1e6, 8e9

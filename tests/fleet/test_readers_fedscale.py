@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_folder import FEDSCALE, needs_fedscale
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet
-from fedarena.fleet.traces import merge_intervals
+from fedarena.fleet.reading.traces import merge_intervals
 
 DEVICES = {
     1: {"computation": np.float64(153.0), "communication": np.float64(2209.5)},

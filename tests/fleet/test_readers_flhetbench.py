@@ -11,9 +11,9 @@ import pytest
 from test_readers_fedscale import changed
 from trace_folder import FLHETBENCH, needs_flhetbench
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet
-from fedarena.fleet.latencies import SCORE_COLUMN, SCORE_MILLISECONDS, read_latencies
+from fedarena.fleet.reading.latencies import SCORE_COLUMN, SCORE_MILLISECONDS, read_latencies
 
 TIMERS = {
     "681": {

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.errors import BadInputError
-from fedarena.fleet import pickles, traces
-from fedarena.fleet.pickles import parse_pickle
+from fedarena.core.errors import BadInputError
+from fedarena.fleet.reading import pickles, traces
+from fedarena.fleet.reading.pickles import parse_pickle
 
 PROTOCOLS = range(6)
 SHARED_LIST = [1, 2]
@@ -357,7 +357,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch) -> None:
         traces.read_json(tmp_path / "none")
     with pytest.raises(BadInputError, match="cannot be read: Is a directory"):
         traces.read_json(tmp_path)
-    monkeypatch.setattr("fedarena.files.MAX_FILE_BYTES", 1_000)
+    monkeypatch.setattr("fedarena.core.files.MAX_FILE_BYTES", 1_000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"0" * 100_000))
     with pytest.raises(BadInputError, match=r"bomb\.gz is too large"):
         traces.read_json(tmp_path / "bomb.gz")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet import Fleet, load_fleet
-from fedarena.fleet.rules import SWITCHES, parse_rule
+from fedarena.fleet.reading.rules import SWITCHES, parse_rule
 from fedarena.fleet.sources.state_traces import read_messages
 
 EVENTS = [

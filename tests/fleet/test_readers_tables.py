@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from phones import random_fleet
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import resolve_part
 from fedarena.fleet import FLEETS, Availability, Devices, Fleet, Ragged, load_fleet
 from fedarena.fleet.sources.table import write_tables
-from fedarena.options import resolve_part
 
 DEVICES = """phone,seconds_per_sample,download_bits_per_second,upload_bits_per_second,flops_per_second,measured_upload
 007,0.5,8e6,inf,,1e6 2e6

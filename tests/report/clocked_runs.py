@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from fedarena.fleet import describe_fleet, load_fleet
 from fedarena.metrics import summarize_participation
-from fedarena.recorder import table_schemas
-from fedarena.rundata import RunData
+from fedarena.storage.recorder import table_schemas
+from fedarena.storage.run_data import RunData
 
 MODEL_BYTES = 1_300_000
 PHASES = ("downloading", "training", "uploading")

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedarena.recorder import table_schemas
-from fedarena.rundata import RunData
+from fedarena.storage.recorder import table_schemas
+from fedarena.storage.run_data import RunData
 
 METRICS = ("loss", "accuracy")
 BASELINE = {"accuracy": 0.178, "label": " ", "rule": "always the most frequent label, ' '"}

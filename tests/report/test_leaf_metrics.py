@@ -13,11 +13,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from fedarena.cli import main
-from fedarena.config import resolve_settings
-from fedarena.errors import BadInputError
-from fedarena.experiment import start_run
-from fedarena.leafmetrics import (
+from fedarena.analysis.leaf_metrics import (
     STATISTICAL,
     SYSTEMS,
     accuracies_of_run,
@@ -29,17 +25,21 @@ from fedarena.leafmetrics import (
     summed_costs,
     write_leaf_metrics,
 )
-from fedarena.report.leaf import (
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.display.drawing.units import BYTES, FLOPS
+from fedarena.display.leaf.costs import computations, leaf_budget_figure, traffic
+from fedarena.display.leaf.page import (
     leaf_accuracy_figure,
     leaf_box_figure,
     leaf_looks,
     leaf_percentile_figure,
     write_leaf_page,
 )
-from fedarena.report.leaf_costs import computations, leaf_budget_figure, traffic
-from fedarena.report.leaf_sources import join_tables, load_leaf_results
-from fedarena.report.units import BYTES, FLOPS
-from fedarena.rundata import RunData
+from fedarena.display.leaf.sources import join_tables, load_leaf_results
+from fedarena.runs.config import resolve_settings
+from fedarena.runs.experiment import start_run
+from fedarena.storage.run_data import RunData
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
 STAT_HEADER = "client_id,round_number,hierarchy,num_samples,accuracy\n"

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedarena.leafmetrics import SYSTEMS, accuracy_curve, read_leaf_metrics, summed_costs
-from fedarena.report.leaf import leaf_looks, leaf_percentile_figure, write_leaf_page
-from fedarena.report.leaf_costs import computations, leaf_budget_figure, traffic
-from fedarena.report.leaf_sources import load_leaf_results
-from fedarena.report.units import BYTES, FLOPS
+from fedarena.analysis.leaf_metrics import SYSTEMS, accuracy_curve, read_leaf_metrics, summed_costs
+from fedarena.display.drawing.units import BYTES, FLOPS
+from fedarena.display.leaf.costs import computations, leaf_budget_figure, traffic
+from fedarena.display.leaf.page import leaf_looks, leaf_percentile_figure, write_leaf_page
+from fedarena.display.leaf.sources import load_leaf_results
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
 STAT = "client_id,round_number,hierarchy,num_samples,accuracy\nann,0,,10,0.5\nann,4,,10,0.7\n"

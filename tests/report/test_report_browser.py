@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from clocked_runs import with_clock
 
-from fedarena.data.statistics import describe
-from fedarena.report import accuracy_figure, federation_figure, write_picture, write_report
-from fedarena.report.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
+from fedarena.data.statistics.describe import describe
+from fedarena.display import accuracy_figure, federation_figure, write_picture, write_report
+from fedarena.display.drawing.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
 
 pytestmark = pytest.mark.browser
 sync_api = pytest.importorskip("playwright.sync_api")

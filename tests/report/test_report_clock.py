@@ -13,14 +13,15 @@ import pytest
 from clocked_runs import with_clock
 from rich.console import Console
 
-from fedarena.config import resolve_settings
-from fedarena.report import clock_section, columns_for, final_table, write_report
-from fedarena.report.clock_table import clock_columns, clock_rows
-from fedarena.report.methods import evaluation_curve, has_clock, methods_of
-from fedarena.report.sections import facts, headline
-from fedarena.report.tables import reach_table
-from fedarena.screen import scores_table
-from fedarena.summary import summarize
+from fedarena.display import columns_for, final_table, write_report
+from fedarena.display.report.clock import section as clock_section
+from fedarena.display.report.clock.table import clock_columns, clock_rows
+from fedarena.display.report.methods import evaluation_curve, has_clock, methods_of
+from fedarena.display.report.sections import facts, headline
+from fedarena.display.report.tables import reach_table
+from fedarena.display.terminal import scores_table
+from fedarena.runs.config import resolve_settings
+from fedarena.runs.summary import summarize
 
 CLOCK_TITLES = {"virtual time", "failed", "wasted", "energy"}
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from clocked_runs import with_clock
 
-from fedarena import report
-from fedarena.report import clock_figures, timeline
-from fedarena.report.style import DARK_COLOURS
+from fedarena import display as report
+from fedarena.display.drawing.style import DARK_COLOURS
+from fedarena.display.report.clock import figures as clock_figures
+from fedarena.display.report.clock import timeline
 
 COMPARING = [
     report.hours_figure,

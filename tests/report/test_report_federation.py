@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedarena.data.statistics import describe
-from fedarena.report import comparison_figure, federation_figure
-from fedarena.report.federation_labels import MAX_LABELS
+from fedarena.data.statistics.describe import describe
+from fedarena.display import comparison_figure, federation_figure
+from fedarena.display.federations.labels import MAX_LABELS
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena import report
-from fedarena.report import drawing, figures
-from fedarena.report.style import DARK_COLOURS
+from fedarena import display as report
+from fedarena.display.drawing import marks as drawing
+from fedarena.display.drawing.style import DARK_COLOURS
+from fedarena.display.report import figures
 
 ALL = [
     report.accuracy_figure,

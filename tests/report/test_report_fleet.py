@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from fedarena.cli import main
 from fedarena.cli.catalogue import DEFAULT_PHONES
+from fedarena.display import fleet_figure
+from fedarena.display.drawing.style import DARK_COLOURS
+from fedarena.display.fleets.picture import compute_columns
+from fedarena.display.terminal import fleet_table
 from fedarena.fleet import Availability, Devices, Fleet, describe_fleet, load_fleet
-from fedarena.report import fleet_figure
-from fedarena.report.fleet import compute_columns
-from fedarena.report.style import DARK_COLOURS
-from fedarena.screen import fleet_table
 
 DAY_SECONDS = 86_400
 

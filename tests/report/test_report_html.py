@@ -6,7 +6,7 @@ from html import unescape
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedarena.report.html import Html, embed, join, script_safe, tag
+from fedarena.display.drawing.html import Html, embed, join, script_safe, tag
 
 
 @given(st.text())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedarena.config import resolve_settings
-from fedarena.experiment import start_run
+from fedarena.display import final_table, timeline_figure, write_report
+from fedarena.display.report.sections import facts
 from fedarena.metrics import OUTCOMES
-from fedarena.report import final_table, timeline_figure, write_report
-from fedarena.report.sections import facts
+from fedarena.runs.config import resolve_settings
+from fedarena.runs.experiment import start_run
 from fedarena.simulate.jobs import Outcome
 
 

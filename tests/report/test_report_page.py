@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 from plotly.offline import get_plotlyjs
 
-from fedarena.errors import BadInputError
-from fedarena.report import FINAL_COLUMNS, final_table, write_report
-from fedarena.report.drawing import MAX_LINE_POINTS
-from fedarena.report.sections import facts
+from fedarena.core.errors import BadInputError
+from fedarena.display import FINAL_COLUMNS, final_table, write_report
+from fedarena.display.drawing.marks import MAX_LINE_POINTS
+from fedarena.display.report.sections import facts
 
 
 class Page(HTMLParser):

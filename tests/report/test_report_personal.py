@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from fedarena.report import columns_for, final_table, personal_accuracy_figure, write_report
-from fedarena.report.figures import accuracy_figure
-from fedarena.report.sections import headline
-from fedarena.screen import scores_table
+from fedarena.display import columns_for, final_table, personal_accuracy_figure, write_report
+from fedarena.display.report.figures import accuracy_figure
+from fedarena.display.report.sections import headline
+from fedarena.display.terminal import scores_table
 
 PERSONAL_COLUMNS = ["personal", "personal by client", "personal worst decile"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from clocked_runs import fleet_statistics, with_clock
 
-from fedarena.report import write_report
-from fedarena.report.phones import fleets_of, speeds_figure, week_figure
-from fedarena.report.style import DARK_COLOURS
+from fedarena.display import write_report
+from fedarena.display.drawing.style import DARK_COLOURS
+from fedarena.display.report.clock.phones import fleets_of, speeds_figure, week_figure
 
 
 def moved(run, start_hours, end_hours):

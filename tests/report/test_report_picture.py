@@ -7,8 +7,8 @@ import types
 import plotly.graph_objects as go
 import pytest
 
-from fedarena.errors import BadInputError
-from fedarena.report import accuracy_figure, write_picture
+from fedarena.core.errors import BadInputError
+from fedarena.display import accuracy_figure, write_picture
 
 
 def test_html_is_self_contained_and_the_same_every_time(make_run, tmp_path):

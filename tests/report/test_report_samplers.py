@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedarena.display.fleets.samplers import few_devices_figure, few_states_figure, grid_figure
 from fedarena.fleet import Availability
-from fedarena.report.samplers import few_devices_figure, few_states_figure, grid_figure
 
 
 def test_a_box_and_dots_for_every_cell_of_the_grid() -> None:

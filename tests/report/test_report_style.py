@@ -5,8 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from fedarena.report.methods import methods_of
-from fedarena.report.style import DARK_COLOURS, DASHES, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT, styles
+from fedarena.display.drawing.style import (
+    DARK_COLOURS,
+    DASHES,
+    INK,
+    PAPER,
+    QUIET_INK,
+    SERIES_DARK,
+    SERIES_LIGHT,
+    styles,
+)
+from fedarena.display.report.methods import methods_of
 
 # Full dichromacy, after Machado, Oliveira and Fernandes (2009), for linear RGB.
 VISION = {

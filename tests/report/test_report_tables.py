@@ -7,11 +7,11 @@ import statistics
 
 import pytest
 
-from fedarena.errors import BadInputError
-from fedarena.report import FINAL_COLUMNS, final_table
-from fedarena.report.methods import methods_of
-from fedarena.report.sections import headline
-from fedarena.report.tables import accuracy_levels, reach_table
+from fedarena.core.errors import BadInputError
+from fedarena.display import FINAL_COLUMNS, final_table
+from fedarena.display.report.methods import methods_of
+from fedarena.display.report.sections import headline
+from fedarena.display.report.tables import accuracy_levels, reach_table
 
 COLUMNS = {column.title: column for column in FINAL_COLUMNS}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.report.units import (
+from fedarena.display.drawing.units import (
     ABSENT,
     BYTES,
     FLOPS,

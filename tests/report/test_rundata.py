@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from fedarena.rundata import find_runs, label_runs, load_run
+from fedarena.storage.run_data import find_runs, label_runs, load_run
 
 NEW_COLUMNS = (
     *("invited", "failed", "end_seconds", "wasted_seconds", "wasted_bytes", "joules", "staleness", "succeeded"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from fedarena.screen import scores_table
+from fedarena.display.terminal import scores_table
 
 LONG = "fedavg federation=digits partitioner=dirichlet alpha=0.1 lr=0.05 batch_size=16 mu="
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.layers import check_patterns, last_layer, matching
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train import Groups
 

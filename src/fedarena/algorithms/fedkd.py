@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.low_rank import compress
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train import Groups, Work, flatten_groups, unflatten_groups
 

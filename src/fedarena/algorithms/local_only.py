@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train import Algorithm, Groups, LocalTraining, Work, flatten_groups, unflatten_groups
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.train import Algorithm, Groups, LocalTraining, Work
 from fedarena.train.batches import IntArray

@@ -1,6 +1,6 @@
 """The catalogue of algorithms."""
 
-from fedarena.registry import Registry
+from fedarena.core.registry import Registry
 from fedarena.train import Algorithm
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")

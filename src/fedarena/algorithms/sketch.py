@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedarena import streams
+from fedarena.core import streams
 
 
 class CountSketch:

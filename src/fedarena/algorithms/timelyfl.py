@@ -16,7 +16,7 @@ import torch
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.layers import layer_of
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, JOB, Groups, PartialWork, Work
 from fedarena.train.algorithm import SHARE_ROUNDING

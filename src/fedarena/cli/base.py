@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedarena import __version__
-from fedarena.errors import FedArenaError
+from fedarena.core.errors import FedArenaError
+from fedarena.core.version import VERSION
 
 main = typer.Typer(
     name="fedarena",
@@ -86,5 +86,5 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
-        screen.print(f"fedarena {__version__}", highlight=False)
+        screen.print(f"fedarena {VERSION}", highlight=False)
         raise typer.Exit()

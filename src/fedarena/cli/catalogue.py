@@ -11,7 +11,7 @@ from rich.markup import escape
 from fedarena.cli.base import Output, command, messages, screen
 from fedarena.cli.federations import FederationName, FederationSettings, show_federation
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 # So many are made to look at, unless somebody asks for more.
 DEFAULT_PHONES = 2_000
@@ -41,9 +41,9 @@ def fleet(
     """Show a fleet of phones: a table, and a picture of how fast they are, when they are available and for how long."""
     import numpy as np
 
+    from fedarena.display import fleet_figure, write_picture
+    from fedarena.display.terminal import fleet_table
     from fedarena.fleet import describe_fleet
-    from fedarena.report import fleet_figure, write_picture
-    from fedarena.screen import fleet_table
 
     if save is not None and save.exists():
         raise BadInputError(f"{save} exists; give --save another name, or remove it")
@@ -67,11 +67,11 @@ def list_(
     ] = None,
 ) -> None:
     """Show what there is to choose from, with options and defaults."""
-    from fedarena.config import NAMED_PARTS
+    from fedarena.core.registry import nearest
     from fedarena.data import PARTITIONERS
-    from fedarena.registry import nearest
-    from fedarena.screen import names_table, parts_table
-    from fedarena.suite import builtin_suites
+    from fedarena.display.terminal import names_table, parts_table
+    from fedarena.runs.config import NAMED_PARTS
+    from fedarena.runs.suite import builtin_suites
 
     registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()} | {"partitioners": PARTITIONERS}
     kinds = [*registries, "suites"]

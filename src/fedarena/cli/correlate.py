@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedarena.cli.base import Output, command, messages, screen
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
-    from fedarena.correlation import Group
+    from fedarena.analysis.correlation import Group
 
 
 @command
@@ -39,9 +39,9 @@ def correlate(
     """Correlate metrics of runs' fleets with accuracy and time: a table, a page of scatter plots, and JSON."""
     from rich.progress import Progress
 
-    from fedarena.correlation import reasons, study_correlations, write_study
-    from fedarena.report.correlation import write_correlations
-    from fedarena.rundata import load_runs
+    from fedarena.analysis.correlation import reasons, study_correlations, write_study
+    from fedarena.display.correlation import write_correlations
+    from fedarena.storage.run_data import load_runs
 
     path = output or Path("correlations.html")
     if path.suffix.lower() != ".html":
@@ -66,7 +66,7 @@ def correlate(
 
 def _table(group: Group) -> Table:
     """Every coefficient."""
-    from fedarena.report.correlation import coefficient_text, outcome_text
+    from fedarena.display.correlation import coefficient_text, outcome_text
 
     title = f"{escape(group.title)}: {outcome_text(group)}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)

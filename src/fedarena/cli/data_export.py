@@ -9,7 +9,7 @@ import typer
 
 from fedarena.cli.base import data_command
 from fedarena.cli.federations import FederationName, FederationSettings, federation_options, progress_bar, say
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 
 @data_command
@@ -24,7 +24,7 @@ def export(
     """Write a federation as LEAF's JSON: folders train and test, and val if there is validation."""
     from fedarena.data import load_federation
     from fedarena.data.leaf.writing import export_leaf
-    from fedarena.report.units import count
+    from fedarena.display.drawing.units import count
 
     if folder.exists():  # before anything is built
         raise BadInputError(f"{folder} exists; choose another folder, or remove it")

@@ -12,7 +12,7 @@ from fedarena.cli.base import data_command, screen
 from fedarena.cli.federations import folder_bytes, say
 
 if TYPE_CHECKING:
-    from fedarena.data.raw_files import RawFiles
+    from fedarena.data.raw.files import RawFiles
     from fedarena.data.registry import Source
 
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def list_() -> None:
     """Show all federations, which files they need, which of these are there, and what is prepared."""
     from fedarena.data import FEDERATIONS
-    from fedarena.data.raw_files import raw_files_of
+    from fedarena.data.raw.files import raw_files_of
     from fedarena.data.registry import CachedSource, cache_folder
-    from fedarena.report.units import BYTES, count, listing, quantity
-    from fedarena.screen import names_table
+    from fedarena.display.drawing.units import BYTES, count, listing, quantity
+    from fedarena.display.terminal import names_table
 
     prepared = _prepared(cache_folder())
     rows = []
@@ -48,7 +48,7 @@ def list_() -> None:
 
 def files_line(files: RawFiles) -> str:
     """Which of the files are there, and where the others are looked for."""
-    from fedarena.report.units import listing
+    from fedarena.display.drawing.units import listing
 
     found = files.found(None)
     missing = [file.name for key, file in files.files.items() if key not in found]
@@ -68,7 +68,7 @@ def _options(source: Source) -> list[inspect.Parameter]:
 
 
 def _stores_line(stores: list[Path]) -> str:
-    from fedarena.report.units import BYTES, count, quantity
+    from fedarena.display.drawing.units import BYTES, count, quantity
 
     if not stores:
         return "not prepared"

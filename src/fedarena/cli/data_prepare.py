@@ -15,7 +15,7 @@ from fedarena.cli.federations import (
     progress_bar,
     say,
 )
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from fedarena.data import Federation
@@ -31,8 +31,8 @@ def prepare(
 ) -> None:
     """Build a federation's store, once for all runs; a second call finds it done."""
     from fedarena.data import load_federation
-    from fedarena.data.download import download_missing
-    from fedarena.data.raw_files import raw_files_of
+    from fedarena.data.raw.download import download_missing
+    from fedarena.data.raw.files import raw_files_of
     from fedarena.data.registry import cached_path
 
     source, options = federation_options(name, settings)
@@ -55,8 +55,8 @@ def prepare(
 
 
 def _described(federation: Federation) -> str:
-    from fedarena.data.statistics import clients_without_test
-    from fedarena.report.units import BYTES, count, quantity
+    from fedarena.data.statistics.describe import clients_without_test
+    from fedarena.display.drawing.units import BYTES, count, quantity
 
     size = quantity(folder_bytes(federation.path), BYTES)
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")

@@ -10,7 +10,7 @@ import typer
 
 from fedarena.cli.base import Output, data_command, screen
 from fedarena.cli.federations import check_numbers_path, find_statistics, say, show_federation, write_statistics
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 
 @data_command
@@ -27,7 +27,7 @@ def stats(
 ) -> None:
     """Show samples per client, label and pixel skew: of one federation, or of several side by side (LEAF's Table 1)."""
     from fedarena.cli.federation_tables import differences_table, sizes_table
-    from fedarena.report import check_picture_path, comparison_figure, write_picture
+    from fedarena.display import check_picture_path, comparison_figure, write_picture
 
     asked = by_federation(federations)
     if len(asked) == 1:

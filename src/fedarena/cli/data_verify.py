@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from fedarena.cli.base import data_command
 from fedarena.cli.federations import FederationName, FederationSettings, federation_options, progress_bar, say
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
 
 if TYPE_CHECKING:
-    from fedarena.data.raw_files import RawFile, RawFiles
+    from fedarena.data.raw.files import RawFile, RawFiles
 
 
 @data_command
 def verify(name: FederationName, settings: FederationSettings = None) -> None:
     """Check a store against its checksums, and the files it was built from against those published."""
-    from fedarena.data.raw_files import raw_files_of
+    from fedarena.data.raw.files import raw_files_of
     from fedarena.data.registry import cached_path
 
     source, options = federation_options(name, settings)
@@ -39,7 +39,7 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
 
 def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     from fedarena.data import Federation
-    from fedarena.report.units import count, listing
+    from fedarena.display.drawing.units import count, listing
 
     with progress_bar() as advance:
         advance(0, None, f"Checking {path.name}")

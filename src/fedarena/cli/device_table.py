@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedarena.report.units import BITS_PER_SECOND, BYTES, FLOPS, JOULES, SECONDS, count, quantity, significant
+from fedarena.display.drawing.units import BITS_PER_SECOND, BYTES, FLOPS, JOULES, SECONDS, count, quantity, significant
 
 _FLOPS_PER_SECOND = tuple((size, f"{unit}/s") for size, unit in FLOPS)
 _JOULES = ((1e-6, "µJ"), (1e-3, "mJ"), *JOULES)

@@ -9,12 +9,12 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedarena.data.label_statistics import LabelStatistics
-from fedarena.data.schema import SourceSpec
-from fedarena.data.statistics import FederationStatistics
-from fedarena.data.table1 import SCOPE, published_sizes, remark
-from fedarena.report.fleet import percent
-from fedarena.report.units import ABSENT, count, significant
+from fedarena.data.statistics.describe import FederationStatistics
+from fedarena.data.statistics.label_statistics import LabelStatistics
+from fedarena.data.statistics.table1 import SCOPE, published_sizes, remark
+from fedarena.data.store.schema import SourceSpec
+from fedarena.display.drawing.units import ABSENT, count, significant
+from fedarena.display.fleets.picture import percent
 
 
 def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Table:

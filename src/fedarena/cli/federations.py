@@ -12,11 +12,11 @@ import typer
 from rich.markup import escape
 
 from fedarena.cli.base import messages, screen
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from fedarena.data import Federation
-    from fedarena.data.statistics import FederationStatistics
+    from fedarena.data.statistics.describe import FederationStatistics
 
 FederationName = Annotated[
     str, typer.Argument(metavar="FEDERATION", help="A federation's name, or the folder of a store.")
@@ -35,9 +35,9 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
     """The name of the source and all its options."""
-    from fedarena.config import merge, parse_overrides
+    from fedarena.core.options import resolve_part
     from fedarena.data import FEDERATIONS
-    from fedarena.options import resolve_part
+    from fedarena.runs.config import merge, parse_overrides
 
     is_store = Path(name).is_dir() and name not in FEDERATIONS.names()
     part = {"name": "store", "path": name} if is_store else {"name": name}
@@ -67,7 +67,7 @@ def show_federation(
 ) -> None:
     """Prints the statistics of a federation and draws them."""
     from fedarena.cli.federation_tables import statistics_table
-    from fedarena.report import check_picture_path, federation_figure, write_picture
+    from fedarena.display import check_picture_path, federation_figure, write_picture
 
     if output is not None:
         check_picture_path(output)
@@ -89,9 +89,9 @@ def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], p
     """Everything that was found as JSON: a list with an entry for each federation, and what LEAF published."""
     from dataclasses import asdict
 
-    from fedarena.data.statistics import as_json
-    from fedarena.data.table1 import published_sizes
-    from fedarena.files import write_json
+    from fedarena.core.files import write_json
+    from fedarena.data.statistics.describe import as_json
+    from fedarena.data.statistics.table1 import published_sizes
 
     entries = []
     for federation, statistics in found:

@@ -27,8 +27,8 @@ Clients = Annotated[
 
 def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     """The fleet for so many clients; what its source has to say is shown."""
-    from fedarena.config import merge, parse_overrides
     from fedarena.fleet import FLEETS, load_fleet_with_remarks
+    from fedarena.runs.config import merge, parse_overrides
 
     is_folder = Path(name).is_dir() and name not in FLEETS.names()
     part = {"name": "file", "path": name} if is_folder else {"name": name}

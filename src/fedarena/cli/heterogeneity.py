@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from fedarena.cli.base import Output, command, messages, screen
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet, Fleet
@@ -86,10 +86,10 @@ def heterogeneity(
     import numpy as np
     from rich.progress import Progress
 
-    from fedarena.files import write_json
+    from fedarena.core.files import write_json
+    from fedarena.display import check_picture_path, heterogeneity_figure, write_picture
+    from fedarena.display.terminal import heterogeneity_tables
     from fedarena.fleet.heterogeneity import CODE_OPTIONS, PAPER_OPTIONS, measure_heterogeneity
-    from fedarena.report import check_picture_path, heterogeneity_figure, write_picture
-    from fedarena.screen import heterogeneity_tables
 
     if output is not None:
         check_picture_path(output)

@@ -10,7 +10,7 @@ import typer
 
 from fedarena.cli.base import Output, command
 from fedarena.cli.federations import say
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 
 class Columns(StrEnum):
@@ -32,8 +32,8 @@ def leaf_metrics(
     ] = None,
 ) -> None:
     """Write a run's metrics as LEAF's stat_metrics.csv and sys_metrics.csv."""
-    from fedarena.leafmetrics import SYSTEMS, write_leaf_metrics
-    from fedarena.rundata import load_run
+    from fedarena.analysis.leaf_metrics import SYSTEMS, write_leaf_metrics
+    from fedarena.storage.run_data import load_run
 
     if folder.exists() and not folder.is_dir():
         raise BadInputError(f"{folder} is a file; name a folder")
@@ -52,8 +52,8 @@ def leaf_plot(
     output: Output = None,
 ) -> None:
     """Draw LEAF's metrics files: accuracy by round and by what was spent, its spread over clients, bytes and FLOPs."""
-    from fedarena.report.leaf import write_leaf_page
-    from fedarena.report.leaf_sources import load_leaf_results
+    from fedarena.display.leaf.page import write_leaf_page
+    from fedarena.display.leaf.sources import load_leaf_results
 
     path = output or Path("leaf-metrics.html")
     if path.suffix.lower() != ".html":

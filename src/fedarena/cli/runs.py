@@ -10,11 +10,10 @@ import typer
 from rich.markup import escape
 
 from fedarena.cli.base import Output, RunsFolder, Settings, command, messages, screen
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
-    from fedarena.api import Result
-    from fedarena.rundata import RunData
+    from fedarena.storage.run_data import RunData
 
 # Each takes megabytes; a suite of hundreds of runs would be more reports than results.
 _MOST_SINGLE_REPORTS = 30
@@ -36,28 +35,28 @@ def run(
     runs: RunsFolder = Path("runs"),
 ) -> None:
     """Run one experiment; without a file, the built-in quickstart."""
-    from fedarena.config import parse_overrides, read_settings, resolve_settings
+    from fedarena.runs.config import parse_overrides, read_settings, resolve_settings
 
     arguments = list(settings or [])
     from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
-        from fedarena.experiment import Observer, open_federation
+        from fedarena.runs.experiment import Observer, open_federation
 
         _, complete = open_federation(config, Observer())
         screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
         return
-    from fedarena import api
+    from fedarena.display.running import run_with_report
 
-    _show(api.run(config.to_dict(), runs_folder=runs))
+    _show(run_with_report(config, runs))
 
 
 @command
 def resume(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> None:
     """Go on with a run that was stopped; the result is the same as if it never had been."""
-    from fedarena import api
+    from fedarena.display.running import resume_with_report
 
-    _show(api.resume(folder))
+    _show(resume_with_report(folder))
 
 
 @command
@@ -67,11 +66,11 @@ def suite(
     runs: RunsFolder = Path("runs"),
 ) -> None:
     """Run a matrix of settings and seeds; runs that are finished already are kept, stopped ones go on."""
-    from fedarena.config import parse_overrides
-    from fedarena.progress import ProgressBars
-    from fedarena.report import write_report
-    from fedarena.rundata import load_runs
-    from fedarena.suite import read_suite, run_suite
+    from fedarena.display import write_report
+    from fedarena.display.progress import ProgressBars
+    from fedarena.runs.config import parse_overrides
+    from fedarena.runs.suite import read_suite, run_suite
+    from fedarena.storage.run_data import load_runs
 
     plan = read_suite(source, parse_overrides(settings or []))
     folder = runs / plan.name
@@ -103,8 +102,8 @@ def report(
     ] = None,
 ) -> None:
     """Compare runs in one self-contained HTML file."""
-    from fedarena.report import write_report
-    from fedarena.rundata import load_runs
+    from fedarena.display import write_report
+    from fedarena.storage.run_data import load_runs
 
     if output is not None and (output.is_dir() or not output.name):
         raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
@@ -115,7 +114,7 @@ def report(
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _show(result: Result) -> None:
+def _show(result: RunData) -> None:
     """The end of a single run: its scores, and where to look."""
     _print_scores([result])
     screen.print(
@@ -131,7 +130,7 @@ def _notice(sentence: str) -> None:
 
 
 def _print_scores(results: Sequence[RunData]) -> None:
-    from fedarena.screen import baselines, scores_table
+    from fedarena.display.terminal import baselines, scores_table
 
     screen.print(scores_table(results, screen.width))
     for line in baselines(results):

@@ -3,10 +3,10 @@
 from fedarena.data import partitioners, sources  # noqa: F401 - importing them fills the registries
 from fedarena.data.pooled import PooledFederation
 from fedarena.data.registry import FEDERATIONS, PARTITIONERS, cached_source, load_federation
-from fedarena.data.schema import ColumnSpec, SourceSpec, TaskSpec
-from fedarena.data.statistics import FederationStatistics, describe
-from fedarena.data.store import ClientSamples, Federation
-from fedarena.data.writer import FederationWriter
+from fedarena.data.statistics.describe import FederationStatistics, describe
+from fedarena.data.store.federation import ClientSamples, Federation
+from fedarena.data.store.schema import ColumnSpec, SourceSpec, TaskSpec
+from fedarena.data.store.writer import FederationWriter
 
 __all__ = [
     "FEDERATIONS",

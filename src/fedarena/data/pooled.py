@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedarena import streams
-from fedarena.data.schema import AnyArray, IntArray, Part
-from fedarena.data.store import ClientSamples, Federation
-from fedarena.data.stretches import rows_of
+from fedarena.core import streams
+from fedarena.data.store.federation import ClientSamples, Federation
+from fedarena.data.store.schema import AnyArray, IntArray, Part
+from fedarena.data.store.stretches import rows_of
 
 _FEISTEL_ROUNDS = 8
 # Halves of one or two bits mix so badly that neighbours in a shuffle of a handful of samples would not be independent.

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 import platformdirs
 
-from fedarena.data.folders import files_below
-from fedarena.data.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
-from fedarena.data.store import Federation
-from fedarena.data.writer import FederationWriter, StoreExistsError
-from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.options import resolve_part
-from fedarena.registry import Registry
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.options import resolve_part
+from fedarena.core.registry import Registry
+from fedarena.data.raw.folders import files_below
+from fedarena.data.store.federation import Federation
+from fedarena.data.store.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
+from fedarena.data.store.writer import FederationWriter, StoreExistsError
 
 # Called with the fraction that is done and a few words on what is happening.
 Progress = Callable[[float, str], None]

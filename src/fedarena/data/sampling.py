@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedarena.data.schema import IntArray
-from fedarena.errors import BadInputError
-from fedarena.streams import bits
+from fedarena.core.errors import BadInputError
+from fedarena.core.streams import bits
+from fedarena.data.store.schema import IntArray
 
 # The options of sources with many users, as LEAF has them: -k, --sf and --smplseed.
 MinimumSamples = Annotated[int, Field(ge=1)]

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedarena.data.schema import GROUPS, PARTS, AnyArray, Group, IntArray
-from fedarena.errors import BadInputError
-from fedarena.streams import bits
+from fedarena.core.errors import BadInputError
+from fedarena.core.streams import bits
+from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, Group, IntArray
 
 # The options every source offers. by_client: some people are only tested on; within_client: everybody trains
 # and is tested.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]

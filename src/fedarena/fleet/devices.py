@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import nearest
 from fedarena.fleet.arrays import (
     FloatArray,
     Names,
@@ -21,7 +22,6 @@ from fedarena.fleet.arrays import (
     flat_array,
     known_rows,
 )
-from fedarena.registry import nearest
 
 COMPUTE_COLUMNS = ("seconds_per_sample", "flops_per_second")
 SPEED_COLUMNS = ("download_bits_per_second", "upload_bits_per_second")

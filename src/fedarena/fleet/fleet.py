@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.fleet import matching, storage
 from fedarena.fleet.arrays import BoolArray, FloatArray, Int32Array, IntArray, known_rows
 from fedarena.fleet.availability import Availability, Leaving, Times

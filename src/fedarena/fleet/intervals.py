@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import (
     AnyArray,
     BoolArray,

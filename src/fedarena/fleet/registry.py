@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import resolve_part
+from fedarena.core.registry import Registry
 from fedarena.fleet.fleet import Fleet
-from fedarena.options import resolve_part
-from fedarena.registry import Registry
 
 Source = Callable[..., Fleet]
 

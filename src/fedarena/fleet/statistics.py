@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.devices import COMPUTE_COLUMNS, SPEED_COLUMNS, Devices

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.files import new_folder, write_json
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import new_folder, write_json
 from fedarena.fleet.arrays import AnyArray, Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import MEASURED_COLUMNS, NUMBER_COLUMNS, Devices

@@ -10,7 +10,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 
 

@@ -6,7 +6,7 @@ import itertools
 
 from torch import nn
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 

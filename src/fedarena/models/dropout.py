@@ -16,7 +16,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-# splitmix64's constants (see fedarena.streams) as signed numbers, because torch computes with those.
+# splitmix64's constants (see fedarena.core.streams) as signed numbers, because torch computes with those.
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MULTIPLIER_2 = 0x94D049BB133111EB - 2**64

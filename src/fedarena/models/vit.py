@@ -13,7 +13,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models.blocks import Block, check_heads
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Registry
+from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import make_task
-from fedarena.registry import Registry
-from fedarena.streams import torch_seed
 
 ModelBuilder = Callable[..., nn.Module]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedarena.errors import FedArenaError
+from fedarena.core.errors import FedArenaError
 from fedarena.profiling.arguments import port_of, remarks, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
 

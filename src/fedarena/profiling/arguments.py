@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.profiling.server import DEFAULT_PORT, make_server
 
 _UNEVEN = 0.5  # a standard deviation of so much of the mean

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.profiling.server import BLOCK, SERVICE
 from fedarena.profiling.statistics import Clock, summarize
 

@@ -12,14 +12,14 @@ from typing import Any, get_args
 
 import torch
 
-from fedarena.devicerecord import FORMAT, VERSION
-from fedarena.errors import BadInputError, FedArenaError
-from fedarena.files import write_json
+from fedarena.core.device_record import FORMAT, VERSION
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.files import write_json
+from fedarena.core.registry import nearest
 from fedarena.profiling.machine import describe_machine
 from fedarena.profiling.network import QUICK_PLAN, NetworkPlan, NetworkProbe
 from fedarena.profiling.power import BATTERY, PowerMeter, describe_conditions, find_power_meter
 from fedarena.profiling.training import Progress, data_for, measure_model
-from fedarena.registry import nearest
 from fedarena.train.hardware import DeviceName, Hardware
 
 DEFAULT_MODELS = ("logistic_regression", "cnn", "resnet18", "lstm", "transformer")

@@ -12,7 +12,7 @@ import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 SERVICE = "fedarena network measurement"
 DEFAULT_PORT = 8765

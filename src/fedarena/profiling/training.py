@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from fedarena.errors import BadInputError, FedArenaError, RunFailedError
+from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
+from fedarena.core.streams import torch_seed
 from fedarena.models import MODELS, DataSpec, Task, build_model, make_task
 from fedarena.profiling.memory import MemoryWatch
 from fedarena.profiling.power import PowerMeter
 from fedarena.profiling.statistics import Clock, summarize, time_calls
-from fedarena.streams import torch_seed
 from fedarena.train import LocalTraining, count_training_flops
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import DivergedError, TrainingStuckError
+from fedarena.core.errors import DivergedError, TrainingStuckError
 from fedarena.metrics import OUTCOMES, PERSONAL, TRAINING_SET, is_loss, summarize_clients
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import Clock, RoundPlan

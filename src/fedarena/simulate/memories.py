@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedarena.errors import RunFailedError
+from fedarena.core.errors import RunFailedError
 from fedarena.simulate.memory_layout import Layout, PackedMemory
 from fedarena.simulate.memory_log import MemoryLog
 from fedarena.train import Groups

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, KeysView
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from fedarena.errors import DamagedFileError
+from fedarena.core.errors import DamagedFileError
 from fedarena.simulate.memory_layout import Layout, PackedMemory
 
 # A log is written anew when more than half of it is outdated, unless it is so short that this does not matter.

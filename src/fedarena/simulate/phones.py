@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.simulate.jobs import BoolArray, FloatArray, Jobs, Outcome
 from fedarena.train import PartialWork
 from fedarena.train.engine import IntArray

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedarena.errors import DivergedError
+from fedarena.core.errors import DivergedError
 from fedarena.simulate.aggregation import WeightedMean, weighted_sum
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.memories import Memories, MemoryChanges

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedarena import streams
-from fedarena.errors import TrainingStuckError
+from fedarena.core import streams
+from fedarena.core.errors import TrainingStuckError
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform

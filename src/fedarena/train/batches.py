@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.train.optimizers import LocalTraining
 
 IntArray = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedarena.core.registry import Registry
 from fedarena.models import Tensors
-from fedarena.registry import Registry
 from fedarena.train.algorithm import JOB, Algorithm, Work
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.tensors import Groups, map_groups

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.train.tensors import Groups, map_groups
 
 DeviceName = Literal["auto", "cpu", "cuda"]

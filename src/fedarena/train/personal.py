@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.func import vmap
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, IntArray, Job, Part

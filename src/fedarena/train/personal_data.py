@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.train.engine import ClientData, ClientSamples, IntArray, Part
 
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys

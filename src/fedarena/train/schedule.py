@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.train.batches import IntArray
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedarena.data.schema import AttributeType, ColumnSpec, Count, Group, Part, TaskSpec
-from fedarena.data.store import Federation
-from fedarena.errors import BadInputError
-from fedarena.options import explain
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import explain
+from fedarena.data.store.federation import Federation
+from fedarena.data.store.schema import AttributeType, ColumnSpec, Count, Group, Part, TaskSpec
 
 KEY = "fedarena"
 # Tokens that are no characters need one each in a string; the first that the vocabulary does not have is taken.

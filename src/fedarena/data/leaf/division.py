@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.streams import bits
 from fedarena.data.leaf.staging import UNDIVIDED, Users
 from fedarena.data.many_users.clients import divide_samples
 from fedarena.data.sampling import Sampling
-from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import Split
-from fedarena.data.stretches import rows_of
-from fedarena.errors import BadInputError
-from fedarena.streams import bits
+from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.store.stretches import rows_of
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedarena.data.schema import Part
-from fedarena.errors import BadInputError
-from fedarena.files import as_people_sort
+from fedarena.core.errors import BadInputError
+from fedarena.core.files import as_people_sort
+from fedarena.data.store.schema import Part
 
 # Samples of clients that are not trained on are never put into train/, which LEAF trains on; what such clients have
 # to adapt a model with has a folder that LEAF does not know.

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.leaf.description import Description
 from fedarena.data.leaf.samples import LARGEST_BYTE, SampleForm, shown
-from fedarena.data.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
 
 KindName = Literal["auto", "images", "features", "characters", "tweets"]
 Columns = dict[str, AnyArray]

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import ijson
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.leaf.description import KEY, Piece, parse_piece
-from fedarena.errors import BadInputError, DamagedFileError
 
 _BUFFER_BYTES = 1 << 20
 _NEEDED = ("users", "num_samples", "user_data")

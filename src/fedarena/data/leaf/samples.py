@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.data.characters import codes_of
+from fedarena.core.errors import BadInputError
 from fedarena.data.leaf.description import Description
-from fedarena.data.schema import AnyArray, ColumnSpec
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import AnyArray, ColumnSpec
+from fedarena.data.text.characters import codes_of
 
 LARGEST_BYTE = 255
 _LEAST = np.iinfo(np.int64).min

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.leaf.description import Description
 from fedarena.data.leaf.files import LeafFile
 from fedarena.data.leaf.kinds import Columns, Described, Kind
 from fedarena.data.leaf.reading import Head, read_head, read_users
 from fedarena.data.registry import Progress
-from fedarena.data.schema import GROUPS, PARTS, AttributeType, Group, IntArray
-from fedarena.data.table import TableReader, TableWriter
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import GROUPS, PARTS, AttributeType, Group, IntArray
+from fedarena.data.store.table import TableReader, TableWriter
 
 _BATCH_BYTES = 1 << 24
 UNDIVIDED = len(PARTS)  # the place of samples that are in no part yet, after those of the parts

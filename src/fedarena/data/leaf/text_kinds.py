@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.data.characters import LEAF_LETTERS, codes_of
+from fedarena.core.errors import BadInputError
 from fedarena.data.leaf.kinds import Columns, Finished, Labels
 from fedarena.data.leaf.samples import shown
-from fedarena.data.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
-from fedarena.data.sequences import PADDING, padded_in_front
-from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary, WordCounts
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
+from fedarena.data.text.characters import LEAF_LETTERS, codes_of
+from fedarena.data.text.sequences import PADDING, padded_in_front
+from fedarena.data.text.words import SPLITTERS, Tokenizer, Vocabulary, WordCounts
 
 _LAST_CODE = 0x10FFFF
 _PADDING_CODE = _LAST_CODE + 1  # fills short lines while they are taken down

@@ -11,14 +11,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.files import new_folder
 from fedarena.data.leaf.description import KEY, Description, Piece, describe_for_leaf, hierarchy_among
 from fedarena.data.leaf.files import FOLDERS, HELD_OUT
 from fedarena.data.leaf.samples import SampleForm
 from fedarena.data.registry import Progress
-from fedarena.data.schema import GROUPS, AnyArray, IntArray, Part
-from fedarena.data.store import Federation
-from fedarena.errors import BadInputError
-from fedarena.files import new_folder
+from fedarena.data.store.federation import Federation
+from fedarena.data.store.schema import GROUPS, AnyArray, IntArray, Part
 
 _CHUNK_BYTES = 1 << 24  # of samples in memory at a time
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.data.schema import IntArray
-from fedarena.files import write_json
+from fedarena.core.files import write_json
+from fedarena.data.store.schema import IntArray
 
 CHECKPOINT_BYTES = 1 << 26  # of rows that are held in memory until they are written
 INPUT_BYTES_PER_BUCKET = 1 << 25

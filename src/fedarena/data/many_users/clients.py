@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.core.streams import bits
 from fedarena.data.many_users.texts import TextIndex, UserTexts
 from fedarena.data.sampling import Sampling
-from fedarena.data.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.splits import SampleOrder, Split, apportion
-from fedarena.data.stretches import rows_of
-from fedarena.data.words import WordCounts
-from fedarena.streams import bits
+from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.store.stretches import rows_of
+from fedarena.data.text.words import WordCounts
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.many_users.buckets import Piece, Position
 from fedarena.data.many_users.json_stream import JsonStream
-from fedarena.data.schema import PARTS, IntArray
-from fedarena.errors import BadInputError
+from fedarena.data.store.schema import PARTS, IntArray
 
 PIECE_BYTES = 1 << 22  # of input
 _PADDING = " <PAD> "

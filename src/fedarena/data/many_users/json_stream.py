@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
 
 BLOCK_BYTES = 1 << 22
 MAX_VALUE_BYTES = 1 << 26

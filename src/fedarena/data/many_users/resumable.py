@@ -9,9 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data.registry import StoreBuild
-from fedarena.data.writer import StoreExistsError
-from fedarena.errors import BadInputError, RunFailedError
+from fedarena.data.store.writer import StoreExistsError
 
 POLL_SECONDS = 0.5
 

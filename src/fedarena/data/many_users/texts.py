@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedarena.core.files import replacing
 from fedarena.data.many_users.buckets import USER, Buckets
-from fedarena.data.schema import AnyArray, IntArray
-from fedarena.data.stretches import rows_of
-from fedarena.data.words import Vocabulary, WordCounts
-from fedarena.files import replacing
+from fedarena.data.store.schema import AnyArray, IntArray
+from fedarena.data.store.stretches import rows_of
+from fedarena.data.text.words import Vocabulary, WordCounts
 
 TEXT = "text"
 

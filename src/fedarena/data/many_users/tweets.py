@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fedarena.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, DamagedFileError
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 23

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 Clients = Annotated[int, Field(ge=1)]
 MinSamples = Annotated[int, Field(ge=1)]

@@ -10,12 +10,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.streams import generator
 from fedarena.data.partitioners.checks import Clients, MinSamples, check_enough
 from fedarena.data.registry import PARTITIONERS
-from fedarena.data.schema import AnyArray, IntArray
 from fedarena.data.splits import Seed
-from fedarena.errors import BadInputError
-from fedarena.streams import generator
+from fedarena.data.store.schema import AnyArray, IntArray
 
 MAX_ATTEMPTS = 1000
 

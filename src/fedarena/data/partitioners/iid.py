@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedarena.core.streams import generator
 from fedarena.data.partitioners.checks import Clients, check_enough
 from fedarena.data.registry import PARTITIONERS
-from fedarena.data.schema import AnyArray, IntArray
 from fedarena.data.splits import Seed
-from fedarena.streams import generator
+from fedarena.data.store.schema import AnyArray, IntArray
 
 
 @PARTITIONERS.register("iid")

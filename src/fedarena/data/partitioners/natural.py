@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedarena.data.registry import PARTITIONERS
-from fedarena.data.schema import AnyArray, IntArray
+from fedarena.data.store.schema import AnyArray, IntArray
 
 
 @PARTITIONERS.register("natural")

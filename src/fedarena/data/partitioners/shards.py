@@ -10,11 +10,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedarena.core.streams import generator
 from fedarena.data.partitioners.checks import Clients, check_enough
 from fedarena.data.registry import PARTITIONERS
-from fedarena.data.schema import AnyArray, IntArray
 from fedarena.data.splits import Seed
-from fedarena.streams import generator
+from fedarena.data.store.schema import AnyArray, IntArray
 
 
 @PARTITIONERS.register("shards")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.plays.documents import documents
 from fedarena.data.plays.roles import Role, Speeches
-from fedarena.errors import BadInputError, DamagedFileError
 
 _NOT_SPOKEN = frozenset({"STAGEDIR", "SUBHEAD"})
 

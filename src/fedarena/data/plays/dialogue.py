@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.plays.documents import decoded, documents
 from fedarena.data.plays.roles import Role, Speeches
-from fedarena.errors import BadInputError
 
 
 def read_dialogue(path: Path) -> list[Role]:

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedarena.data.folders import files_below, is_hidden, refuse
-from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.files import MAX_FILE_BYTES, read_bytes
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import MAX_FILE_BYTES, read_bytes
+from fedarena.data.raw.folders import files_below, is_hidden, refuse
 
 
 def documents(path: Path, suffix: str) -> Iterator[tuple[str, bytes]]:

@@ -23,9 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from fedarena.core.errors import BadInputError
 from fedarena.data.plays.documents import decoded, documents
 from fedarena.data.plays.roles import Role, Speeches
-from fedarena.errors import BadInputError
 
 Reading = Literal["speech", "leaf"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 
 @dataclass(frozen=True)

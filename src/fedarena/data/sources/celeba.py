@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.data.images import decode_picture, need_pillow
-from fedarena.data.raw_files import RawFile, RawFiles
-from fedarena.data.raw_trees import RawTree, open_tree
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import read_bytes
+from fedarena.core.options import PathOption
+from fedarena.core.registry import nearest
+from fedarena.data.raw.files import RawFile, RawFiles
+from fedarena.data.raw.images import decode_picture, need_pillow
+from fedarena.data.raw.trees import RawTree, open_tree
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import AnyArray, ColumnSpec, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.errors import BadInputError, DamagedFileError
-from fedarena.files import read_bytes
-from fedarena.options import PathOption
-from fedarena.registry import nearest
+from fedarena.data.store.schema import AnyArray, ColumnSpec, TaskSpec
 
 FILES = RawFiles(
     "celeba",

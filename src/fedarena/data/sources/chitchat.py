@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedarena.data.characters import Sequences
+from fedarena.core.errors import BadInputError
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.errors import BadInputError
+from fedarena.data.text.characters import Sequences
 
 
 @FEDERATIONS.register("chitchat")

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from fedarena.core.registry import Choice
 from fedarena.data.registry import FEDERATIONS, PARTITIONERS, StoreBuild, assign_clients, cached_source
-from fedarena.data.schema import ColumnSpec, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.registry import Choice
+from fedarena.data.store.schema import ColumnSpec, TaskSpec
 
 LARGEST_PIXEL = 16
 DEFAULT_PARTITION: dict[str, Any] = {"name": "dirichlet"}

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedarena.data.images import decode_picture, need_pillow
-from fedarena.data.raw_files import RawFile, RawFiles
-from fedarena.data.raw_trees import RawTree, open_tree
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
+from fedarena.data.raw.files import RawFile, RawFiles
+from fedarena.data.raw.images import decode_picture, need_pillow
+from fedarena.data.raw.trees import RawTree, open_tree
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
+from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.data.leaf.division import Clients, dealt_clients, is_divided, natural_clients
 from fedarena.data.leaf.files import LeafFolder, leaf_files
 from fedarena.data.leaf.kinds import MOST_LABELS, Kind, KindName, Numbers, told_from
@@ -20,9 +22,7 @@ from fedarena.data.leaf.text_kinds import Characters, Tweets
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, Sampling
 from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
-from fedarena.data.words import Tokenizer
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
+from fedarena.data.text.words import Tokenizer
 
 # auto: as the files are divided, and within clients if they are not.
 LeafSplit = Literal["auto", "by_client", "within_client"]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.data.raw_files import RawFile, RawFiles, read_idx
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
+from fedarena.data.raw.files import RawFile, RawFiles, read_idx
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import AnyArray, ColumnSpec, Group, IntArray, TaskSpec
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
+from fedarena.data.store.schema import AnyArray, ColumnSpec, Group, IntArray, TaskSpec
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"

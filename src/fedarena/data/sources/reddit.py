@@ -13,20 +13,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.data.many_users.buckets import Buckets
 from fedarena.data.many_users.clients import Published, TextClients
 from fedarena.data.many_users.comments import CommentReader
 from fedarena.data.many_users.resumable import work_folder
 from fedarena.data.many_users.texts import TextIndex
-from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import PARTS, ColumnSpec, Part, TaskSpec
-from fedarena.data.sequences import PADDING, cut_into_sequences
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
-from fedarena.data.words import UNKNOWN, Vocabulary
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
+from fedarena.data.store.schema import PARTS, ColumnSpec, Part, TaskSpec
+from fedarena.data.text.sequences import PADDING, cut_into_sequences
+from fedarena.data.text.words import UNKNOWN, Vocabulary
 
 FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test"}
 _ARCHIVES = ("reddit_leaf", "new_small_data")  # the folders in LEAF's two archives, the complete and the small one

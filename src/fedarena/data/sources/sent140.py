@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from fedarena.core.options import PathOption
 from fedarena.data.many_users.buckets import Buckets, Piece, Position
 from fedarena.data.many_users.clients import TextClients
 from fedarena.data.many_users.resumable import work_folder
 from fedarena.data.many_users.texts import TextIndex
 from fedarena.data.many_users.tweets import NEUTRAL, POSITIVE, TweetFile
-from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import ColumnSpec
-from fedarena.data.sequences import padded_in_front
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.data.words import SPLITTERS, Tokenizer, Vocabulary
-from fedarena.options import PathOption
+from fedarena.data.store.schema import ColumnSpec
+from fedarena.data.text.sequences import padded_in_front
+from fedarena.data.text.words import SPLITTERS, Tokenizer, Vocabulary
 
 TABLES = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
 _UNPACKED = "trainingandtestdata"

@@ -13,15 +13,15 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedarena.data.characters import Sequences, Windows
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.data.plays import Reading, Role, read_bosak, read_dialogue, read_gutenberg
-from fedarena.data.raw_files import RawFile, RawFiles
+from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
-from fedarena.data.schema import PARTS, AttributeType
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.errors import BadInputError
-from fedarena.options import PathOption
+from fedarena.data.store.schema import PARTS, AttributeType
+from fedarena.data.text.characters import Sequences, Windows
 
 FILES = RawFiles(
     "shakespeare",

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from fedarena.core.streams import generator
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.schema import ColumnSpec, IntArray, TaskSpec
 from fedarena.data.splits import Seed, Split, SplitKind, TrainFraction, ValidationFraction
-from fedarena.streams import generator
+from fedarena.data.store.schema import ColumnSpec, IntArray, TaskSpec
 
 Array = npt.NDArray[np.float64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedarena.core.options import PathOption
 from fedarena.data.registry import FEDERATIONS, Progress
-from fedarena.data.store import Federation
-from fedarena.options import PathOption
+from fedarena.data.store.federation import Federation
 
 
 @FEDERATIONS.register("store")

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet.arrays import IntArray
 from fedarena.fleet.heterogeneity.crowds import Beginnings, Present
 from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
@@ -40,7 +40,7 @@ class Chance(Protocol):
 
 
 class KeyedChance:
-    """Random numbers of `fedarena.streams`."""
+    """Random numbers of `fedarena.core.streams`."""
 
     may_draw = True
 

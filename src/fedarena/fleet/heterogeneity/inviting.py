@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet.arrays import IntArray
 from fedarena.fleet.heterogeneity.chance import Chance, ranks
 from fedarena.fleet.heterogeneity.crowds import Beginnings, Crowd, Present

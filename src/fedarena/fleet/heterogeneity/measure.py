@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.fleet import ClientFleet, Fleet

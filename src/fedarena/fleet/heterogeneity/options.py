@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray
 
 VIT_B_BYTES = 4 * 85_800_194

@@ -6,12 +6,12 @@ Both tell how fast phones compute, and nothing about their networks or when they
 
 from __future__ import annotations
 
+from fedarena.core.options import PathOption
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.latencies import Network, TrainingFactor, read_latencies
+from fedarena.fleet.reading.latencies import Network, TrainingFactor, read_latencies
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import devices_without_network
-from fedarena.options import PathOption
 
 
 @FLEETS.register("ai_benchmark")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from fedarena.core.registry import Choice
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS, load_fleet
-from fedarena.registry import Choice
 
 
 @FLEETS.register("combined")

@@ -20,14 +20,14 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Choice
 from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, HeterogeneityOptions, single_state_metric
 from fedarena.fleet.registry import FLEETS, load_fleet
-from fedarena.registry import Choice
 
 DEFAULT_BASE: dict[str, Any] = {"name": "flash"}
 

@@ -23,13 +23,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Choice
 from fedarena.fleet.arrays import FloatArray, IntArray, Ragged
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS, load_fleet
-from fedarena.registry import Choice
 
 DEFAULT_BASE: dict[str, Any] = {"name": "flash"}
 Positive = Annotated[float, Field(gt=0, le=1e9)]

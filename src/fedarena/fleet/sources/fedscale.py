@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS

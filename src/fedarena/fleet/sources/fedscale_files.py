@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.fleet.arrays import first_true
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.latencies import TrainingFactor
-from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.sources.plain_parts import ideal_devices
-from fedarena.fleet.traces import (
+from fedarena.fleet.reading.latencies import TrainingFactor
+from fedarena.fleet.reading.traces import (
     Places,
     entries,
     flat_numbers,
@@ -37,7 +36,8 @@ from fedarena.fleet.traces import (
     report,
     whole_seconds,
 )
-from fedarena.options import PathOption
+from fedarena.fleet.registry import FLEETS
+from fedarena.fleet.sources.plain_parts import ideal_devices
 
 
 @FLEETS.register("fedscale_files")

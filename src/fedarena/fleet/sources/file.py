@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedarena.core.options import PathOption
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
-from fedarena.options import PathOption
 
 
 @FLEETS.register("file")

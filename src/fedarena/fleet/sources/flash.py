@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import Ragged
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet

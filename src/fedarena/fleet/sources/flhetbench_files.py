@@ -18,15 +18,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.fleet.arrays import IntArray, first_true
 from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.latencies import Network, TrainingFactor, Unmatched, read_latencies
-from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.sources.mobiperf import read_mobiperf
-from fedarena.fleet.sources.plain_parts import devices_without_network, ideal_devices
-from fedarena.fleet.traces import (
+from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, read_latencies
+from fedarena.fleet.reading.traces import (
     Places,
     as_shown,
     entries,
@@ -38,7 +36,9 @@ from fedarena.fleet.traces import (
     records_by_name,
     whole_seconds,
 )
-from fedarena.options import PathOption
+from fedarena.fleet.registry import FLEETS
+from fedarena.fleet.sources.mobiperf import read_mobiperf
+from fedarena.fleet.sources.plain_parts import devices_without_network, ideal_devices
 
 # What time 0 is: theirs (midnight of 2 January 2020), or midnight of every phone's first day.
 Clock = Literal["theirs", "first_day"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedarena import streams
+from fedarena.core import streams
 from fedarena.fleet.arrays import BoolArray, Int32Array, IntArray
 from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.sources.quantiles import QuantileTable, stratified

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.fleet.arrays import FloatArray, Ragged, first_true
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
-from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.traces import (
+from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
+from fedarena.fleet.reading.traces import (
     Places,
     as_shown,
     entries,
@@ -29,7 +29,7 @@ from fedarena.fleet.traces import (
     read_json,
     records_in_list,
 )
-from fedarena.options import PathOption
+from fedarena.fleet.registry import FLEETS
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedarena.devicerecord import DeviceRecord, parse_record
-from fedarena.errors import BadInputError
+from fedarena.core.device_record import DeviceRecord, parse_record
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
+from fedarena.core.registry import nearest
 from fedarena.fleet.arrays import Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
+from fedarena.fleet.reading.traces import naming, read_json, report
 from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.traces import naming, read_json, report
-from fedarena.options import PathOption
-from fedarena.registry import nearest
 
 Positive = Annotated[float, Field(gt=0)]
 Copies = Annotated[int, Field(ge=1)]

@@ -19,15 +19,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.fleet.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.fleet import Fleet
+from fedarena.fleet.reading.rules import BATTERY, NETWORKS, parse_rule
+from fedarena.fleet.reading.traces import as_shown, merge_intervals, naming, read_json, records_by_name, report
 from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.rules import BATTERY, NETWORKS, parse_rule
 from fedarena.fleet.sources.plain_parts import ideal_devices
-from fedarena.fleet.traces import as_shown, merge_intervals, naming, read_json, records_by_name, report
-from fedarena.options import PathOption
 
 # A state variable and the value that an event gives it; 0 is what counts until there is an event.
 _EVENTS: dict[str, tuple[str, float]] = {

@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import PathOption
 from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray, first_true
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import MEASURED_COLUMNS, NUMBER_COLUMNS, Devices
 from fedarena.fleet.fleet import Fleet
+from fedarena.fleet.reading.tables import PlainTable, write_table
+from fedarena.fleet.reading.traces import naming, report, whole_seconds
 from fedarena.fleet.registry import FLEETS
 from fedarena.fleet.sources.plain_parts import ideal_devices
-from fedarena.fleet.tables import PlainTable, write_table
-from fedarena.fleet.traces import naming, report, whole_seconds
-from fedarena.options import PathOption
 
 PHONE, START, END, PERIOD = "phone", "start_seconds", "end_seconds", "period_seconds"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena import streams
-from fedarena.errors import BadInputError
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols.base import PROTOCOLS, Clock, RoundPlan, check_share
 from fedarena.simulate.protocols.concurrent import Concurrent
 from fedarena.simulate.world import World

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedarena.errors import BadInputError
-from fedarena.registry import Registry
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Registry
 from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, no_jobs
 from fedarena.simulate.merging import Merging
 from fedarena.simulate.world import World

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols.base import PROTOCOLS
 from fedarena.simulate.protocols.concurrent import Concurrent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, join_jobs, no_jobs
 from fedarena.simulate.protocols.base import Clock, Protocol, RoundPlan
 from fedarena.simulate.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols.base import (
     PROTOCOLS,
     ROUNDING_SECONDS,

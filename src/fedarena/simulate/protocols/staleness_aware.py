@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.jobs import Jobs, Outcome, join_jobs
 from fedarena.simulate.merging import Merging
 from fedarena.simulate.protocols.base import PROTOCOLS, ROUNDING_SECONDS, Clock, RoundPlan

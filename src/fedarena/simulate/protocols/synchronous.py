@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols.base import PROTOCOLS, Clock, Protocol, RoundPlan, close_round
 from fedarena.simulate.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedarena.registry import Registry
+from fedarena.core.registry import Registry
 from fedarena.simulate.selectors.candidates import BoolArray, Candidates, FloatArray, Weights
 from fedarena.train.engine import IntArray
 

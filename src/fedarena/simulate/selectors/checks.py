@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedarena.errors import BadInputError
+from fedarena.core.errors import BadInputError
 
 
 def check_between(lowest: float, highest: float, **values: float) -> None:

@@ -1,0 +1,1 @@
+"""What numbers mean: correlations over runs, and files of other benchmarks."""

@@ -1,0 +1,1 @@
+"""What everybody may use: errors, names of parts and their options, files, random streams."""

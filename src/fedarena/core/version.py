@@ -1,0 +1,3 @@
+"""The version of FedArena."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,1 @@
+"""Files as their publishers give them out: fetched, found, checked, decoded."""

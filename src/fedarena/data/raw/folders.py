@@ -1,0 +1,42 @@
+"""The files of a folder and of the folders in it, of which there may be a million."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from fedarena.core.errors import BadInputError
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file with its name seen from `folder`, written with slashes; links are followed, hidden files left out."""
+    waiting = [(str(folder), "", frozenset[tuple[int, int]]())]
+    while waiting:
+        path, prefix, above = waiting.pop()
+        try:
+            seen = os.stat(path)
+            if (seen.st_dev, seen.st_ino) in above:
+                raise BadInputError(f"{path} is a link to a folder that it is in")
+            with os.scandir(path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            refuse(error)
+        for entry in found:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                waiting.append((entry.path, f"{prefix}{entry.name}/", above | {(seen.st_dev, seen.st_ino)}))
+            elif entry.is_file():
+                yield prefix + entry.name, entry
+
+
+def is_hidden(name: str) -> bool:
+    """Whether file managers put it there: .DS_Store, or __MACOSX/._a.xml in an archive."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+
+
+def refuse(error: OSError) -> NoReturn:
+    """Raises a sentence on a file that cannot be read."""
+    raise BadInputError(f"{error.filename} cannot be read: {error.strerror or error}") from None

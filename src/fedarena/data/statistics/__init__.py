@@ -1,0 +1,1 @@
+"""What a federation looks like in numbers."""

@@ -1,0 +1,49 @@
+"""Table 1 of LEAF (Caldas et al., 2019): what its authors counted, to stand beside what is counted here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedarena.data.store.schema import SourceSpec
+
+SCOPE = "all of the data, before it was sampled or divided"
+
+
+@dataclass(frozen=True)
+class PublishedSizes:
+    """A row of the table, which has no skewness."""
+
+    clients: int
+    samples: int
+    mean: float
+    std: float
+    counted: str  # what a sample is there
+    scope: str = SCOPE
+
+
+# By the federations here that are made from the same data.
+LEAF_TABLE_1 = {
+    "femnist": PublishedSizes(3_550, 805_263, 226.83, 88.94, "pictures"),
+    "sent140": PublishedSizes(660_120, 1_600_498, 2.42, 4.71, "tweets"),
+    "shakespeare": PublishedSizes(1_129, 4_226_158, 3_743.28, 6_212.26, "windows"),
+    "celeba": PublishedSizes(9_343, 200_288, 21.44, 7.63, "pictures"),
+    "reddit": PublishedSizes(1_660_820, 56_587_343, 34.07, 62.95, "comments"),
+}
+
+
+def published_sizes(source: SourceSpec) -> PublishedSizes | None:
+    """The row to compare a federation with; none where its samples are sequences of what LEAF counts as windows."""
+    return None if _has_sequences_for_windows(source) else LEAF_TABLE_1.get(source.name)
+
+
+def remark(source: SourceSpec) -> str | None:
+    """How the samples of a federation differ from those that LEAF counts."""
+    if _has_sequences_for_windows(source):
+        return "LEAF's paper counts windows of characters, as shakespeare samples=windows does"
+    if source.name == "reddit":
+        return "LEAF's paper counts comments; here, a long comment is several samples"
+    return None
+
+
+def _has_sequences_for_windows(source: SourceSpec) -> bool:
+    return source.name == "shakespeare" and source.options.get("samples") != "windows"

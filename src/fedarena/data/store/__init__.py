@@ -1,0 +1,1 @@
+"""How a federation is stored: its schema, its tables, writing and reading."""

@@ -1,0 +1,261 @@
+"""The federation store: samples of many clients on disk, opened in constant time, gathered by client.
+
+A store is a folder. ``samples.arrow`` has one row per sample, sorted by client and, within a client, by part
+(train, validation, test). ``clients.arrow`` has one row per client, which says where its samples start and
+how many each part has. ``federation.json`` describes both and is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.registry import nearest
+from fedarena.data.store.schema import (
+    FORMAT,
+    FORMAT_VERSION,
+    GROUPS,
+    PARTS,
+    AnyArray,
+    ColumnSpec,
+    Group,
+    IntArray,
+    Manifest,
+    Part,
+    SourceSpec,
+    TaskSpec,
+)
+from fedarena.data.store.stretches import rows_of
+from fedarena.data.store.table import STRING, Column, TableReader, file_crc32
+
+MANIFEST_NAME = "federation.json"
+SAMPLES_NAME = "samples.arrow"
+CLIENTS_NAME = "clients.arrow"
+
+# Attributes are stored under this prefix, so that none can collide with the columns every client has.
+ATTRIBUTE_PREFIX = "attribute:"
+
+
+def client_columns(attributes: dict[str, Any]) -> dict[str, Column]:
+    """The columns of ``clients.arrow`` for a federation with these attributes."""
+    columns: dict[str, Column] = {
+        "id": STRING,
+        "start": ColumnSpec(dtype="int64"),
+        **{part: ColumnSpec(dtype="int64") for part in PARTS},
+        "group": ColumnSpec(dtype="int8"),
+    }
+    for name, kind in attributes.items():
+        columns[ATTRIBUTE_PREFIX + name] = STRING if kind == "string" else ColumnSpec(dtype=kind)
+    return columns
+
+
+@dataclass(frozen=True)
+class ClientSamples:
+    """Samples of some clients, one after the other: client i has the rows ``offsets[i]:offsets[i + 1]``."""
+
+    columns: dict[str, AnyArray]
+    offsets: IntArray
+
+
+class Federation:
+    """A dataset split into clients, read from a store on disk.
+
+    Clients are numbered from 0. Each belongs to a *group* (train, validation or test clients), and each of
+    its samples to a *part*. Training uses part ``train`` of group ``train``; testing uses part ``test`` of
+    all clients.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest):
+        self.path = path
+        self.manifest = manifest
+        self.fingerprint: str = manifest.fingerprint
+        self._clients_by_group: dict[str, IntArray] = {}
+        self._samples = TableReader(path / SAMPLES_NAME, dict(manifest.columns), manifest.files[SAMPLES_NAME])
+        self._clients = TableReader(
+            path / CLIENTS_NAME, client_columns(dict(manifest.attributes)), manifest.files[CLIENTS_NAME]
+        )
+
+    @classmethod
+    def open(cls, path: Path | str) -> Federation:
+        """Opens the store in the folder `path` without reading its samples."""
+        folder = Path(path)
+        return cls(folder, _read_manifest(folder))
+
+    @property
+    def name(self) -> str:
+        """The name of the dataset."""
+        return self.manifest.name
+
+    @property
+    def task(self) -> TaskSpec:
+        """What is to be learned from the samples."""
+        return self.manifest.task
+
+    @property
+    def source(self) -> SourceSpec:
+        """Where the samples come from."""
+        return self.manifest.source
+
+    @property
+    def columns(self) -> dict[str, ColumnSpec]:
+        """The type and shape of every column."""
+        return dict(self.manifest.columns)
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, of all groups."""
+        return self._clients.rows
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are, of all clients and parts."""
+        return self._samples.rows
+
+    @property
+    def label_counts(self) -> IntArray:
+        """How often each label occurs in the training samples (part train of group train)."""
+        return np.array(self.manifest.label_counts, dtype=np.int64)
+
+    def clients(self, group: Group | Literal["all"] = "all") -> IntArray:
+        """The indexes of the clients of a group, ascending."""
+        if group not in self._clients_by_group:
+            if group == "all":
+                indexes = np.arange(self.num_clients, dtype=np.int64)
+            else:
+                code = GROUPS.index(_known("group", group, GROUPS))
+                indexes = np.flatnonzero(self._clients.take("group", self.clients("all")) == code)
+            indexes.flags.writeable = False
+            self._clients_by_group[group] = indexes
+        return self._clients_by_group[group]
+
+    def counts(self, clients: Sequence[int] | IntArray, part: Part | Literal["all"] = "all") -> IntArray:
+        """How many samples each of `clients` has in a part."""
+        return self._locate(clients, part)[1]
+
+    def samples(
+        self,
+        clients: Sequence[int] | IntArray,
+        part: Part | Literal["all"] = "all",
+        columns: Sequence[str] | None = None,
+    ) -> ClientSamples:
+        """The samples of `clients`, in their order; a client may be asked for more than once."""
+        for column in columns or ():
+            _known("column", column, self.manifest.columns)
+        starts, counts = self._locate(clients, part)
+        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        sample_rows = rows_of(starts, counts)
+        names = self.manifest.columns if columns is None else columns
+        return ClientSamples({name: self._samples.take(name, sample_rows) for name in names}, offsets)
+
+    def samples_at(
+        self, clients: Sequence[int] | IntArray, positions: IntArray, part: Part | Literal["all"] = "all"
+    ) -> dict[str, AnyArray]:
+        """Single samples: of each client, which may occur often, the one at its position (from 0) in the part."""
+        starts, counts = self._locate(clients, part)
+        if ((positions < 0) | (positions >= counts)).any():
+            raise BadInputError(f"A sample was asked for that a client of {self.name} does not have.")
+        return {name: self._samples.take(name, starts + positions) for name in self.manifest.columns}
+
+    def client_ids(self, clients: Sequence[int] | IntArray) -> list[str]:
+        """The ids the clients have in the original data."""
+        return self._clients.take_strings("id", self._client_rows(clients))
+
+    def attributes(self, clients: Sequence[int] | IntArray) -> dict[str, AnyArray | list[str]]:
+        """What else is known about the clients, such as the play of a role or the subreddit of an author."""
+        rows = self._client_rows(clients)
+        return {
+            name: self._clients.take_strings(ATTRIBUTE_PREFIX + name, rows)
+            if kind == "string"
+            else self._clients.take(ATTRIBUTE_PREFIX + name, rows)
+            for name, kind in self.manifest.attributes.items()
+        }
+
+    def verify(self) -> None:
+        """Reads every byte and raises `DamagedFileError` where one is not what was written."""
+        _read_manifest(self.path)
+        for name, spec in self.manifest.files.items():
+            file = self.path / name
+            if not file.is_file():
+                raise DamagedFileError(f"{file} is missing.")
+            if file_crc32(file) != spec.crc32:
+                raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
+
+    def _locate(self, clients: Sequence[int] | IntArray, part: str) -> tuple[IntArray, IntArray]:
+        """Where a part of each client starts in the samples, and how many there are."""
+        rows = self._client_rows(clients)
+        first, last = (0, len(PARTS)) if part == "all" else _span(_known("part", part, PARTS))
+        starts = self._clients.take("start", rows)
+        for earlier in PARTS[:first]:
+            starts += self._clients.take(earlier, rows)
+        counts = np.zeros(len(rows), dtype=np.int64)
+        for wanted in PARTS[first:last]:
+            counts += self._clients.take(wanted, rows)
+        if (starts < 0).any() or (counts < 0).any() or (starts > self.num_samples - counts).any():
+            raise DamagedFileError(f"{self._clients.path} is damaged: it points to samples that do not exist.")
+        return starts, counts
+
+    def _client_rows(self, clients: Sequence[int] | IntArray) -> IntArray:
+        rows = np.asarray(clients, dtype=np.int64)
+        if rows.ndim != 1:
+            raise BadInputError(f"Clients are a list of indexes, not an array of {rows.ndim} dimensions.")
+        if len(rows) and not 0 <= rows.min() <= rows.max() < self.num_clients:
+            wrong = int(rows[(rows < 0) | (rows >= self.num_clients)][0])
+            raise BadInputError(f"There is no client {wrong} in {self.name}; valid: 0 to {self.num_clients - 1}.")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<Federation {self.name}: {self.num_clients:,} clients, {self.num_samples:,} samples>"
+
+
+def _span(part: Part) -> tuple[int, int]:
+    position = PARTS.index(part)
+    return position, position + 1
+
+
+def _known(kind: str, name: str, names: Any) -> Any:
+    if name not in names:
+        raise BadInputError(f"There is no {kind} called {name!r}; {nearest(name, names)}")
+    return name
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    """The checked manifest of the store in `folder`."""
+    path = folder / MANIFEST_NAME
+    if not folder.is_dir():
+        raise BadInputError(f"There is no federation at {folder}: a store is a folder with a {MANIFEST_NAME}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if (folder / SAMPLES_NAME).exists() or (folder / CLIENTS_NAME).exists():
+            raise DamagedFileError(f"{path} is missing, so the store in {folder} is incomplete.") from None
+        raise BadInputError(f"{folder} is not a federation: it has no {MANIFEST_NAME}.") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is not valid JSON: {error}.") from error
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror}.") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadInputError(f"{path} does not describe a federation: its format is not {FORMAT!r}.")
+    if content.get("version") != FORMAT_VERSION:
+        raise BadInputError(
+            f"{path} has format version {content.get('version')!r}; only {FORMAT_VERSION} can be read here."
+        )
+    fingerprint = content.pop("fingerprint", None)
+    try:
+        manifest = Manifest.model_validate(content)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(key) for key in first["loc"])
+        raise DamagedFileError(f"{path} is damaged at {where!r}: {first['msg']}.") from error
+    if set(manifest.files) != {SAMPLES_NAME, CLIENTS_NAME}:
+        raise DamagedFileError(f"{path} must list the files {SAMPLES_NAME} and {CLIENTS_NAME}.")
+    if manifest.fingerprint != fingerprint:
+        raise DamagedFileError(f"{path} was changed after it was written: its fingerprint does not match.")
+    return manifest

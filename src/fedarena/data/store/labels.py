@@ -1,0 +1,39 @@
+"""Counting labels, for every kind of task."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedarena.data.store.schema import AnyArray, IntArray, TaskSpec
+
+# Labels are widened to 64 bits to be counted; doing so block by block keeps that copy small.
+BLOCK_VALUES = 1 << 20
+
+
+def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArray:
+    """How often each label occurs at each client: ``[clients, classes]``.
+
+    `values` is the column `task.label_column`; client i has its rows ``offsets[i]:offsets[i + 1]``. In a
+    next-token task every token but the first of a sample is a label, and padding is not.
+    """
+    num_clients = len(offsets) - 1
+    counts = np.zeros(num_clients * task.classes, dtype=np.int64)
+    client_of_row = np.repeat(np.arange(num_clients), np.diff(offsets))
+    rows_per_block = max(BLOCK_VALUES // max(int(np.prod(values.shape[1:])), 1), 1)
+    for start in range(0, len(values), rows_per_block):
+        block = values[start : start + rows_per_block]
+        first_bin = client_of_row[start : start + rows_per_block] * task.classes
+        counts += np.bincount(_bins(task, block, first_bin), minlength=len(counts))
+    by_client = counts.reshape(num_clients, task.classes)
+    if task.kind == "next_token" and task.padding is not None:
+        by_client[:, task.padding] = 0
+    return by_client
+
+
+def _bins(task: TaskSpec, values: AnyArray, first_bin: IntArray) -> IntArray:
+    """For every label of every row the bin of its client and label."""
+    if task.kind == "multi_label":
+        rows, labels = np.nonzero(values)
+        return first_bin[rows] + labels
+    labels = values[:, 1:] if task.kind == "next_token" else values[:, None]
+    return (first_bin[:, None] + labels.astype(np.int64)).ravel()

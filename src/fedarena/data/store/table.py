@@ -1,0 +1,249 @@
+"""Tables on disk with cheap random access: Arrow IPC files whose record batches have equally many rows.
+
+Because the batches are equal, the batch of a row is a division, and a table of any length opens without being
+read: batches are mapped into memory when one of their rows is asked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedarena.core.errors import DamagedFileError
+from fedarena.data.store.schema import AnyArray, ColumnSpec, FileSpec, IntArray
+
+MAX_RESIDENT_BYTES = 1 << 25
+STRING = "string"
+# A column of a table: numbers of some shape, or strings.
+Column = ColumnSpec | str
+
+
+def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
+    """The Arrow schema for these columns: tensors are the canonical fixed-shape tensor type."""
+    return pa.schema([pa.field(name, _arrow_type(column), nullable=False) for name, column in columns.items()])
+
+
+def _arrow_type(column: Column) -> pa.DataType:
+    if isinstance(column, str):
+        return pa.string()
+    value_type = pa.from_numpy_dtype(np.dtype(column.dtype))
+    return pa.fixed_shape_tensor(value_type, column.shape) if column.shape else value_type
+
+
+class TableReader:
+    """A memory-mapped table of equal batches; every batch is mapped at its first use."""
+
+    def __init__(self, path: Path, columns: Mapping[str, Column], spec: FileSpec):
+        self.path = path
+        self.columns = dict(columns)
+        self.rows = spec.rows
+        self.rows_per_batch = spec.rows_per_batch
+        self._batches: dict[int, pa.RecordBatch] = {}
+        self._views: dict[tuple[int, str], Any] = {}
+        try:
+            found_bytes = path.stat().st_size
+            if found_bytes != spec.bytes:
+                raise DamagedFileError(f"{path} has {found_bytes} bytes where {spec.bytes} were written.")
+            with open(path, "rb") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._reader = pa.ipc.open_file(pa.py_buffer(self._mapped))
+            schema, num_batches = self._reader.schema, self._reader.num_record_batches
+        except FileNotFoundError:
+            raise DamagedFileError(f"{path} is missing.") from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DamagedFileError(f"{path} cannot be read as an Arrow file: {_first_line(error)}") from error
+        if not schema.equals(arrow_schema(columns)):
+            raise DamagedFileError(f"{path} has other columns than its manifest says.")
+        if num_batches != -(-spec.rows // spec.rows_per_batch):
+            raise DamagedFileError(f"{path} has {num_batches} batches, which do not hold {spec.rows} rows.")
+        self._bytes_per_batch = spec.bytes // max(num_batches, 1)
+        self._touched_bytes = 0
+
+    @property
+    def batches_loaded(self) -> int:
+        """How many batches were mapped so far."""
+        return len(self._batches)
+
+    def take(self, column: str, rows: IntArray) -> AnyArray:
+        """The values of a number column at `rows`, in their order."""
+        spec = self.columns[column]
+        assert isinstance(spec, ColumnSpec)
+        result = np.empty((len(rows), *spec.shape), dtype=spec.dtype)
+        for batch, positions, local_rows in self._by_batch(rows):
+            result[positions] = self._values(batch, column)[local_rows]
+        return result
+
+    def take_strings(self, column: str, rows: IntArray) -> list[str]:
+        """The values of a string column at `rows`, in their order."""
+        result = np.empty(len(rows), dtype=object)
+        for batch, positions, local_rows in self._by_batch(rows):
+            result[positions] = self._values(batch, column).take(pa.array(local_rows)).to_pylist()
+        return result.tolist()
+
+    def _by_batch(self, rows: IntArray) -> list[tuple[int, Any, IntArray]]:
+        """Groups rows by their batch: (batch, positions in `rows`, rows within the batch)."""
+        if len(rows) == 0:
+            return []
+        batches = rows // self.rows_per_batch
+        local_rows = rows - batches * self.rows_per_batch
+        first = int(batches[0])
+        if (batches == first).all():
+            return [(first, slice(None), local_rows)]
+        order = np.argsort(batches, kind="stable")
+        bounds = np.flatnonzero(np.diff(batches[order])) + 1
+        return [(int(batches[group[0]]), group, local_rows[group]) for group in np.split(order, bounds)]
+
+    def _values(self, batch: int, column: str) -> Any:
+        """The numbers of a column in one batch as a view of the file, or its strings as an Arrow array."""
+        if (batch, column) not in self._views:
+            self._views[batch, column] = self._load(batch, column)
+        self._touched_bytes += self._bytes_per_batch
+        if self._touched_bytes > MAX_RESIDENT_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            # Linux maps up to two megabytes around a row that is read, so a few thousand rows make all of a
+            # large file resident. Letting go of the pages keeps them in the page cache, from where they come
+            # back fast.
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+            self._touched_bytes = 0
+        return self._views[batch, column]
+
+    def _load(self, index: int, column: str) -> Any:
+        expected_rows = min(self.rows_per_batch, self.rows - index * self.rows_per_batch)
+        try:
+            if index not in self._batches:
+                self._batches[index] = self._reader.get_batch(index)
+            array = self._batches[index].column(column)
+            if len(array) != expected_rows:
+                raise pa.ArrowInvalid(f"it has {len(array)} rows instead of {expected_rows}")
+            spec = self.columns[column]
+            # Damaged strings would crash Arrow later, so they are all looked at; for numbers the length is
+            # enough.
+            array.validate(full=isinstance(spec, str))
+            return array if isinstance(spec, str) else _numpy_view(array, spec)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DamagedFileError(f"{self.path} is damaged in batch {index}: {_first_line(error)}") from error
+
+
+def _numpy_view(array: pa.Array, column: ColumnSpec) -> AnyArray:
+    numbers = array.storage.values if column.shape else array
+    if array.null_count or numbers.null_count:
+        raise pa.ArrowInvalid("there are missing values")
+    # Arrow's own to_numpy imports pandas, which takes longer than all the rest.
+    flat = np.frombuffer(numbers.buffers()[1], dtype=column.dtype, count=len(numbers))
+    return flat.reshape(len(array), *column.shape)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class TableWriter:
+    """Writes a table of equal batches; holds one batch in memory."""
+
+    def __init__(self, path: Path, columns: Mapping[str, Column], rows_per_batch: int):
+        self.rows = 0
+        self.rows_per_batch = rows_per_batch
+        self._columns = dict(columns)
+        self._schema = arrow_schema(columns)
+        self._file = _ChecksummedFile(path)
+        self._writer = pa.ipc.new_file(self._file, self._schema)
+        self._filled_rows = 0
+        self._buffers: dict[str, Any] = {
+            name: np.empty(rows_per_batch, dtype=object)
+            if isinstance(column, str)
+            else np.empty((rows_per_batch, *column.shape), dtype=column.dtype)
+            for name, column in columns.items()
+        }
+
+    def append(self, values: Mapping[str, AnyArray | Sequence[str]], rows: int) -> None:
+        """Adds rows; `values` has `rows` entries for every column."""
+        done = 0
+        while done < rows:
+            length = min(rows - done, self.rows_per_batch - self._filled_rows)
+            filled = slice(self._filled_rows, self._filled_rows + length)
+            for name, buffer in self._buffers.items():
+                buffer[filled] = values[name][done : done + length]
+            self._filled_rows += length
+            done += length
+            if self._filled_rows == self.rows_per_batch:
+                self._flush()
+        self.rows += rows
+
+    def finish(self) -> FileSpec:
+        """Writes what is left, makes the file durable, and says what was written."""
+        if self._filled_rows:
+            self._flush()
+        self._writer.close()
+        self._file.sync_and_close()
+        return FileSpec(
+            bytes=self._file.length_bytes,
+            crc32=self._file.crc32,
+            rows=self.rows,
+            rows_per_batch=self.rows_per_batch,
+        )
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self._file.close()
+
+    def _flush(self) -> None:
+        arrays = [
+            _arrow_array(self._buffers[name][: self._filled_rows], column) for name, column in self._columns.items()
+        ]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._filled_rows = 0
+
+
+def _arrow_array(values: AnyArray, column: Column) -> pa.Array:
+    if isinstance(column, str):
+        return pa.array(values.tolist(), type=pa.string())
+    if not column.shape:
+        return pa.array(values)
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), int(np.prod(column.shape)))
+    return pa.ExtensionArray.from_storage(_arrow_type(column), storage)
+
+
+class _ChecksummedFile:
+    """A binary file to write, which knows the length and the CRC-32 of what went through it."""
+
+    def __init__(self, path: Path):
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by finish() or abandon() of the table writer
+        self.length_bytes = 0
+        self.crc32 = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.length_bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def sync_and_close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def file_crc32(path: Path) -> int:
+    """The CRC-32 of a file, read in pieces."""
+    checksum = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return checksum

@@ -1,0 +1,1 @@
+"""Texts as arrays: characters, words, sequences of equal length."""

@@ -1,0 +1,1 @@
+"""What all pictures and pages share: colours, marks, panels, units, HTML."""

@@ -1,0 +1,1 @@
+"""Fleets in pictures: phones, how hard they are, and what samplers of them do."""

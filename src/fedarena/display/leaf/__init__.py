@@ -1,0 +1,1 @@
+"""LEAF's metrics files in pictures."""

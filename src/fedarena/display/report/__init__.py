@@ -1,0 +1,1 @@
+"""The report that compares runs: one HTML page."""

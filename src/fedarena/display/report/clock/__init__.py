@@ -1,0 +1,1 @@
+"""The part of the report about virtual time."""

@@ -1,0 +1,165 @@
+"""Runs grouped into methods, and the numbers that tables and figures are made of.
+
+Runs that differ only in their seed share a label; together they are one *method*. Averages over seeds use the
+finished runs. Only where a method has none do unfinished ones stand in, and the tables then say so. A seed counts
+once: the same seed again gives the same numbers, and would make a spread over seeds look smaller than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedarena.core.errors import BadInputError
+from fedarena.metrics import elapsed_hours
+from fedarena.storage.job_table import JobTable
+from fedarena.storage.run_data import RunData
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The runs of one label, each of another seed, in the order they were given."""
+
+    label: str
+    runs: tuple[RunData, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name in the configuration."""
+        return str(self.runs[0].config.get("algorithm", {}).get("name", ""))
+
+    @property
+    def counted(self) -> tuple[RunData, ...]:
+        """The runs that enter averages: finished ones, or all evaluated ones where none is finished."""
+        evaluated = tuple(run for run in self.runs if last_evaluation(run) is not None)
+        return tuple(run for run in evaluated if run.status == "finished") or evaluated
+
+    def mean_final(self, name: str) -> float:
+        """A column of the last evaluated round, averaged over the counted runs."""
+        return float(np.mean([evaluation_curve(run)[name][-1] for run in self.counted]))
+
+    def mean_curve(self) -> Mapping[str, FloatArray]:
+        """Evaluated rounds, averaged over the counted runs; only rounds that all of them evaluated."""
+        curves = [evaluation_curve(run) for run in self.counted]
+        if not curves:
+            return {}
+        common = curves[0]["round"]
+        for curve in curves[1:]:
+            common = np.intersect1d(common, curve["round"])
+        kept = [np.isin(curve["round"], common) for curve in curves]
+        return {
+            name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0)
+            for name in curves[0]
+        }
+
+
+def methods_of(runs: Sequence[RunData]) -> tuple[Method, ...]:
+    """Groups distinct runs by label, in order of first appearance."""
+    if not runs:
+        raise BadInputError("There is no run to report on; give at least one run's folder.")
+    groups: dict[str, list[RunData]] = {}
+    for run in distinct_runs(runs):
+        groups.setdefault(run.label, []).append(run)
+    return tuple(Method(label, tuple(members)) for label, members in groups.items())
+
+
+def distinct_runs(runs: Sequence[RunData]) -> list[RunData]:
+    """One run for each label and seed: the first finished one, or the first where none is finished."""
+    kept: dict[tuple[str, int], RunData] = {}
+    for run in runs:
+        key = (run.label, seed_of(run))
+        replaces = run.status == "finished" and key in kept and kept[key].status != "finished"
+        if key not in kept or replaces:
+            kept[key] = run
+    return list(kept.values())
+
+
+def seed_of(run: RunData) -> int:
+    """The seed that a run was started with."""
+    return int(run.config["seed"])
+
+
+def column(table: pa.Table, name: str) -> FloatArray:
+    """A column as floats; null becomes NaN."""
+    values = pc.cast(table.column(name), pa.float64(), safe=False)
+    return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
+
+
+def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
+    """All columns of the evaluated rounds, and `hours`, `bytes`, `flops` and `joules` spent until each of them.
+
+    Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known.
+    """
+    down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
+    spent = {
+        "bytes": down + up,
+        "flops": np.nan_to_num(column(run.rounds, "flops")),
+        "joules": _known_joules(run.rounds),
+    }
+    hours = elapsed_hours(column(run.rounds, "end_seconds")) if has_clock(run) else np.full(len(run.rounds), np.nan)
+    evaluated = run.rounds.column("accuracy").is_valid().to_numpy()
+    curve = {name: column(run.rounds, name)[evaluated] for name in run.rounds.column_names}
+    totals = {name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}
+    return {**curve, **totals, "hours": hours[evaluated]}
+
+
+def _known_joules(rounds: pa.Table) -> FloatArray:
+    joules = column(rounds, "joules")
+    return np.nan_to_num(joules) if np.isfinite(joules).any() else joules
+
+
+def has_clock(run: RunData) -> bool:
+    """Whether virtual time passes in a run; it does not in the ideal world."""
+    ends = column(run.rounds, "end_seconds")
+    return len(ends) > 0 and bool(ends[-1] > ends[0])
+
+
+def jobs_in(run: RunData) -> JobTable | None:
+    """The jobs of a run; None where no virtual time passes or no job has ended."""
+    return JobTable.from_table(run.jobs) if has_clock(run) and run.jobs.num_rows else None
+
+
+def jobs_of(method: Method) -> list[JobTable]:
+    """The jobs of each counted run that has any."""
+    return [jobs for run in method.counted if (jobs := jobs_in(run)) is not None]
+
+
+def training_clients(run: RunData) -> int | None:
+    """How many clients could have been invited; None where the run does not say."""
+    known = (run.summary.get("participation") or run.fleet or {}).get("clients")
+    return None if known is None else int(known)
+
+
+def last_evaluation(run: RunData) -> dict[str, Any] | None:
+    """The row of the last evaluated round, or None before the first evaluation."""
+    evaluated = run.rounds.filter(run.rounds.column("accuracy").is_valid())
+    return evaluated.slice(evaluated.num_rows - 1).to_pylist()[0] if evaluated.num_rows else None
+
+
+def client_results(run: RunData) -> tuple[FloatArray, FloatArray]:
+    """Samples and accuracy of every client that has samples, in the run's last evaluated round."""
+    if not run.clients.num_rows:
+        return np.empty(0), np.empty(0)
+    rounds = run.clients.column("round")
+    last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
+    samples, accuracy = column(last, "samples"), column(last, "accuracy")
+    measured = (samples > 0) & np.isfinite(accuracy)
+    return samples[measured], accuracy[measured]
+
+
+def baselines(runs: Sequence[RunData]) -> dict[float, str]:
+    """Accuracy of each trivial predictor that the runs were compared with, and its rule."""
+    found: dict[float, str] = {}
+    for run in runs:
+        baseline = run.summary.get("baseline") or {}
+        if baseline.get("accuracy") is not None:
+            found.setdefault(float(baseline["accuracy"]), str(baseline.get("rule", "")))
+    return found

@@ -1,0 +1,163 @@
+"""The report: one HTML file that opens offline, with figures, tables and settings of the runs it compares."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from fedarena.core.files import write_text
+from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
+from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
+from fedarena.display.report import sections
+from fedarena.display.report.clock.section import time_and_phones
+from fedarena.display.report.methods import distinct_runs, has_clock
+from fedarena.display.report.strata import attributes_to_show, groups_of_clients
+from fedarena.storage.run_data import RunData
+
+
+def write_report(
+    runs: Sequence[RunData], path: Path, title: str | None = None, levels: Sequence[float] | None = None
+) -> Path:
+    """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`.
+
+    `levels` are accuracies to tell the cost of reaching; without any, round ones are chosen.
+    """
+    distinct = distinct_runs(runs)
+    page = _page(distinct, title or sections.default_title(distinct), sections.left_out(runs), levels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page)
+    return path
+
+
+class Plots:
+    """Places figures on the page and keeps their JSON for the end of it."""
+
+    def __init__(self) -> None:
+        self.data: list[Html] = []
+
+    def __call__(self, figure: go.Figure, caption: str) -> Html:
+        """The place of a figure on the page, with title, legend and caption."""
+        title = html.unescape(str(figure.layout.title.text))
+        legend = _legend(figure)
+        # On the page, title and legend are HTML: they wrap on a phone and a screen reader finds them.
+        figure.update_layout(title=None, showlegend=False, margin_t=16)
+        return tag("figure", tag("h3", title), legend, self.place(figure, title), tag("figcaption", caption))
+
+    def place(self, figure: go.Figure, title: str) -> Html:
+        """The place of a figure as it is, with a title for those who cannot see it."""
+        name = f"figure-{len(self.data) + 1}"
+        content = script_safe(str(figure.to_json()))
+        self.data.append(embed("script", content, type="application/json", id=name))
+        return tag(
+            "div",
+            class_="plot",
+            data_figure=name,
+            style=f"height: {figure.layout.height}px",
+            role="img",
+            aria_label=title,
+        )
+
+
+def _legend(figure: go.Figure) -> Html:
+    """A button for every trace with a legend entry; it hides and shows the entry's whole group."""
+    buttons = []
+    for trace in figure.data:
+        if trace.showlegend is not False:
+            if trace.type == "bar":
+                key = tag("span", class_="block", **swatch_colour(trace.marker.color))
+            else:
+                key = tag("span", class_=f"line {trace.line.dash}", **swatch_colour(trace.line.color))
+            text = html.unescape(trace.name)
+            buttons.append(tag("button", key, text, type="button", aria_pressed="true", data_group=trace.name))
+    return tag("div", *buttons, class_="keys")
+
+
+def _page(runs: Sequence[RunData], title: str, remarks: Html, levels: Sequence[float] | None) -> Html:
+    plots = Plots()
+    parts: dict[str, Html] = {
+        "Results": sections.results(runs),
+        "Learning": sections.learning(runs, plots),
+        **({"Time and phones": time_and_phones(runs, plots)} if any(map(has_clock, runs)) else {}),
+        "Clients": sections.clients(runs, plots),
+        **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
+        "Cost": sections.costs(runs, plots, levels),
+        "Speed": sections.speed(runs, plots),
+        "Settings": sections.settings(runs),
+        "Environment": sections.environment(runs),
+        "Reproduce": sections.reproduction(runs),
+    }
+    header = [tag("p", sections.headline(runs), class_="headline"), tag("p", sections.facts(runs), class_="facts")]
+    return document(title, "FedArena report", header, [sections.notices(runs), remarks], parts, plots)
+
+
+def document(
+    title: str,
+    kicker: str,
+    header: Sequence[Html],
+    notices: Sequence[Html],
+    parts: Mapping[str, Html],
+    plots: Plots,
+) -> Html:
+    """A self-contained page: what is in its header below the title, notices, and sections by their names."""
+    anchors = {name: name.lower().replace(" ", "-") for name in parts}
+    navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
+    head = tag("header", tag("p", kicker, class_="kicker"), tag("h1", title), *header)
+    body = join(tag("section", tag("h2", name), part, id=anchors[name]) for name, part in parts.items())
+    main = tag("main", head, *notices, tag("nav", navigation, aria_label="Sections"), body)
+    return self_contained(title, [main, no_script("The plots need JavaScript; the tables do not.")], plots)
+
+
+def no_script(sentence: str) -> Html:
+    """What those see whose browser runs no scripts."""
+    return tag("noscript", tag("p", sentence))
+
+
+def self_contained(title: str, body: Sequence[Html], plots: Plots) -> Html:
+    """A page that needs nothing else, with its plots in the reader's colour scheme."""
+    scripts = [get_plotlyjs(), _asset("report.js")]
+    settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
+    page = tag(
+        "html",
+        tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=_security_policy(scripts)),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("title", title),
+            embed("style", _asset("report.css")),
+        ),
+        tag(
+            "body",
+            *body,
+            embed("script", settings, type="application/json", id="settings-of-plots"),
+            *plots.data,
+            *(embed("script", script) for script in scripts),
+        ),
+        lang="en",
+    )
+    return join([Html("<!doctype html>\n"), page, Html("\n")])
+
+
+def _security_policy(scripts: Sequence[str]) -> str:
+    """Nothing is loaded from anywhere and no script runs but ours, whatever text the runs bring along."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("fedarena.display.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,212 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedarena.core.registry import Registry
+from fedarena.display import TIME_TO, columns_for, final_table
+from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
+from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
+from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.fleet.heterogeneity import Heterogeneity
+from fedarena.storage.run_data import RunData
+
+# Columns of the table of scores, in the order in which they get room on a narrow screen.
+_BY_IMPORTANCE = (
+    *("accuracy", "status", "personal", TIME_TO, "virtual time", "failed", "by client", "worst decile"),
+    *("wasted", "loss", "time", "traffic", "energy", "compute", "personal by client", "personal worst decile"),
+    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
+)
+_SHORTEST_LABEL = 8
+# With fewer invitations of each client, chance alone keeps metrics of participation below 1.
+FEW_PARTICIPATIONS = 10
+
+
+def scores_table(results: Sequence[RunData], width: int) -> Table:
+    """The final scores, one method per row, with as many columns as fit into `width` characters."""
+    rows = final_table(results)
+    known = columns_for(rows)
+    cells = {column.title: [column.text(row) for row in rows] for column in known}
+    widths = {title: max(map(len, [title, *texts])) + 3 for title, texts in cells.items()}
+    all_finished = all(row.status == "finished" for row in rows)
+    needed = {"accuracy"} if all_finished else {"accuracy", "status"}
+    room_for_labels = max(_SHORTEST_LABEL, width - 4 - sum(widths[title] for title in needed))
+    labels = [_shortened(row.label, room_for_labels) for row in rows]
+    room = width - 4 - max(map(len, labels))
+    shown = set()
+    for title in sorted(cells, key=_importance):
+        if title == "status" and all_finished:
+            continue
+        room -= widths[title]
+        if room < 0 and title not in needed:
+            break
+        shown.add(title)
+    columns = [column for column in known if column.title in shown]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method", style="bold", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        texts = []
+        for column in columns:
+            text = escape(cells[column.title][number])
+            texts.append(f"[bold green]{text}[/]" if row.label in column.best(rows) else text)
+        table.add_row(escape(labels[number]), *texts)
+    return table
+
+
+def baselines(results: Sequence[RunData]) -> list[str]:
+    """What knowing nothing would score, one line per federation; where it differs, with the methods it is for."""
+    lines: dict[str, dict[str, None]] = {}
+    for result in results:
+        if baseline := result.summary.get("baseline"):
+            line = f"Baseline, {baseline['rule']}: accuracy {baseline['accuracy']:.3f}"
+            lines.setdefault(line, {})[result.label] = None
+    if len(lines) < 2:
+        return list(lines)
+    return [f"{line} ({', '.join(labels)})" for line, labels in lines.items()]
+
+
+def fleet_table(fleet: Mapping[str, Any]) -> Table:
+    """How fast the phones of a fleet are and when they are available, from what `describe_fleet` found."""
+    slots, speeds = fleet["slots"], fleet["speeds"]
+    table = Table(
+        title=f"{escape(fleet['name'])}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=f"{percent(slots['never_available_share'])} of the clients are never available, "
+        f"{percent(slots['always_available_share'])} always",
+        caption_justify="left",
+    )
+    table.add_column("", style="bold", no_wrap=True)
+    for title in ("mean", "p10", "median", "p90", "p90/p10"):
+        table.add_column(title, justify="right", no_wrap=True)
+
+    def add(name: str, distribution: Mapping[str, Any], scale: Scale | None = None) -> None:
+        values = [distribution["mean"], *(distribution["percentiles"][p] for p in ("10", "50", "90"))]
+        factor, unit = (1.0, "") if scale is None or values[2] is None else fitting_unit(values[2], scale)
+        numbers = [ABSENT if value is None else significant(value / factor) for value in values]
+        low, high = values[1], values[3]
+        ratio = significant(high / low) if low and high else ABSENT
+        table.add_row(f"{name} ({unit})" if unit else name, *numbers, ratio)
+
+    add("time available", fleet["shares"], ((0.01, "%"),))
+    if sum(slots["histogram"]["counts"]):
+        add("slots a day", slots["per_day"])
+        add("slot length", slots["seconds"], SECONDS)
+    compute, what, scale = compute_column(speeds)
+    add(what, distribution_of(compute), scale)
+    for name, column in network_columns(speeds).items():
+        add(name, distribution_of(column), BITS_PER_SECOND)
+    return table
+
+
+def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
+    """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
+    options, devices, states = found.options, found.devices, found.states
+    metrics = _titled(
+        f"{escape(name)}: heterogeneity for {count(found.clients, 'client')}",
+        f"-R: how often and evenly clients meet a deadline of {options.deadline_seconds:g} s, 1 is ideal\n"
+        f"-T: time for {options.trips:,} updates, in multiples of the breaks of {options.break_seconds:g} s\n"
+        + count(options.repetitions, "repetition")
+        + (f", ± for {confidence_text(found)} confidence" if options.repetitions > 1 else ""),
+        ("metric", "value", "harder is", "simulated with"),
+    )
+    simulated = {"DevMC": "devices alone", "StatMC": "availability alone", "InterMC": "devices and availability"}
+    for ending, harder in (("R", "lower"), ("T", "higher")):
+        for kind, what in simulated.items():
+            estimate = found.metrics[f"{kind}-{ending}"]
+            metrics.add_row(f"{kind}-{ending}", estimate_text(estimate), harder, what)
+    if found.ideal_participation < FEW_PARTICIPATIONS:
+        metrics.caption = (
+            f"{metrics.caption}\nA client is invited {significant(found.ideal_participation)} times on average: "
+            "too few rounds for metrics that end in -R, which stay below 1 even where all clients are alike."
+        )
+    spread = _titled(
+        "How slow and absent clients are, and how different", "", ("", "on average", "differences", "what that is")
+    )
+    spread.add_row(
+        "time for a round",
+        f"{significant(devices.mean_seconds)} s",
+        f"± {percent(devices.variation)}",
+        f"{significant(devices.to_deadline)} times the deadline; p90/p10 {significant(devices.p90_to_p10)}; "
+        f"one client from round to round ± {percent(devices.variation_within)}",
+    )
+    spread.add_row(
+        "time available",
+        percent(states.mean_share),
+        f"Gini {significant(states.gini_share)}",
+        f"{percent(states.never_share)} of the clients are never available",
+    )
+    spread.add_row(
+        "single-state metric",
+        significant(states.mean_metric),
+        f"Gini {significant(states.gini_metric)}",
+        "of the ideal participation, at most 1 (ST-Client-Ratio)",
+    )
+    return [metrics, spread]
+
+
+def _titled(title: str, caption: str, columns: Sequence[str]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=caption,
+        caption_justify="left",
+    )
+    for number, column in enumerate(columns):
+        table.add_column(column, style="bold" if number == 0 else None, no_wrap=number < 2)
+    return table
+
+
+def parts_table(kind: str, registry: Registry[Any]) -> Table:
+    """The parts of one kind with their options and defaults."""
+    rows = []
+    for name in registry.names():
+        part = registry.get(name)
+        summary = (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
+        rows.append((name, summary, _options(part)))
+    return names_table(kind, rows)
+
+
+def names_table(kind: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Names, what they are, and (dimmed) a line of detail."""
+    table = Table(
+        title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    for name, summary, detail in rows:
+        table.add_row(
+            f"  [bold cyan]{escape(name)}[/]", escape(summary) + (f"\n[dim]{escape(detail)}[/]" if detail else "")
+        )
+    return table
+
+
+def _options(part: Callable[..., Any]) -> str:
+    options = [p for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return "  ".join(p.name if p.default is p.empty else f"{p.name}={_value(p.default)}" for p in options)
+
+
+def _value(default: Any) -> Any:
+    return default["name"] if isinstance(default, dict) and "name" in default else default
+
+
+def _importance(title: str) -> int:
+    return _BY_IMPORTANCE.index(TIME_TO if title.startswith(TIME_TO) else title)
+
+
+def _shortened(label: str, length: int) -> str:
+    """A label without its middle, where it is too long: labels start with the algorithm and end with what differs."""
+    if len(label) <= length:
+        return label
+    tail = (length - 1) // 2
+    return f"{label[: length - 1 - tail]}…{label[len(label) - tail :]}"

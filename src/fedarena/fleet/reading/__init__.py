@@ -1,0 +1,1 @@
+"""What the readers of trace files share."""

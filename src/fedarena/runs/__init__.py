@@ -1,0 +1,1 @@
+"""What a run is: its configuration, how it is put together and executed, suites of runs."""

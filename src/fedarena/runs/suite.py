@@ -1,0 +1,180 @@
+"""Suites: a matrix of settings and seeds that becomes a set of comparable runs.
+
+A suite file has a `name`, a `base` of settings that all runs share, a `matrix` and `seeds`. Every axis of the matrix is
+either a dotted key with a list of values, or a free name with labelled variants, each a set of dotted keys:
+
+    name: example
+    base: {federation: digits, rounds: 20}
+    matrix:
+      local.lr: [0.1, 0.5]
+      method:
+        fedavg: {algorithm: fedavg}
+        strong-prox: {algorithm: fedprox, algorithm.mu: 1.0}
+    seeds: [0, 1, 2]
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
+from fedarena.core.registry import nearest
+from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.runs.experiment import Observer, prepare, resume_run, start_run
+from fedarena.storage.recorder import CONFIG_FILE
+from fedarena.storage.run_data import flatten_settings
+
+_INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
+_KEYS = ("name", "base", "matrix", "seeds")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs that belong together, each with a label that says what is special about it."""
+
+    name: str
+    runs: dict[str, RunConfig]  # by name of the run
+
+
+def builtin_suites() -> dict[str, Path]:
+    """The suites that come with FedArena."""
+    folder = Path(str(resources.files("fedarena") / "suites"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
+    """Reads a suite file, or a built-in suite by its name; `overrides` are dotted keys that hold for every run.
+
+    Overriding a key that is an axis of the matrix gives the axis other values.
+    """
+    builtin = builtin_suites()
+    path = builtin[source] if source in builtin else Path(source)
+    if not path.exists():
+        raise BadInputError(
+            f"There is no suite file {source} and no built-in suite of that name; {nearest(source, builtin)}"
+        )
+    content = read_settings(path)
+    for key in content:
+        if key not in _KEYS:
+            raise BadInputError(f"{path}: a suite has no key {key!r}; {nearest(str(key), _KEYS)}")
+    name = check_name(content.get("name", path.stem), f"{path}: name")
+    base = _mapping(content.get("base"), f"{path}: base")
+    overrides = dict(overrides)
+    seeds = overrides.pop("seeds", content.get("seeds", [0]))
+    if (
+        not isinstance(seeds, list)
+        or not seeds
+        or not all(type(seed) is int for seed in seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        raise BadInputError(f"{path}: seeds must be a list of different numbers such as [0, 1, 2], not {seeds!r}")
+    matrix = _mapping(content.get("matrix"), f"{path}: matrix")
+    for key in [key for key in overrides if key in matrix]:  # an axis gets other values
+        given = overrides.pop(key)
+        matrix[key] = given if isinstance(given, list) else [given]
+    axes = [_axis(key, values, path) for key, values in matrix.items()]
+    runs: dict[str, RunConfig] = {}
+    for variants in itertools.product(*axes):
+        for seed in seeds:
+            run_name = "-".join([*(label for label, _ in variants), f"seed{seed}"])
+            settings = merge(merge({}, base), overrides)
+            for _, variant in variants:
+                settings = merge(settings, variant)
+            # Once more, since variants may have set the same; but another federation, say, must not lose the options
+            # of it that a variant sets.
+            varied = [key for _, variant in variants for key in variant]
+            settings = merge(settings, {k: v for k, v in overrides.items() if not _is_part_of(varied, k)})
+            for key in ("seed", "name"):
+                if key in settings:
+                    raise BadInputError(f"{path}: {key} cannot be set for the runs of a suite; {_INSTEAD[key]}")
+            settings |= {"seed": seed, "name": run_name}
+            if run_name in runs:
+                raise BadInputError(f"{path}: two runs would be called {run_name!r}; make the labels differ")
+            runs[run_name] = resolve(settings)
+    return Suite(name, runs)
+
+
+def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Callable[[str], None]) -> list[str]:
+    """Runs what is not finished yet, in ``runs_folder/<suite>/<run>``; returns a sentence for every run that failed."""
+    folder = runs_folder / suite.name
+    for name, config in suite.runs.items():
+        if (folder / name).exists():
+            _check_unchanged(folder / name, config)
+        else:
+            prepare(config, observer)  # whatever does not fit is refused before the first run starts
+    failures = []
+    for number, (name, config) in enumerate(suite.runs.items(), start=1):
+        announce(f"{name} ({number}/{len(suite.runs)})")
+        try:
+            if (folder / name).exists():
+                resume_run(folder / name, observer)
+            else:
+                start_run(config, folder, observer)
+        except (DivergedError, TrainingStuckError) as error:
+            failures.append(f"{name}: {error}")
+        except FedArenaError:  # a full disk or a damaged file would stop the next run, too
+            raise
+        except Exception as error:  # a bug in somebody's own method
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    return failures
+
+
+def _is_part_of(keys: list[str], part: str) -> bool:
+    """Whether any of the keys sets an option of the part."""
+    return any(key.startswith(f"{part}.") for key in keys)
+
+
+def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The labelled variants of one axis of the matrix."""
+    if isinstance(values, dict) and values:
+        return [(_file_name(label), _mapping(variant, f"{path}: {key}.{label}")) for label, variant in values.items()]
+    if isinstance(values, list) and values:
+        short = key.rpartition(".")[2]
+        labelled = []
+        for value in values:
+            if isinstance(value, dict):
+                label = "-".join(str(v) if k == "name" else f"{k}{v}" for k, v in value.items())
+            else:
+                label = str(value) if isinstance(value, str) else f"{short}{value}"
+            labelled.append((_file_name(label), {key: value}))
+        return labelled
+    raise BadInputError(f"{path}: matrix.{key} must be a list of values or labelled variants, not {values!r}")
+
+
+def _file_name(label: Any) -> str:
+    return re.sub(r"[^\w.+-]+", "_", str(label))
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadInputError(f"{where} must hold settings, not {value!r}")
+    return {str(key): item for key, item in value.items()}
+
+
+def _check_unchanged(folder: Path, config: RunConfig) -> None:
+    """Refuses to mix runs of an older version of the suite with new ones."""
+    if not (folder / CONFIG_FILE).exists():
+        return
+    before = flatten_settings(read_settings(folder / CONFIG_FILE))
+    now = flatten_settings(config.to_dict())
+    if config.model["name"] == AUTOMATIC_MODEL:
+        before = {key: value for key, value in before.items() if not key.startswith("model.")}
+        now.pop("model.name")
+    for option, value in config.engine.items():
+        if value in (None, "auto"):  # the run says what it came to
+            for settings in (before, now):
+                settings.pop(f"engine.{option}", None)
+    for key in before | now:
+        if before.get(key) != now.get(key):
+            raise BadInputError(
+                f"{folder} holds a run with {key} = {before.get(key)!r} instead of {now.get(key)!r}; "
+                "remove that folder or give the suite another name"
+            )

@@ -1,0 +1,174 @@
+"""Starting a model from the weights in a file, or from where another run ended.
+
+Names are those of our models. A `vit` also takes the names under which published ViTs are stored (see
+`fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. The last layer of any
+model may be for another number of classes; then it stays as freshly drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedarena.algorithms.layers import last_layer
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.models import Tensors
+from fedarena.models.vit import VisionTransformer
+from fedarena.models.weight_names import to_our_names, without_prefix
+from fedarena.simulate import Memories
+from fedarena.storage.checkpoint import read_snapshot, read_state
+from fedarena.storage.recorder import CONFIG_FILE
+
+# Under which files of whole trainings keep the model.
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class StartingWeights:
+    """What a model was given: what the user should know about it, and a fingerprint of the numbers."""
+
+    notes: list[str]
+    fingerprint: str
+
+
+def start_from(module: nn.Module, path: Path) -> StartingWeights:
+    """Puts the weights of a file or a run folder into a model."""
+    found = without_prefix(read_weights(path))
+    named, library, notes = found, None, []
+    if isinstance(module, VisionTransformer):
+        named, library = to_our_names(found)
+        notes = _resample_positions(module, named)
+    own: Tensors = dict(module.named_parameters())
+    fresh = _left_out(own, named)
+    taken = {name: _fitting(name, p, named, path) for name, p in own.items() if name not in fresh}
+    if not taken:
+        raise BadInputError(f"{path} does not fit the model, which has {_some(own)}; it holds {_some(found)}")
+    with torch.no_grad():
+        for name, value in taken.items():
+            own[name].copy_(value)
+    source = f"{path}, which has the names of {library}" if library else f"{path}"
+    amount = f"{len(taken)} of its {len(own)} parameters were taken" if fresh else "all parameters were taken"
+    notes = [f"The model starts from {source}: {amount}", *notes]
+    if fresh:
+        notes[0] += f"; freshly drawn: {_some(fresh)}"
+    unused = [name for name in named if name not in own]
+    if unused:
+        notes.append(f"The model has no use for {_some(unused)} of {path}")
+    return StartingWeights(notes, _fingerprint(taken))
+
+
+def _left_out(own: Tensors, named: Tensors) -> list[str]:
+    """What stays as it was drawn: prompts that the file lacks, and a head that is not there or for other classes."""
+    head = last_layer(own)
+    of_other_classes = any(
+        name not in named
+        or (named[name].dim() == p.dim() and named[name].shape[1:] == p.shape[1:] and named[name].shape != p.shape)
+        for name, p in own.items()
+        if name in head
+    )
+    return [name for name in own if (name in head and of_other_classes) or (name == "prompts" and name not in named)]
+
+
+def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:
+    """The value for a parameter."""
+    value = named.get(name)
+    if value is None:
+        raise BadInputError(f"{path} does not fit the model: it has no {name!r}; it holds {_some(named)}")
+    if value.shape != p.shape:
+        shapes = f"{list(value.shape)} there and {list(p.shape)} here"
+        raise BadInputError(f"{path} does not fit the model: {name!r} has the shape {shapes}")
+    if not (value.is_floating_point() and torch.isfinite(value).all()):
+        raise BadInputError(f"{path} cannot be used: {name!r} holds something else than finite numbers")
+    return value.to(p.dtype)
+
+
+def read_weights(path: Path) -> Tensors:
+    """The named tensors of a file (``.safetensors``, ``.pt``, ``.pth``), or the latest model of a run folder."""
+    if path.is_dir():
+        return _from_run(path)
+    if not path.exists():
+        raise BadInputError(f"weights: there is no file or run folder {path}")
+    ending = path.suffix.lower()
+    if ending == ".safetensors":
+        return _from_safetensors(path)
+    if ending in (".pt", ".pth"):
+        return _from_torch(path)
+    raise BadInputError(f"weights must be a .safetensors, .pt or .pth file or a run folder, not {path}")
+
+
+def _from_run(folder: Path) -> Tensors:
+    if not (folder / CONFIG_FILE).exists():
+        raise BadInputError(f"weights: {folder} is not a run folder: it has no {CONFIG_FILE}")
+    state = read_state(folder)
+    if state is None:
+        raise BadInputError(f"weights: the run {folder} has no finished round yet")
+    return read_snapshot(folder, state, Memories()).state["params"]
+
+
+def _from_safetensors(path: Path) -> Tensors:
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DamagedFileError(f"{path} cannot be read as safetensors: {_one_line(error)}") from None
+
+
+def _from_torch(path: Path) -> Tensors:
+    """Tensors alone: a file that would have other objects made is refused."""
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its unpickler meets in a damaged file
+        detail = f": {_one_line(error)}" if isinstance(error, OSError) else ", as torch.save writes it"
+        raise DamagedFileError(f"{path} cannot be read as a file of named tensors{detail}") from None
+    for wrapper in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping):
+        raise BadInputError(f"{path} must hold named tensors, but it holds a {type(content).__name__}")
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise BadInputError(f"{path} must hold named tensors, but it has none")
+    return tensors
+
+
+def _resample_positions(module: VisionTransformer, named: Tensors) -> list[str]:
+    """Makes position embeddings of a square grid of patches those of the model's grid, and says so."""
+    position = named.get("position")
+    if position is None or position.dim() != 2:
+        return []
+    patches, target = len(position) - 1, (module.rows, module.columns)
+    side = isqrt(max(0, patches))
+    if side < 1 or side**2 != patches or (side, side) == target:
+        return []  # there is nothing to do, or nothing that can be done
+    grid = position[1:].float().T.reshape(1, -1, side, side)
+    resized = nn.functional.interpolate(grid, size=target, mode="bicubic", antialias=True)
+    named["position"] = torch.cat([position[:1].float(), resized[0].flatten(1).T])
+    return [f"Positions of {side} x {side} patches were interpolated to {module.rows} x {module.columns}"]
+
+
+def _fingerprint(tensors: Tensors) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name, t in tensors.items():
+        digest.update(name.encode())
+        digest.update(t.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _some(names: Mapping[str, Any] | list[str]) -> str:
+    shown = list(names)[:_MOST_NAMED]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:160]

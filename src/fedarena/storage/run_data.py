@@ -1,0 +1,201 @@
+"""Reading run folders, finished or not, and naming what distinguishes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import as_people_sort
+from fedarena.storage.checkpoint import TABLES, read_state, read_table, table_schemas
+from fedarena.storage.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
+
+# What is no difference between methods: who a run is, and how many clients were computed at once.
+_NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run as it lies on disk. Runs of the same setting with different seeds share a label."""
+
+    path: Path
+    name: str
+    label: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any]
+    status: str  # finished, diverged, interrupted, failed or running
+    rounds: pa.Table
+    clients: pa.Table
+    timings: pa.Table
+    jobs: pa.Table  # a row per job of a client that ended, in virtual time
+    fleet: dict[str, Any] | None = None  # statistics of the clients' phones, if the run has a fleet
+    attributes: pa.Table | None = None  # what is known about every evaluated client, if anything is
+
+
+def load_run(folder: Path) -> RunData:
+    """Reads a run folder; a run that was killed is read up to its last committed round."""
+    if not (folder / CONFIG_FILE).exists():
+        raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+    config = _parse(folder / CONFIG_FILE, yaml.safe_load, "algorithm")
+    environment = _parse(folder / "environment.json", json.loads, "seed")
+    summary_path = folder / "summary.json"
+    if summary_path.exists():
+        summary = _parse(summary_path, json.loads, "status")
+    else:
+        summary = {"status": "running" if is_being_written(folder) else "interrupted"}
+    if summary["status"] == "finished":
+        paths = {table: folder / f"{table}.parquet" for table in TABLES}
+        found = {table: _read_parquet(path) for table, path in paths.items() if table != "jobs" or path.exists()}
+    else:
+        state = read_state(folder)
+        if state is None:
+            raise NothingRecordedError(f"The run {folder} has no finished round yet")
+        found = {table: read_table(folder, table, state) for table in state.tables}
+        summary.setdefault("rounds_done", state.round)
+        summary.setdefault("rounds", config["rounds"])
+    fleet_path, attributes_path = folder / FLEET_FILE, folder / ATTRIBUTES_FILE
+    return RunData(
+        path=folder,
+        name=config["name"],
+        label=_method(config),
+        config=config,
+        environment=environment,
+        summary=summary,
+        status=summary["status"],
+        fleet=_parse(fleet_path, json.loads, "name") if fleet_path.exists() else None,
+        attributes=_read_parquet(attributes_path) if attributes_path.exists() else None,
+        **_with_all_columns(found),
+    )
+
+
+def _with_all_columns(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Tables and columns that a run of an earlier version does not have are there and empty."""
+    complete = {}
+    for name, schema in table_schemas(()).items():
+        table = tables.get(name, schema.empty_table())
+        for field in schema:
+            if field.name not in table.column_names:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+        complete[name] = table
+    return complete
+
+
+class NothingRecordedError(BadInputError):
+    """A run that was stopped before its first round was recorded."""
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders among `paths`; a folder of runs or of suites stands for all in it."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise BadInputError(f"There is no run folder {path}")
+        if (path / CONFIG_FILE).exists():
+            found.append(path)
+            continue
+        found_inside = (p.parent for depth in ("[!.]*", "[!.]*/[!.]*") for p in path.glob(f"{depth}/{CONFIG_FILE}"))
+        inside = sorted(found_inside, key=lambda found: as_people_sort(str(found)))
+        if not inside:
+            raise BadInputError(f"{path} is not a run folder and holds none: there is no {CONFIG_FILE}")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = None) -> list[RunData]:
+    """Reads several runs and labels them by the settings in which they differ.
+
+    Runs without a finished round are left out, and `skipped` is told so; one that is asked for alone is an error.
+    """
+    runs: list[RunData] = []
+    empty: list[NothingRecordedError] = []
+    for path in find_runs(paths):
+        try:
+            runs.append(load_run(path))
+        except NothingRecordedError as error:
+            empty.append(error)
+    if not runs and empty:
+        raise empty[0]
+    if skipped is not None:
+        for reason in empty:
+            skipped(str(reason))
+    return label_runs(runs)
+
+
+def label_runs(runs: Sequence[RunData]) -> list[RunData]:
+    """Gives every run a label made of its algorithm and of whatever else sets it apart.
+
+    Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
+    options that only one of them has.
+    """
+    flat = [flatten_settings(run.config) for run in runs]
+    groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among runs that are alike otherwise
+    for run, settings in zip(runs, flat, strict=True):
+        for key in _all_keys(flat):
+            groups.setdefault(_alike(run, settings, key), {})[repr(settings.get(key))] = None
+    labelled = []
+    for run, settings in zip(runs, flat, strict=True):
+        label = _method(run.config)
+        for key, value in settings.items():
+            if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1:
+                label += f" {value}" if key.endswith(".name") else f" {_short(key)}={value}"
+        labelled.append(replace(run, label=label))
+    return labelled
+
+
+def _short(key: str) -> str:
+    """The end of a key, which tells enough; but a federation's seed is not that of a run."""
+    *owners, last = key.split(".")
+    return f"{owners[-1]}.{last}" if last == "seed" else last
+
+
+def _all_keys(flat: Sequence[dict[str, Any]]) -> dict[str, None]:
+    return dict.fromkeys(key for settings in flat for key in settings)
+
+
+def _alike(run: RunData, settings: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """What runs must share for a setting to tell them apart: the method, and the parts that the setting belongs to."""
+    parts = key.split(".")[:-1]
+    owners = (".".join([*parts[: depth + 1], "name"]) for depth in range(len(parts)))
+    return (_method(run.config), key, *(repr(settings.get(owner)) for owner in owners if owner != key))
+
+
+def _method(config: dict[str, Any]) -> str:
+    """What a run is called where nothing else distinguishes it: its algorithm, and pooled training if it is that."""
+    training = config.get("training", "natural")
+    return str(config["algorithm"]["name"]) + ("" if training == "natural" else f" {training}")
+
+
+def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _parse(path: Path, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(value, dict) or needed not in value:
+        raise DamagedFileError(f"{path} is damaged: it has no {needed!r}")
+    return value
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error}") from None
