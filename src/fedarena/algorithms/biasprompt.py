@@ -15,7 +15,7 @@ from fedarena.algorithms.layers import check_patterns, last_layer, matching
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
-from fedarena.train import Groups
+from fedarena.train import Client, Groups
 
 # Biases as torch's layers call them, such as in_proj_bias and bias_ih_l0.
 _BIASES = ["*bias", "bias_*", "*.bias_*"]
@@ -53,13 +53,13 @@ class BiasPrompt(FedAvg):
         """What is trained; the frozen part came with the model."""
         return {"params": self._trained(broadcast["params"])}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """What is trained."""
-        return self._trained(broadcast["params"])
+        return self._trained(client.broadcast["params"])
 
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The loss of the whole model."""
-        return task.loss(broadcast["params"] | params, batch)
+        return task.loss(client.broadcast["params"] | params, batch)
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Federated averaging of what is trained."""

@@ -13,7 +13,7 @@ from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Task, Tensors
-from fedarena.train import Groups, Work, flatten_groups, unflatten_groups
+from fedarena.train import Client, Groups, Work, flatten_groups, unflatten_groups
 
 
 @ALGORITHMS.register("ditto")
@@ -25,35 +25,35 @@ class Ditto(FedAvg):
         check_not_negative(lam=lam)
         self.lam = lam
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's own model."""
         return {"personal": broadcast["params"]}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """Both models."""
-        return flatten_groups({"global": broadcast["params"], "personal": memory["personal"]})
+        return flatten_groups({"global": client.broadcast["params"], "personal": client.state["personal"]})
 
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The global model's loss, with the gradients of both."""
         models = unflatten_groups(params)
         personal = task.loss(models["personal"], batch)
         return task.loss(models["global"], batch) + (personal - personal.detach())
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Pulls the personal model towards the global one."""
         models, grads = unflatten_groups(params), unflatten_groups(grad)
         pulled = {
-            name: g + self.lam * (models["personal"][name] - broadcast["params"][name])
+            name: g + self.lam * (models["personal"][name] - client.broadcast["params"][name])
             for name, g in grads["personal"].items()
         }
         return flatten_groups({"global": grads["global"], "personal": pulled})
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the global model; the personal one stays."""
         models = unflatten_groups(params)
-        change = {name: p - broadcast["params"][name] for name, p in models["global"].items()}
+        change = {name: p - client.broadcast["params"][name] for name, p in models["global"].items()}
         return {"params": change}, {"personal": models["personal"]}
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """The client's own model."""
-        return [memory["personal"]]
+        return [client.state["personal"]]

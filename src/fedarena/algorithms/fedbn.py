@@ -12,7 +12,7 @@ from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.layers import check_patterns, last_layer, layer_of, matching
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Groups, Work
+from fedarena.train import Client, Groups, Work
 
 
 @ALGORITHMS.register("fedbn")
@@ -45,19 +45,19 @@ class FedBN(FedAvg):
         local = self._local(broadcast["params"])
         return {"params": {name: p for name, p in broadcast["params"].items() if name not in local}}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's own layers."""
         local = self._local(broadcast["params"])
         return {"local": {name: broadcast["params"][name] for name in local}} if local else {}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """The shared layers of the server and the client's own."""
-        return broadcast["params"] | memory.get("local", {})
+        return client.broadcast["params"] | client.state.get("local", {})
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the shared layers; the others stay."""
-        local = memory.get("local", {})
-        change = {name: p - broadcast["params"][name] for name, p in params.items() if name not in local}
+        local = client.state.get("local", {})
+        change = {name: p - client.broadcast["params"][name] for name, p in params.items() if name not in local}
         return {"params": change}, {"local": {name: params[name] for name in local}} if local else {}
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
@@ -66,9 +66,9 @@ class FedBN(FedAvg):
         params = state["params"]
         return {"params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """The shared layers and the client's own."""
-        return [self.local_start(broadcast, memory)]
+        return [self.local_start(client)]
 
     def _local(self, params: Tensors) -> list[str]:
         if self.local_layers is None:

@@ -13,7 +13,7 @@ import torch
 from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, Work
 
 
 @ALGORITHMS.register("feddyn")
@@ -30,19 +30,19 @@ class FedDyn(Algorithm):
         """Parameters and the server's correction h, zero at first."""
         return {"params": params, "correction": {name: torch.zeros_like(p) for name, p in params.items()}}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's linear term, zero at first."""
         return {"linear": {name: torch.zeros_like(p) for name, p in broadcast["params"].items()}}
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Adds the gradient of the linear and of the quadratic term."""
-        start, linear = broadcast["params"], memory["linear"]
+        start, linear = client.broadcast["params"], client.state["linear"]
         return {name: g - linear[name] + self.alpha * (params[name] - start[name]) for name, g in grad.items()}
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the model; the linear term follows it."""
-        change = {name: p - broadcast["params"][name] for name, p in params.items()}
-        linear = {name: memory["linear"][name] - self.alpha * c for name, c in change.items()}
+        change = {name: p - client.broadcast["params"][name] for name, p in params.items()}
+        linear = {name: client.state["linear"][name] - self.alpha * c for name, c in change.items()}
         return {"params": change}, {"linear": linear}
 
     def client_weight(self, work: Work) -> Any:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,7 +30,8 @@ from fedarena.algorithms.low_rank import compress
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
-from fedarena.train import Groups, Work, flatten_groups, unflatten_groups
+from fedarena.train import Client, Groups, Work, flatten_groups, unflatten_groups
+from fedarena.train.jobs import IntArray
 
 
 @ALGORITHMS.register("fedkd")
@@ -63,15 +65,15 @@ class FedKD(FedAvg):
         """Clients need to know how much to keep."""
         return {"params": state["params"], "energy": state["energy"]}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's mentor."""
         return {"mentor": broadcast["params"]}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """Both models."""
-        return flatten_groups({"mentee": broadcast["params"], "mentor": memory["mentor"]})
+        return flatten_groups({"mentee": client.broadcast["params"], "mentor": client.state["mentor"]})
 
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The mentee's loss on the labels, with the gradients of all that both models minimize."""
         models = unflatten_groups(params)
         mentee, mentor = (F.log_softmax(task.predict(models[name], batch), -1) for name in ("mentee", "mentor"))
@@ -87,32 +89,38 @@ class FedKD(FedAvg):
         total = mentee_loss + mentor_loss + task.mean(apart, batch) / errors
         return mentee_loss.detach() + (total - total.detach())
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The compressed change of the mentee, and how many numbers it is; the mentor stays."""
         models = unflatten_groups(params)
-        energy = broadcast["energy"]["share"]
-        sent = {name: compress(p - broadcast["params"][name], energy) for name, p in models["mentee"].items()}
+        energy = client.broadcast["energy"]["share"]
+        sent = {name: compress(p - client.broadcast["params"][name], energy) for name, p in models["mentee"].items()}
         numbers = torch.stack([numbers for _, numbers in sent.values()]).sum()
         update = {"params": {name: change for name, (change, _) in sent.items()}, "upload": {"numbers": numbers}}
         return update, {"mentor": models["mentor"]}
 
-    def upload_bytes(self, state: Groups) -> int:
+    def expected_upload_bytes(self, state: Groups) -> int:
         """The numbers of the last uploads; how many they are, their length tells."""
         size = next(iter(state["params"].values())).element_size()
         return round(float(state["upload"]["numbers"]) * size)
+
+    def uploaded_bytes(self, updates: Groups) -> IntArray:
+        """The numbers that are left of the change."""
+        size = next(iter(updates["params"].values())).element_size()
+        numbers: IntArray = np.rint(updates["upload"]["numbers"].double().cpu().numpy()).astype(np.int64)
+        return numbers * size
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Federated averaging of the mentee."""
         stepped = super().server_step(state, mean_update, round)
         return {**stepped, "energy": self._energy(round + 1, state["params"]), "upload": mean_update["upload"]}
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """The mentor."""
-        return [memory["mentor"]]
+        return [client.state["mentor"]]
 
     def _energy(self, round: int, params: Tensors) -> Tensors:
         """What share of the squares uploads of this round must have."""
-        share = self.start_energy + (self.end_energy - self.start_energy) * min(1.0, round / self.rounds)
+        share = self.start_energy + (self.end_energy - self.start_energy) * min(1.0, round / self.horizon)
         like = next(iter(params.values()))
         return {"share": torch.tensor(share, dtype=like.dtype, device=like.device)}
 

@@ -15,7 +15,7 @@ from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, LocalTraining, Work
+from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work
 
 
 @ALGORITHMS.register("fednova")
@@ -26,18 +26,18 @@ class FedNova(Algorithm):
         check_positive(server_lr=server_lr)
         self.server_lr = server_lr
 
-    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs a local optimizer whose steps can be counted."""
-        super().prepare(population, local, rounds)
+        super().prepare(population, local, horizon)
         if local.optimizer != "sgd":
             raise BadInputError(f"fednova is defined for local.optimizer=sgd, not for {local.optimizer}")
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change per effective step, and how many those were."""
         steps = self._effective_steps(work.steps)
-        change = {name: (p - broadcast["params"][name]) / steps for name, p in params.items()}
+        change = {name: (p - client.broadcast["params"][name]) / steps for name, p in params.items()}
         some = next(iter(params.values()))
-        return {"params": change, "steps": {"effective": some.new_zeros(()) + steps}}, memory
+        return {"params": change, "steps": {"effective": some.new_zeros(()) + steps}}, client.state
 
     def _effective_steps(self, steps: Any) -> int | float | Tensor:
         rho = self.local.momentum

@@ -11,7 +11,7 @@ from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Groups, PartialWork
+from fedarena.train import Client, PartialWork
 
 
 @ALGORITHMS.register("fedprox")
@@ -27,7 +27,7 @@ class FedProx(FedAvg):
         self.mu = mu
         self.partial_work = PartialWork("steps") if partial_work else None
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Pulls the parameters towards the global model."""
-        start = broadcast["params"]
+        start = client.broadcast["params"]
         return {name: g + self.mu * (params[name] - start[name]) for name, g in grad.items()}

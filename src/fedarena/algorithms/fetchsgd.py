@@ -19,7 +19,7 @@ from fedarena.algorithms.checks import check_fraction, check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.algorithms.sketch import CountSketch, keep_largest
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, Work
 
 _DEFAULT_COMPRESSION = 10  # how much smaller than the model a sketch is
 _DEFAULT_COLUMNS_PER_TOP = 4  # with much fewer columns, large coordinates hide each other
@@ -74,10 +74,10 @@ class FetchSGD(Algorithm):
         empty = torch.zeros(self.rows, self._columns(_length(params)), dtype=like.dtype, device=like.device)
         return {"params": params, "momentum": {"sketch": empty}, "error": {"sketch": empty.clone()}}
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """A sketch of the change of the model."""
-        change = _flatten({name: p - broadcast["params"][name] for name, p in params.items()})
-        return {"sketch": {"table": self._sketch(change).sketch(change)}}, memory
+        change = _flatten({name: p - client.broadcast["params"][name] for name, p in params.items()})
+        return {"sketch": {"table": self._sketch(change).sketch(change)}}, client.state
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Moves the model by the largest coordinates of momentum and what was not used so far."""

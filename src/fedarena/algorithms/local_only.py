@@ -14,7 +14,7 @@ from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
-from fedarena.train import Algorithm, Groups, LocalTraining, Work, flatten_groups, unflatten_groups
+from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work, flatten_groups, unflatten_groups
 
 
 @ALGORITHMS.register("local_only")
@@ -29,9 +29,9 @@ class LocalOnly(Algorithm):
         if not learning_rates or len(self.learning_rates) < len(learning_rates):
             raise BadInputError(f"algorithm.learning_rates must be different numbers, not {list(learning_rates)}")
 
-    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs a local optimizer whose steps are proportional to the gradient."""
-        super().prepare(population, local, rounds)
+        super().prepare(population, local, horizon)
         if local.optimizer != "sgd":
             raise BadInputError(f"local_only is defined for local.optimizer=sgd, not for {local.optimizer}")
 
@@ -39,22 +39,22 @@ class LocalOnly(Algorithm):
         """Nothing: what clients start from came with the model."""
         return {}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A model for each learning rate."""
         return dict.fromkeys(self.learning_rates, broadcast["params"])
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """All models."""
-        return flatten_groups(memory)
+        return flatten_groups(client.state)
 
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The least loss of all models, with the gradients of each; a model may diverge without harm to the others."""
         losses = torch.stack([task.loss(model, batch) for model in unflatten_groups(params).values()])
         finite = torch.isfinite(losses)
         least = torch.where(finite, losses, torch.inf).detach().min()
         return least + torch.where(finite, losses - losses.detach(), 0).sum()
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Scales steps (also those of weight decay) from `local.lr` to each model's learning rate."""
         decay = self.local.weight_decay
         scaled: Tensors = {}
@@ -63,7 +63,7 @@ class LocalOnly(Algorithm):
             scaled[name] = scale * g + (scale - 1) * decay * params[name] if decay else scale * g
         return scaled
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """Nothing is uploaded, all models stay."""
         return {}, unflatten_groups(params)
 
@@ -71,6 +71,6 @@ class LocalOnly(Algorithm):
         """There is nothing to do."""
         return state
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """The models of all learning rates."""
-        return list(memory.values())
+        return list(client.state.values())

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
-from fedarena.train import Algorithm, Groups, LocalTraining, Work
+from fedarena.train import Algorithm, Client, Groups, LocalTraining, Work
 from fedarena.train.batches import IntArray
 
 
@@ -30,36 +30,37 @@ class MinibatchSGD(Algorithm):
             raise BadInputError(f"algorithm.fraction must be above 0 and at most 1, not {fraction}")
         self.fraction = fraction
 
-    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs plain gradients: there is no local training that momentum or decay could belong to."""
-        super().prepare(population, local, rounds)
+        super().prepare(population, local, horizon)
         if local.optimizer != "sgd" or local.momentum or local.weight_decay:
             raise BadInputError(
                 "minibatch_sgd takes a single step along the gradient, "
                 "so it needs local.optimizer=sgd without momentum and weight_decay"
             )
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """The sum of the gradients, times the negative learning rate: nothing so far."""
-        return {name: torch.zeros_like(p) for name, p in broadcast["params"].items()}
+        return {name: torch.zeros_like(p) for name, p in client.broadcast["params"].items()}
 
     def local_steps(self, samples: IntArray, local: LocalTraining) -> IntArray:
         """As many batches as hold the fraction."""
         used = np.ceil(np.round(self.fraction * samples, 9)).astype(np.int64)  # 0.07 x 100 is a bit above 7
         return -(-used // local.batch_size)
 
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """The loss of the broadcast model, whatever `params` are; its gradient is summed over the samples.
 
         A number minus itself without its gradient is zero, but it has a derivative.
         """
         samples = batch["mask"].sum() if "mask" in batch else len(batch["x"])
-        model = {name: p + samples * (params[name] - params[name].detach()) for name, p in broadcast["params"].items()}
+        start = client.broadcast["params"]
+        model = {name: p + samples * (params[name] - params[name].detach()) for name, p in start.items()}
         return task.loss(model, batch)
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The mean gradient, times the negative learning rate."""
-        return {"params": {name: p / work.processed_samples for name, p in params.items()}}, memory
+        return {"params": {name: p / work.processed_samples for name, p in params.items()}}, client.state
 
     def client_weight(self, work: Work) -> Any:
         """The samples that the gradient is of."""

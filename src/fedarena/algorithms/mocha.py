@@ -21,7 +21,7 @@ import torch
 from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, Work
 
 
 @ALGORITHMS.register("mocha")
@@ -46,27 +46,29 @@ class Mocha(Algorithm):
         """The mean; the initial model is known to everybody."""
         return {"params": broadcast["params"]}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's own model, and in how many rounds it took part."""
         some = next(iter(broadcast["params"].values()))
         return {"model": broadcast["initial"], "rounds": {"taken_part": some.new_zeros(())}}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """The client's own model; the mean where it never took part."""
-        took_part = memory["rounds"]["taken_part"] > 0
-        return {name: torch.where(took_part, w, broadcast["params"][name]) for name, w in memory["model"].items()}
+        took_part = client.state["rounds"]["taken_part"] > 0
+        mean = client.broadcast["params"]
+        return {name: torch.where(took_part, w, mean[name]) for name, w in client.state["model"].items()}
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Adds the gradients of both penalties."""
-        mean = broadcast["params"]
+        mean = client.broadcast["params"]
         return {
             name: g + self.lam * (params[name] - mean[name]) + self.ridge * params[name] for name, g in grad.items()
         }
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """By how much the client's model has changed; the model stays."""
-        change = {name: p - memory["model"][name] for name, p in params.items()}
-        return {"params": change}, {"model": params, "rounds": {"taken_part": memory["rounds"]["taken_part"] + 1}}
+        change = {name: p - client.state["model"][name] for name, p in params.items()}
+        taken_part = client.state["rounds"]["taken_part"] + 1
+        return {"params": change}, {"model": params, "rounds": {"taken_part": taken_part}}
 
     def client_weight(self, work: Work) -> Any:
         """Every client counts the same."""
@@ -78,6 +80,6 @@ class Mocha(Algorithm):
         change = mean_update["params"]
         return {**state, "params": {name: p + share * change[name] for name, p in state["params"].items()}}
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """The client's own model; the mean where it never took part."""
-        return [self.local_start(broadcast, memory)]
+        return [self.local_start(client)]

@@ -11,7 +11,7 @@ from typing import Any
 from fedarena.algorithms.checks import check_not_negative
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, Work
 
 
 @ALGORITHMS.register("qfedavg")
@@ -24,16 +24,17 @@ class QFedAvg(Algorithm):
         check_not_negative(q=q)
         self.q = q
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The numerator and the denominator of the server's step."""
-        smoothness = 1 / self.local.lr
+        smoothness = 1 / (self.local.lr * client.job.lr_scale)
         some = next(iter(params.values()))
         loss = work.start_loss.to(some.dtype).clamp(min=1e-10)  # 0 would have no negative power
-        direction = {name: smoothness * (broadcast["params"][name] - p) for name, p in params.items()}
+        direction = {name: smoothness * (client.broadcast["params"][name] - p) for name, p in params.items()}
         norm_squared = sum((d.square().sum() for d in direction.values()), some.new_zeros(()))
         weight = loss**self.q
         normalizer = self.q * loss ** (self.q - 1) * norm_squared + smoothness * weight
-        return {"params": {n: weight * d for n, d in direction.items()}, "normalizer": {"sum": normalizer}}, memory
+        numerator = {name: weight * d for name, d in direction.items()}
+        return {"params": numerator, "normalizer": {"sum": normalizer}}, client.state
 
     def client_weight(self, work: Work) -> Any:
         """The weights are in the update already."""

@@ -36,9 +36,9 @@ class Reptile(Algorithm):
         self.meta_lr, self.final_meta_lr, self.fine_tune_lr = meta_lr, final_meta_lr, fine_tune_lr
         self.fine_tune_steps, self.fine_tune_batch_size = fine_tune_steps, fine_tune_batch_size
 
-    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Fine-tuning is like local training but for its length, batches and rate."""
-        super().prepare(population, local, rounds)
+        super().prepare(population, local, horizon)
         self.fine_tuning = replace(
             local,
             epochs=None,
@@ -53,7 +53,7 @@ class Reptile(Algorithm):
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """A step towards the mean of the clients' models, or beyond it."""
-        done = (round - 1) / self.rounds
+        done = (round - 1) / self.horizon
         rate = (1 - done) * self.meta_lr + done * self.final_meta_lr
         update = mean_update["params"]
         return {"params": {name: p + rate * update[name] for name, p in state["params"].items()}}

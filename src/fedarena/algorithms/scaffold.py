@@ -14,7 +14,7 @@ import torch
 from fedarena.algorithms.checks import check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
-from fedarena.train import Algorithm, Groups, Work
+from fedarena.train import Algorithm, Client, Groups, Work
 
 
 @ALGORITHMS.register("scaffold")
@@ -33,22 +33,22 @@ class Scaffold(Algorithm):
         """Clients need the server's control variate, too."""
         return {"params": state["params"], "control": state["control"]}
 
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """A client's control variate, zero at first."""
         return {"control": {name: torch.zeros_like(p) for name, p in broadcast["params"].items()}}
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Corrects for the client's drift."""
-        return {name: g - memory["control"][name] + broadcast["control"][name] for name, g in grad.items()}
+        own, server = client.state["control"], client.broadcast["control"]
+        return {name: g - own[name] + server[name] for name, g in grad.items()}
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the model and of the control variate, which becomes the client's memory."""
-        change = {name: p - broadcast["params"][name] for name, p in params.items()}
-        control = {
-            name: memory["control"][name] - broadcast["control"][name] - change[name] / (work.steps * self.local.lr)
-            for name in params
-        }
-        control_change = {name: c - memory["control"][name] for name, c in control.items()}
+        own, server = client.state["control"], client.broadcast["control"]
+        way = work.steps * self.local.lr * client.job.lr_scale
+        change = {name: p - client.broadcast["params"][name] for name, p in params.items()}
+        control = {name: own[name] - server[name] - change[name] / way for name in params}
+        control_change = {name: c - own[name] for name, c in control.items()}
         return {"params": change, "control": control_change}, {"control": control}
 
     def client_weight(self, work: Work) -> Any:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.layers import layer_of
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
-from fedarena.train import COVERAGE, JOB, Groups, PartialWork, Work
-from fedarena.train.algorithm import SHARE_ROUNDING
+from fedarena.train import COVERAGE, Client, Groups, PartialWork, Work
+from fedarena.train.systems_hooks import SHARE_ROUNDING
 
 _SINGLE_ROUNDING = 1e-6  # shares are numbers of single precision on their way to a client
 
@@ -49,25 +48,21 @@ class TimelyFL(FedAvg):
         possible = np.unique(list(_shares_from(params).values()))
         return possible[np.maximum(np.searchsorted(possible, wanted + SHARE_ROUNDING, side="right") - 1, 0)]
 
-    def memory_init(self, broadcast: Groups) -> Groups:
-        """Nothing but how much of its present job a client does; it is not kept."""
-        return {JOB: {"share": torch.ones_like(next(iter(broadcast["params"].values())).sum())}}
-
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Nothing for layers that are not trained; what weight decay is going to add is taken away from them, too."""
-        trained = _trained(params, memory)
+        trained = _trained(params, client)
         decay = self.local.weight_decay
         return {name: trained[name] * g - (1 - trained[name]) * decay * params[name] for name, g in grad.items()}
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the trained layers, and which these are."""
-        change = {name: p - broadcast["params"][name] for name, p in params.items()}
-        return {"params": change, COVERAGE: _trained(params, memory)}, {}
+        change = {name: p - client.broadcast["params"][name] for name, p in params.items()}
+        return {"params": change, COVERAGE: _trained(params, client)}, client.state
 
 
-def _trained(params: Tensors, memory: Groups) -> Tensors:
+def _trained(params: Tensors, client: Client) -> Tensors:
     """1 for the parameters that a client trains, 0 for the others."""
-    share, least = memory[JOB]["share"], _shares_from(params)
+    share, least = client.job.share, _shares_from(params)
     return {name: (share >= least[name] - _SINGLE_ROUNDING).to(p.dtype) for name, p in params.items()}
 
 

@@ -45,7 +45,7 @@ _TARGET_STEP = 0.01
 # Of the rounds, over which the final accuracy is averaged, because single rounds scatter.
 _LAST_SHARE = 0.1
 # Settings that the metrics of a fleet do not depend on.
-_IRRELEVANT = ("name", "evaluation", "engine", "memories_ram_bytes")
+_IRRELEVANT = ("name", "evaluation", "engine", "client_states_ram_bytes")
 
 
 @dataclass(frozen=True)

@@ -32,5 +32,13 @@ class DivergedError(RunFailedError):
         super().__init__(f"{what} {where}. A smaller learning rate usually helps.")
 
 
+class NotFiniteError(Exception):
+    """What a client computed is not finite. Whoever knows the round and the client's name makes a sentence of it."""
+
+    def __init__(self, what: str, client: int):
+        self.what, self.client = what, client
+        super().__init__(what)
+
+
 class TrainingStuckError(RunFailedError):
     """Training cannot go on: nobody comes, nobody finishes, or a selector or the clock makes no sense any more."""

@@ -32,7 +32,8 @@ def _scramble(x: UInt64Array) -> UInt64Array:
 
 
 @lru_cache(maxsize=256)
-def _purpose_bits(purpose: str) -> int:
+def purpose_bits(purpose: str) -> int:
+    """64 bits that stand for a purpose."""
     return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
 
 
@@ -43,7 +44,7 @@ def bits(seed: int, purpose: str, *keys: int | npt.NDArray[Any]) -> UInt64Array:
     """
     with np.errstate(over="ignore"):
         state = np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
-        for key in (_purpose_bits(purpose), *keys):
+        for key in (purpose_bits(purpose), *keys):
             value = np.asarray(key).astype(np.uint64)
             state = _scramble(state + _INCREMENT * (value + np.uint64(1)))
     scalar = all(np.ndim(key) == 0 for key in keys)

@@ -16,10 +16,7 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-# splitmix64's constants (see fedarena.core.streams) as signed numbers, because torch computes with those.
-_INCREMENT = 0x9E3779B97F4A7C15 - 2**64
-_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+from fedarena.models.keyed_random import derived, random_bits
 
 _KEYS: ContextVar[Iterator[Tensor] | None] = ContextVar("keys of dropout layers", default=None)
 
@@ -27,7 +24,7 @@ _KEYS: ContextVar[Iterator[Tensor] | None] = ContextVar("keys of dropout layers"
 @contextmanager
 def dropout_key(key: Tensor | None) -> Iterator[None]:
     """Within the block, dropout layers draw from this key (an int64 scalar); with None, from torch's own generator."""
-    token = _KEYS.set(None if key is None else (_scramble(key + _times_increment(n)) for n in count(1)))
+    token = _KEYS.set(None if key is None else (derived(key, n) for n in count(1)))
     try:
         yield
     finally:
@@ -81,23 +78,6 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
 
 def _kept(key: Tensor, shape: torch.Size, share_dropped: float) -> Tensor:
     """Which places of a tensor of this shape are kept."""
-    places = torch.arange(shape.numel(), device=key.device).view(shape)
     # A random signed number is below this as often as is to be dropped.
     threshold = round(share_dropped * 2**64) - 2**63
-    return _scramble(key + places * _INCREMENT) >= threshold
-
-
-def _times_increment(number: int) -> int:
-    """The product as a signed number of 64 bits."""
-    return (number * _INCREMENT + 2**63) % 2**64 - 2**63
-
-
-def _scramble(x: Tensor) -> Tensor:
-    x = (x ^ _shift(x, 30)) * _MULTIPLIER_1
-    x = (x ^ _shift(x, 27)) * _MULTIPLIER_2
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left also for negative numbers."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return random_bits(key, shape) >= threshold

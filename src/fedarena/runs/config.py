@@ -18,8 +18,10 @@ from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS
 from fedarena.simulate import PROTOCOLS, SELECTORS
-from fedarena.simulate.memories import DEFAULT_RAM_BYTES
+from fedarena.simulate.client_states.store import DEFAULT_RAM_BYTES
+from fedarena.simulate.schedules import SCHEDULES
 from fedarena.train import ENGINES
+from fedarena.transforms import AGGREGATORS, TRANSFORMS
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,10 +33,20 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "algorithm": ALGORITHMS,
     "fleet": FLEETS,
     "protocol": PROTOCOLS,
+    "aggregator": AGGREGATORS,
     "selector": SELECTORS,
+    "client_lr_schedule": SCHEDULES,
+    "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
 }
-AUTOMATIC_MODEL = "auto"
+AUTOMATIC = AUTOMATIC_MODEL = "auto"
+# Options that protocols had before aggregators were parts of their own.
+_MOVED_TO_AGGREGATOR = {
+    "rescale": "aggregator.rescale",
+    "merging": "aggregator.merging",
+    "mixing": "aggregator.share",
+    "staleness_exponent": "aggregator.staleness_exponent",
+}
 
 
 class _Section(BaseModel):
@@ -97,6 +109,7 @@ class RunConfig(_Section):
     name: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     rounds: Positive = 60
+    horizon: Positive | None = None  # rounds that schedules are made for; as many as the run has, if not given
     cohort: Positive = 20
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
@@ -108,9 +121,13 @@ class RunConfig(_Section):
     fleet: dict[str, Any] = {"name": "ideal"}
     protocol: dict[str, Any] = {"name": "ideal"}
     selector: dict[str, Any] = {"name": "uniform"}
+    transforms: list[dict[str, Any]] = []  # steps that updates go through on their way, in this order
+    aggregator: dict[str, Any] = {"name": AUTOMATIC}  # how updates become one; by default, as the protocol needs it
+    client_lr_schedule: dict[str, Any] = {"name": "constant"}
+    server_lr_schedule: dict[str, Any] = {"name": "constant"}
     clock: ClockConfig = ClockConfig()
     engine: dict[str, Any] = {"name": "cohort"}
-    memories_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
+    client_states_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
 
     @model_validator(mode="before")
     @classmethod
@@ -177,8 +194,15 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
+        elif key == "aggregator" and value in (AUTOMATIC, None):
+            settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
+        elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
+            settings[key] = resolve_part(registry, {**value, "name": _usual_aggregator(settings["protocol"])}, key)
         else:
+            if key == "protocol":
+                _check_moved(value)
             settings[key] = resolve_part(registry, value, key)
+    settings["transforms"] = _resolve_transforms(settings.get("transforms"))
     if isinstance(settings.get("weights"), (str, Path)):
         settings["weights"] = str(Path(settings["weights"]).expanduser().absolute())
     if settings.get("name") is not None:
@@ -187,6 +211,25 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**settings)
     except ValidationError as error:
         raise BadInputError(explain(error)) from None
+
+
+def _usual_aggregator(protocol: Mapping[str, Any]) -> str:
+    """What adds up the updates of a protocol unless the user chooses another."""
+    name: str = getattr(PROTOCOLS.get(protocol["name"]), "aggregator", "mean")
+    return name
+
+
+def _check_moved(protocol: Any) -> None:
+    for option in protocol if isinstance(protocol, Mapping) else ():
+        if option in _MOVED_TO_AGGREGATOR:
+            raise BadInputError(f"protocol.{option} is not an option of protocols; set {_MOVED_TO_AGGREGATOR[option]}")
+
+
+def _resolve_transforms(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    each = value if isinstance(value, list) else [value]
+    return [resolve_part(TRANSFORMS, one, f"transforms[{place}]") for place, one in enumerate(each)]
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -35,11 +35,14 @@ from fedarena.simulate import (
     Snapshot,
     simulate,
 )
+from fedarena.simulate.schedules import SCHEDULES, Schedule
+from fedarena.simulate.simulation import example_update
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.recorder import CONFIG_FILE, Recorder, check_new
 from fedarena.storage.run_data import RunData, load_run
-from fedarena.train import ENGINES, JOB, Algorithm, LocalTraining, count_training_flops, personal_notes
+from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
+from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, Transform
 
 P = TypeVar("P")
 
@@ -100,12 +103,13 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     task = make_task(module, spec)
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
-    algorithm.prepare(1 if centralized else len(training_clients), local, config.rounds)
+    horizon = config.horizon or config.rounds
+    algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
     params = engine.initial_params()
-    memory = algorithm.memory_init(algorithm.broadcast(algorithm.server_init(params)))
-    if centralized and memory.keys() - {JOB}:
+    kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
+    if centralized and kept:
         raise BadInputError(
             f"{config.algorithm['name']} needs clients that keep something between their rounds, "
             "and training=centralized has none; choose another algorithm, such as fedavg"
@@ -117,7 +121,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
             "so there is little to learn; weights=… names a file or a run to start from"
         )
     warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.split)
-    if config.training == "iid" and algorithm.personalizes and memory:
+    if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
     fleet, remarks = match_fleet(config, data, training_clients)
@@ -152,7 +156,12 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         clock=clock_options(config),
         fit_clients=fit_clients,
         sends=not centralized,
+        transforms=tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform")),
+        aggregator=_make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator"),
+        client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
+        server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
+    simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
     warnings += [*remarks, *check_feasible(simulation)]
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings, weights.fingerprint if weights else None)
@@ -165,6 +174,18 @@ def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what
     if not (isinstance(part, type) and issubclass(part, base)):
         raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
     return part(**options)
+
+
+def _make_each(registry: Registry[Any], settings: list[dict[str, Any]], base: type[P], what: str) -> list[P]:
+    return [_make(registry, one, base, what) for one in settings]
+
+
+def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
+    if settings["name"] == "constant":
+        return None
+    schedule = _make(SCHEDULES, settings, Schedule, "a schedule")
+    schedule.prepare(horizon)
+    return schedule
 
 
 def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:
@@ -250,7 +271,7 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
         experiment.config.to_yaml(),
         environment,
         experiment.simulation.metrics,
-        experiment.config.memories_ram_bytes,
+        experiment.config.client_states_ram_bytes,
         _describe_fleet(experiment),
         _attributes(experiment),
     )
@@ -266,7 +287,8 @@ def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
         return load_run(folder)
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
     _check_same_experiment(experiment, folder)
-    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, experiment.config.memories_ram_bytes)
+    ram_bytes = experiment.config.client_states_ram_bytes
+    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, ram_bytes)
     return _execute(experiment, recorder, snapshot, observer)
 
 

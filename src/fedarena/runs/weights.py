@@ -24,7 +24,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.models import Tensors
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_our_names, without_prefix
-from fedarena.simulate import Memories
+from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.storage.recorder import CONFIG_FILE
 
@@ -112,7 +112,7 @@ def _from_run(folder: Path) -> Tensors:
     state = read_state(folder)
     if state is None:
         raise BadInputError(f"weights: the run {folder} has no finished round yet")
-    return read_snapshot(folder, state, Memories()).state["params"]
+    return read_snapshot(folder, state, ClientStates()).state["params"]
 
 
 def _from_safetensors(path: Path) -> Tensors:

@@ -1,9 +1,8 @@
 """The simulation loop and its parts."""
 
+from fedarena.simulate.client_states import ClientStateChanges, ClientStateLog, ClientStates, LogEnd
 from fedarena.simulate.jobs import Jobs, Outcome
 from fedarena.simulate.loop import RoundOutcome, simulate
-from fedarena.simulate.memories import Memories, MemoryChanges
-from fedarena.simulate.memory_log import LogEnd, MemoryLog
 from fedarena.simulate.protocols import PROTOCOLS, Clock, Protocol
 from fedarena.simulate.selectors import SELECTORS, Feedback, Selector
 from fedarena.simulate.simulation import ClockOptions, Simulation, Snapshot
@@ -11,14 +10,14 @@ from fedarena.simulate.simulation import ClockOptions, Simulation, Snapshot
 __all__ = [
     "PROTOCOLS",
     "SELECTORS",
+    "ClientStateChanges",
+    "ClientStateLog",
+    "ClientStates",
     "Clock",
     "ClockOptions",
     "Feedback",
     "Jobs",
     "LogEnd",
-    "Memories",
-    "MemoryChanges",
-    "MemoryLog",
     "Outcome",
     "Protocol",
     "RoundOutcome",

@@ -1,25 +1,26 @@
-"""The simulation: invite, train, aggregate, step, evaluate, round after round."""
+"""The simulation: plan, train, transform, aggregate, step, evaluate, round after round."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedarena.core.errors import DivergedError, TrainingStuckError
-from fedarena.metrics import OUTCOMES, PERSONAL, TRAINING_SET, is_loss, summarize_clients
+from fedarena.metrics import PERSONAL, TRAINING_SET, is_loss, summarize_clients
+from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.jobs import FloatArray
-from fedarena.simulate.protocols import Clock, RoundPlan
+from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
 from fedarena.simulate.simulation import Simulation, Snapshot
+from fedarena.simulate.tally import Tally, describe_round
 from fedarena.simulate.world import World
-from fedarena.train import ClientScores
+from fedarena.train import ClientScores, Groups
 from fedarena.train.engine import IntArray
-from fedarena.train.versions import VersionedTraining
 
 # Some thousand years; beyond that, fractions of a second get lost.
 _LONGEST_SECONDS = 1e11
@@ -53,23 +54,74 @@ def simulate(
     for round, feedback in history:
         selector.observe(round, feedback)
     if start is None:
-        clock = Clock(time=simulation.clock.start_seconds)
-        start = Snapshot(0, simulation.algorithm.server_init(engine.initial_params()), clock=clock)
-        yield _finish_round(simulation, start, {"end_seconds": clock.time}, {}, train_seconds=0.0)
-    broadcasts = {version: engine.place(groups) for version, groups in start.broadcasts.items()}
-    snapshot = replace(start, state=engine.place(start.state), broadcasts=broadcasts)
-    training = VersionedTraining(engine)
+        start = simulation.first_snapshot()
+        yield _evaluate(simulation, start, {"end_seconds": start.clock.time}, {}, train_seconds=0.0)
+    snapshot = start.placed(engine.place)
     while not simulation.is_over(snapshot.round, snapshot.clock):
         began = time.perf_counter()
         latest.snapshot = snapshot
-        snapshot, row, jobs = _play_round(simulation, world, training, snapshot)
-        yield _finish_round(simulation, snapshot, row, jobs, time.perf_counter() - began)
+        snapshot, row, jobs = _play_round(simulation, world, snapshot)
+        yield _evaluate(simulation, snapshot, row, jobs, time.perf_counter() - began)
     if snapshot.clock.version == 0:
         raise TrainingStuckError(
             f"None of the {snapshot.round} rounds brought an update: too few clients were available, or they left, "
             "crashed or were late; the table of jobs says which"
             + (f" ({underway} were still training)" if (underway := len(snapshot.clock.running)) else "")
         )
+
+
+def _play_round(
+    simulation: Simulation, world: World, before: Snapshot
+) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
+    """One round: plan, train, transform and aggregate, step. What it leaves behind, its row, and its jobs."""
+    round = before.round + 1
+    plan = _plan(simulation, world, before)
+    waiting = simulation.jobs_of(plan, round)
+    server = Server(simulation.path, before.state, before.transform_states, before.clock.version, before.broadcasts)
+    changes = ClientStateChanges(before.client_states)
+    tally = Tally(plan)
+    for step in range(plan.server_steps):
+        if any(job.server_step == step for job in waiting):
+            # What is needed for a step is trained together with everything else that can be trained by then.
+            ready = [job for job in waiting if job.version <= server.version]
+            waiting = [job for job in waiting if job.version > server.version]
+            shards = simulation.engine.divide(ready, server.broadcasts, before.client_states)
+            for result in simulation.train(shards, server.transform_states, round):
+                server.accept(result)
+                for clients, kept in result.client_states:
+                    changes.add(clients, kept)
+                tally.count(result)
+        server.step(round, simulation.server_lr_scale(round))
+    row, jobs = describe_round(simulation, world, plan, tally, round)
+    simulation.selector.observe(round, tally.feedback())
+    broadcasts = _still_needed(simulation, plan, server)
+    after = Snapshot(
+        round, server.state, changes.client_states(), plan.clock, broadcasts, tuple(server.transform_states)
+    )
+    return after, row, jobs
+
+
+def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
+    """Who is invited in the next round, when everything ends, and whose updates are used."""
+    round = before.round + 1
+    expected = simulation.algorithm.expected_upload_bytes(before.state)
+    if expected is not None and simulation.sends:
+        world = world.with_upload(simulation.sent_bytes(expected))
+    plan = simulation.protocol.play(round, before.clock, world)
+    if plan.clock.time > _LONGEST_SECONDS:
+        raise TrainingStuckError(
+            f"Round {round} would end after {plan.clock.time / 3600:.3g} hours of virtual time, "
+            "which no clock can tell; choose faster phones or less work"
+        )
+    return plan
+
+
+def _still_needed(simulation: Simulation, plan: RoundPlan, server: Server) -> dict[int, Groups]:
+    """The older broadcasts from which jobs are still training whose updates may be used one day."""
+    clock = plan.clock
+    needed = {int(version) for version in clock.running.versions} - {clock.version}
+    oldest = simulation.protocol.oldest_useful(clock.version)
+    return {version: server.broadcasts[version] for version in sorted(needed) if version >= oldest}
 
 
 class _LatestModel:
@@ -85,84 +137,7 @@ class _LatestModel:
         return self._simulation.engine.evaluate(params, clients, "train").means("loss")
 
 
-def _play_round(
-    simulation: Simulation, world: World, training: VersionedTraining, before: Snapshot
-) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    round = before.round + 1
-    upload_bytes = simulation.algorithm.upload_bytes(before.state)
-    if upload_bytes is not None and simulation.sends:
-        world = world.with_upload(simulation.sent_bytes(upload_bytes))
-    plan = simulation.protocol.play(round, before.clock, world)
-    if plan.clock.time > _LONGEST_SECONDS:
-        raise TrainingStuckError(
-            f"Round {round} would end after {plan.clock.time / 3600:.3g} hours of virtual time, "
-            "which no clock can tell; choose faster phones or less work"
-        )
-    server = Server(simulation, training, before, plan)
-    server.run()
-    row, jobs = _describe_round(simulation, world, plan, server, round)
-    simulation.selector.observe(round, _feedback(plan, server.losses))
-    after = Snapshot(round, server.state, server.memories(), plan.clock, server.older_broadcasts())
-    return after, row, jobs
-
-
-def _describe_round(
-    simulation: Simulation, world: World, plan: RoundPlan, server: Server, round: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The row of a round, and the columns of the jobs that ended in it."""
-    jobs, used = plan.ended, plan.steps >= 0
-    done = world.phones.done(jobs)
-    samples = jobs.samples[used]
-    has_energy = simulation.fleet is not None and simulation.fleet.fleet.devices.knows_energy
-    row = {
-        "clients": int(used.sum()),
-        "samples": int(samples.sum()),
-        "steps": server.steps,
-        "train_loss": float((server.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
-        "bytes_down": int(done.bytes_down.sum()),
-        "bytes_up": int(done.bytes_up.sum()),
-        "flops": float(done.flops.sum()),
-        "invited": len(jobs),
-        "failed": int((~used).sum()),
-        "end_seconds": plan.clock.time,
-        "wasted_seconds": float(done.seconds[~used].sum()),
-        "wasted_bytes": int((done.bytes_down + done.bytes_up)[~used].sum()),
-        "joules": float(done.joules.sum()) if has_energy else None,
-        "staleness": float(plan.staleness[used].mean()) if used.any() else None,
-        "succeeded": plan.succeeded,
-    }
-    columns = {
-        "round": np.full(len(jobs), round),
-        "job": jobs.numbers,
-        "client": simulation.client_ids(jobs.clients.tolist()),
-        "index": jobs.clients,
-        "start_version": jobs.versions,
-        "staleness": plan.staleness,
-        "begin_seconds": jobs.begin,
-        "downloaded_seconds": jobs.downloaded,
-        "trained_seconds": jobs.trained,
-        "uploaded_seconds": jobs.uploaded,
-        "end_seconds": jobs.end,
-        "worked_seconds": done.seconds,
-        "outcome": [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()],
-        "share": jobs.shares,
-        "samples": jobs.samples,
-        "loss": server.losses,
-        "weight": np.where(used, plan.factors, np.nan),
-        "bytes_down": done.bytes_down,
-        "bytes_up": done.bytes_up,
-        "flops": done.flops,
-        "joules": done.joules,
-    }
-    return row, columns
-
-
-def _feedback(plan: RoundPlan, losses: FloatArray) -> Feedback:
-    jobs = plan.ended
-    return Feedback(jobs.clients, plan.steps >= 0, losses, jobs.end - jobs.begin, jobs.samples)
-
-
-def _finish_round(
+def _evaluate(
     simulation: Simulation, snapshot: Snapshot, row: dict[str, Any], jobs: dict[str, Any], train_seconds: float
 ) -> RoundOutcome:
     began = time.perf_counter()
@@ -179,7 +154,7 @@ def _finish_round(
             row |= {TRAINING_SET + name: float(sums.sum() / fit.counts.sum()) for name, sums in fit.sums.items()}
         if simulation.algorithm.personalizes:
             personal_scores = simulation.engine.evaluate_personal(
-                broadcast, snapshot.memories, clients, part, snapshot.round
+                broadcast, snapshot.client_states, clients, part, snapshot.round
             )
             row |= {f"{PERSONAL}clients": len(personal_scores.clients)}
             row |= {f"{PERSONAL}samples": int(personal_scores.samples.sum())}

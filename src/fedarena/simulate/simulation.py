@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from fedarena.core.errors import DivergedError, NotFiniteError
 from fedarena.metrics import PERSONAL
 from fedarena.models import Task, Tensors
+from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
-from fedarena.simulate.memories import Memories
 from fedarena.simulate.phones import Leaving, Load, Phones
-from fedarena.simulate.protocols import Clock, Ideal, Protocol
+from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
+from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.world import World
-from fedarena.train import Algorithm, Engine, Groups, Work, count_bytes
+from fedarena.train import Algorithm, Engine, Groups, Job, Shard, Work, count_bytes
 from fedarena.train.batches import count_processed
-from fedarena.train.engine import IntArray, Part, shared_steps
+from fedarena.train.engine import IntArray, Part, steps_in_shares
+from fedarena.train.jobs import newcomer
+from fedarena.transforms import Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -60,6 +65,44 @@ class Simulation:
     compute_factor: float = 1.0  # how much more a client computes on a sample than for the model's loss and gradient
     fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
+    transforms: tuple[Transform, ...] = ()  # of updates, in their order
+    aggregator: Aggregator | None = None  # None: the weighted mean
+    client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
+    server_lr_schedule: Schedule | None = None
+
+    @cached_property
+    def path(self) -> UpdatePath:
+        """What updates go through."""
+        return UpdatePath(self.algorithm, self.transforms, self.aggregator)
+
+    def first_snapshot(self) -> Snapshot:
+        """Where a run stands before its first round."""
+        params = self.engine.initial_params()
+        state = self.algorithm.server_init(params)
+        kept = self.path.server_init(example_update(self.algorithm, params))
+        return Snapshot(0, state, clock=Clock(time=self.clock.start_seconds), transform_states=tuple(kept))
+
+    def jobs_of(self, plan: RoundPlan, round: int) -> list[Job]:
+        """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
+        used = np.flatnonzero(plan.steps >= 0)
+        jobs = plan.ended.take(used)
+        # Where jobs overlap with rounds, a client may begin twice in the same one.
+        rounds = jobs.numbers if self.protocol.overlaps else np.full(len(jobs), round)
+        scale = None if self.client_lr_schedule is None else self.client_lr_schedule.scale(round)
+        facts = (jobs.clients, rounds, jobs.shares, jobs.versions, plan.staleness[used], plan.steps[used])
+        each = zip(*(values.tolist() for values in facts), strict=True)
+        return [replace(Job(*job), lr_scale=scale) for job in each]
+
+    def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
+        """Has shards trained and their updates transformed and added up."""
+        try:
+            yield from train_and_collect(self.engine, self.path, shards, transform_states)
+        except NotFiniteError as error:
+            raise DivergedError(error.what, round, self.client_ids([error.client])[0]) from error
+
+    def server_lr_scale(self, round: int) -> float:
+        """How much of its step the server makes in this round."""
+        return 1.0 if self.server_lr_schedule is None else self.server_lr_schedule.scale(round)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -78,7 +121,10 @@ class Simulation:
     def load(self) -> Load:
         """What a job asks of a phone."""
         params = self.engine.initial_params()
-        down, up = transferred_bytes(self.algorithm, params) if self.sends else (0, 0)
+        down = up = 0
+        if self.sends:
+            down, _ = transferred_bytes(self.algorithm, params)
+            up = self.path.planned_bytes(example_update(self.algorithm, params))
 
         def possible_shares(clients: IntArray, wanted: FloatArray) -> FloatArray:
             samples = self.engine.data.counts(clients, "train")
@@ -107,7 +153,7 @@ class Simulation:
     def processed_samples(self, clients: IntArray, shares: FloatArray) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""
         samples, local = self.engine.data.counts(clients, "train"), self.engine.local
-        return count_processed(samples, shared_steps(shares, samples, self.algorithm, local), local.batch_size)
+        return count_processed(samples, steps_in_shares(shares, samples, self.algorithm, local), local.batch_size)
 
     def world(self, current_loss: Callable[[IntArray], FloatArray] | None) -> World:
         """The clients and their phones; `current_loss` is for selectors that want to know it."""
@@ -138,17 +184,30 @@ class Snapshot:
 
     round: int
     state: Groups
-    memories: Memories = field(default_factory=Memories)
+    client_states: ClientStates = field(default_factory=ClientStates)
     clock: Clock = field(default_factory=Clock)
     broadcasts: Mapping[int, Groups] = field(default_factory=dict)  # older ones, from which jobs are still training
+    transform_states: tuple[Groups, ...] = ()  # what the server keeps for every transform
+
+    def placed(self, place: Callable[[Groups], Groups]) -> Snapshot:
+        """The same with the server's tensors where `place` puts them."""
+        broadcasts = {version: place(groups) for version, groups in self.broadcasts.items()}
+        kept = tuple(map(place, self.transform_states))
+        return replace(self, state=place(self.state), broadcasts=broadcasts, transform_states=kept)
 
 
 def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:
-    """What a client downloads and uploads; the size of an update shows in one that changes nothing."""
+    """What a client downloads, and what it uploads if nothing happens to its update."""
+    broadcast = algorithm.broadcast(algorithm.server_init(params))
+    return count_bytes(algorithm.download(broadcast)), count_bytes(example_update(algorithm, params))
+
+
+def example_update(algorithm: Algorithm, params: Tensors) -> Groups:
+    """What a client uploads, to see its form: an update that changes nothing."""
     with torch.no_grad():
         broadcast = algorithm.broadcast(algorithm.server_init(params))
-        memory = algorithm.memory_init(broadcast)
+        client = newcomer(broadcast, algorithm.client_init(broadcast))
         one = torch.ones(())
         work = Work(one, one, one, one if algorithm.needs_start_loss else None)
-        update, _ = algorithm.client_update(algorithm.local_start(broadcast, memory), broadcast, memory, work)
-    return count_bytes(algorithm.download(broadcast)), count_bytes(update)
+        update, _ = algorithm.client_update(algorithm.local_start(client), client, work)
+    return update

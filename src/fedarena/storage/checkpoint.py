@@ -1,7 +1,7 @@
 """The form of a checkpoint on disk, and reading it back.
 
 ``checkpoint/state.json`` names the last committed round, the file with the server's tensors, the log of the clients'
-memories, and how many bytes of that log and of each growing table belong to it. Replacing that one small file is the
+states, and how many bytes of that log and of each growing table belong to it. Replacing that one small file is the
 commit; whatever was appended after it does not count.
 """
 
@@ -21,14 +21,15 @@ from torch import Tensor
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
-from fedarena.simulate import Clock, Jobs, LogEnd, Memories, MemoryLog, Snapshot
+from fedarena.simulate import ClientStateLog, ClientStates, Clock, Jobs, LogEnd, Snapshot
 from fedarena.simulate.jobs import no_jobs
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
 # Groups beside those of the server's state.
 _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
-FORMAT = 5
+_TRANSFORM = "transform:"
+FORMAT = 6
 TABLES = ("rounds", "clients", "timings", "jobs")
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -44,6 +45,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("train_loss", pa.float64()),
         ("bytes_down", pa.int64()),
         ("bytes_up", pa.int64()),
+        ("real_bytes_up", pa.int64()),  # where clients send other than what was planned
         ("flops", pa.float64()),
         ("invited", pa.int64()),
         ("failed", pa.int64()),
@@ -89,6 +91,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("weight", pa.float64()),
         ("bytes_down", pa.int64()),
         ("bytes_up", pa.int64()),
+        ("real_bytes_up", pa.int64()),
         ("flops", pa.float64()),
         ("joules", pa.float64()),
     ]
@@ -112,9 +115,9 @@ def table_log_path(folder: Path, table: str) -> Path:
     return folder / "checkpoint" / f"{table}.arrows"
 
 
-def memory_log_path(folder: Path, round: int) -> Path:
-    """Where the memories go that are kept from this round on."""
-    return folder / "checkpoint" / f"memories-{round}.log"
+def client_state_log_path(folder: Path, round: int) -> Path:
+    """Where the clients' states go that are kept from this round on."""
+    return folder / "checkpoint" / f"client_states-{round}.log"
 
 
 def state_path(folder: Path) -> Path:
@@ -137,8 +140,8 @@ class TensorState(TableState):
     keys: list[str]
 
 
-class MemoryState(TableState):
-    """The log of the clients' memories, and how much of it is committed; there is no file as long as it is empty."""
+class ClientStateLogState(TableState):
+    """The log of the clients' states, and how much of it is committed; there is no file as long as it is empty."""
 
     file: str
 
@@ -154,11 +157,12 @@ class ClockState(BaseModel):
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[2, 3, 4, 5]  # runs of former ones lack parts of the clock and can be read, but not resumed
+    format: Literal[2, 3, 4, 5, 6]  # runs of former ones lack parts of the clock and can be read, but not resumed
     round: Annotated[int, Field(ge=0, strict=True)]
     clock: ClockState = ClockState()
+    transforms: Annotated[int, Field(ge=0, strict=True)] = 0  # how many keep something at the server
     tensors: TensorState
-    memories: MemoryState
+    client_states: ClientStateLogState
     tables: dict[str, TableState]
 
     @field_validator("tables")
@@ -182,8 +186,8 @@ def read_state(folder: Path) -> CommitState | None:
         raise DamagedFileError(f"The checkpoint {path} is damaged: {where} {problem['msg']}") from None
 
 
-def read_snapshot(folder: Path, state: CommitState, memories: Memories) -> Snapshot:
-    """The last commit with the memories that belong to it."""
+def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates) -> Snapshot:
+    """The last commit with the clients' states that belong to it."""
     path = folder / "checkpoint" / state.tensors.file
     found = safetensors.torch.load(_read_checked(path, state.tensors))
     ordered = {key: found[key] for key in state.tensors.keys}
@@ -193,8 +197,12 @@ def read_snapshot(folder: Path, state: CommitState, memories: Memories) -> Snaps
     for key in [key for key in groups if key.startswith(_BROADCAST)]:
         version, _, group = key.removeprefix(_BROADCAST).partition(":")
         broadcasts.setdefault(int(version), {})[group] = groups.pop(key)
+    transforms: dict[int, Groups] = {number: {} for number in range(state.transforms)}
+    for key in [key for key in groups if key.startswith(_TRANSFORM)]:
+        number, _, group = key.removeprefix(_TRANSFORM).partition(":")
+        transforms[int(number)][group] = groups.pop(key)
     clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, running)
-    return Snapshot(state.round, groups, memories, clock, broadcasts)
+    return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()))
 
 
 def snapshot_groups(snapshot: Snapshot) -> Groups:
@@ -205,13 +213,15 @@ def snapshot_groups(snapshot: Snapshot) -> Groups:
         groups[_RUNNING] = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in vars(running).items()}
     for version, broadcast in snapshot.broadcasts.items():
         groups |= {f"{_BROADCAST}{version}:{group}": tensors for group, tensors in broadcast.items()}
+    for number, kept in enumerate(snapshot.transform_states):
+        groups |= {f"{_TRANSFORM}{number}:{group}": tensors for group, tensors in kept.items()}
     return groups
 
 
-def open_memories(folder: Path, state: CommitState) -> MemoryLog:
-    """The log of the memories up to the last commit."""
-    committed = state.memories
-    return MemoryLog.open(folder / "checkpoint" / committed.file, LogEnd(committed.bytes, committed.crc32))
+def open_client_states(folder: Path, state: CommitState) -> ClientStateLog:
+    """The log of the clients' states up to the last commit."""
+    committed = state.client_states
+    return ClientStateLog.open(folder / "checkpoint" / committed.file, LogEnd(committed.bytes, committed.crc32))
 
 
 def read_table(folder: Path, table: str, state: CommitState) -> pa.Table:

@@ -26,18 +26,18 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import replacing, write_json, write_text
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
-from fedarena.simulate import Feedback, Memories, MemoryLog, Outcome, RoundOutcome, Snapshot
+from fedarena.simulate import ClientStateLog, ClientStates, Feedback, Outcome, RoundOutcome, Snapshot
 from fedarena.storage.checkpoint import (
     FORMAT,
     TABLES,
+    ClientStateLogState,
     ClockState,
     CommitState,
-    MemoryState,
     TableState,
     TensorState,
-    memory_log_path,
+    client_state_log_path,
     named_tensors,
-    open_memories,
+    open_client_states,
     parse_table,
     read_snapshot,
     read_state,
@@ -60,13 +60,13 @@ _COMMIT_SHARE = 0.05
 class Recorder:
     """Writes one run's folder. Use `create` for a new run and `reopen` to go on with an old one."""
 
-    def __init__(self, folder: Path, metrics: Sequence[str], memories_ram_bytes: int):
+    def __init__(self, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int):
         self.folder = folder
-        self.memories_ram_bytes = memories_ram_bytes  # of clients' memories; the others are read from the folder
+        self.client_states_ram_bytes = client_states_ram_bytes  # the others are read from the folder
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics)
         self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
-        self._memory_log = MemoryLog(memory_log_path(folder, 0))
+        self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
         self._latest: Snapshot | None = None
         self._committed_round: int | None = None
         self._committed_at = 0.0
@@ -81,7 +81,7 @@ class Recorder:
         config_yaml: str,
         environment: dict[str, Any],
         metrics: Sequence[str],
-        memories_ram_bytes: int,
+        client_states_ram_bytes: int,
         fleet: dict[str, Any] | None = None,
         attributes: pa.Table | None = None,
     ) -> Recorder:
@@ -102,16 +102,18 @@ class Recorder:
             temporary.rename(folder)  # complete or absent, never a folder without its configuration
         except OSError as error:
             raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
-        recorder = cls(folder, metrics, memories_ram_bytes)
+        recorder = cls(folder, metrics, client_states_ram_bytes)
         recorder._acquire()
         with recorder._explaining_disk_errors():
             recorder._start_tables()
         return recorder
 
     @classmethod
-    def reopen(cls, folder: Path, metrics: Sequence[str], memories_ram_bytes: int) -> tuple[Recorder, Snapshot | None]:
+    def reopen(
+        cls, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int
+    ) -> tuple[Recorder, Snapshot | None]:
         """Continues an interrupted run after its last committed round (None: before the first)."""
-        recorder = cls(folder, metrics, memories_ram_bytes)
+        recorder = cls(folder, metrics, client_states_ram_bytes)
         recorder._acquire()
         try:
             return recorder, recorder._go_back_to_commit()
@@ -136,8 +138,9 @@ class Recorder:
                 }
                 self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
             if outcome.jobs:
-                jobs = {name: _reached(values) for name, values in outcome.jobs.items()}
-                self._append_batch("jobs", pa.record_batch(jobs, schema=self._schemas["jobs"]))
+                schema = self._schemas["jobs"]
+                jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
+                self._append_batch("jobs", pa.record_batch(jobs, schema=schema))
             clients = outcome.row.get("clients", 0)
             timing = {
                 "round": round,
@@ -146,8 +149,8 @@ class Recorder:
                 "clients_per_second": clients / outcome.train_seconds if clients else None,
             }
             self._append("timings", [timing])
-            outcome.snapshot.memories.keep_in(self._memory_log, self.memories_ram_bytes)
-            outcome.snapshot.memories.settle()
+            outcome.snapshot.client_states.keep_in(self._client_state_log, self.client_states_ram_bytes)
+            outcome.snapshot.client_states.settle()
             self._latest = outcome.snapshot
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
@@ -205,20 +208,20 @@ class Recorder:
         with self._explaining_disk_errors():
             (self.folder / "summary.json").unlink(missing_ok=True)  # it tells how the run ended before
             if committed is None:
-                self._remove_old("memories-*.log", keep=None)
+                self._remove_old("client_states-*.log", keep=None)
                 self._start_tables()
                 return None
-            self._memory_log = open_memories(self.folder, committed)
-            memories = Memories()
-            memories.keep_in(self._memory_log, self.memories_ram_bytes)
-            snapshot = read_snapshot(self.folder, committed, memories)
+            self._client_state_log = open_client_states(self.folder, committed)
+            states = ClientStates()
+            states.keep_in(self._client_state_log, self.client_states_ram_bytes)
+            snapshot = read_snapshot(self.folder, committed, states)
             for table in TABLES:
                 read_table(self.folder, table, committed)
                 with open(table_log_path(self.folder, table), "rb+") as file:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
-            self._memory_log.cut()
-            self._remove_old("memories-*.log", keep=committed.memories.file)
+            self._client_state_log.cut()
+            self._remove_old("client_states-*.log", keep=committed.client_states.file)
         self._latest, self._committed_round = snapshot, snapshot.round
         return snapshot
 
@@ -246,19 +249,20 @@ class Recorder:
         for table in TABLES:
             with open(table_log_path(self.folder, table), "rb") as file:
                 os.fsync(file.fileno())
-        if self._memory_log.is_mostly_outdated:
-            path = memory_log_path(self.folder, self._latest.round)
-            self._memory_log = self._latest.memories.compact_log(path)
-        self._memory_log.sync()
+        if self._client_state_log.is_mostly_outdated:
+            path = client_state_log_path(self.folder, self._latest.round)
+            self._client_state_log = self._latest.client_states.compact_log(path)
+        self._client_state_log.sync()
         groups, clock = snapshot_groups(self._latest), self._latest.clock
         tensors = safetensors.torch.save(named_tensors(groups))
         file_name = f"round-{self._latest.round}.safetensors"
         with replacing(self._checkpoint / file_name) as temporary:
             temporary.write_bytes(tensors)
-        memories_file, memories_end = self._memory_log.path.name, self._memory_log.settled
+        log_file, log_end = self._client_state_log.path.name, self._client_state_log.settled
         state = CommitState(
             format=FORMAT,
             round=self._latest.round,
+            transforms=len(self._latest.transform_states),
             clock=ClockState(time=clock.time, version=clock.version, next_job=clock.next_job),
             tensors=TensorState(
                 file=file_name,
@@ -267,12 +271,12 @@ class Recorder:
                 groups=list(groups),
                 keys=list(flatten_groups(groups)),
             ),
-            memories=MemoryState(file=memories_file, bytes=memories_end.bytes, crc32=memories_end.crc32),
+            client_states=ClientStateLogState(file=log_file, bytes=log_end.bytes, crc32=log_end.crc32),
             tables=self._tables,
         )
         write_json(state_path(self.folder), state.model_dump())
         self._remove_old("round-*.safetensors", keep=file_name)
-        self._remove_old("memories-*.log", keep=memories_file)
+        self._remove_old("client_states-*.log", keep=log_file)
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
         self._commit_seconds = self._committed_at - began
@@ -310,10 +314,11 @@ def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> di
     return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
 
 
-def _reached(values: Any) -> Any:
+def _reached(values: Any, type: pa.DataType) -> Any:
     """A column in which infinite and undefined numbers, for what never happened, are missing."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        return pa.array(values, mask=~np.isfinite(values))
+        missing = ~np.isfinite(values)
+        return pa.array(np.where(missing, 0, values), type=type, mask=missing, safe=False)
     return values
 
 

@@ -1,12 +1,15 @@
 """Engines: they execute the training of a cohort and the evaluation of a model."""
 
-from fedarena.train.algorithm import COVERAGE, JOB, Algorithm, PartialWork, Work
+from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.cohort import CohortEngine
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, Job, JobResults
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, JobResults, train_jobs
 from fedarena.train.flops import count_training_flops
+from fedarena.train.jobs import Client, Job, JobArrays, JobContext
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.personal import personal_notes
 from fedarena.train.reference import ReferenceEngine
+from fedarena.train.shards import Shard
+from fedarena.train.systems_hooks import COVERAGE, PartialWork
 from fedarena.train.tensors import (
     Groups,
     count_bytes,
@@ -22,18 +25,21 @@ from fedarena.train.tensors import (
 __all__ = [
     "COVERAGE",
     "ENGINES",
-    "JOB",
     "Algorithm",
+    "Client",
     "ClientData",
     "ClientScores",
     "CohortEngine",
     "Engine",
     "Groups",
     "Job",
+    "JobArrays",
+    "JobContext",
     "JobResults",
     "LocalTraining",
     "PartialWork",
     "ReferenceEngine",
+    "Shard",
     "Work",
     "count_bytes",
     "count_training_flops",
@@ -44,5 +50,6 @@ __all__ = [
     "personal_notes",
     "stack_groups",
     "take_row",
+    "train_jobs",
     "unflatten_groups",
 ]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from fedarena.models import Task, Tensors
-from fedarena.train.batches import IntArray, count_processed, count_steps
+from fedarena.train.jobs import Client
 from fedarena.train.optimizers import LocalTraining
+from fedarena.train.systems_hooks import SystemsHooks
 from fedarena.train.tensors import Groups
 
 
@@ -25,54 +24,27 @@ class Work:
     start_loss: Any = None  # of the broadcast parameters on its training samples, if `Algorithm.needs_start_loss`
 
 
-# A group of an update with a number from 0 to 1 for every parameter: how much of it the client trained. The change of a
-# parameter is averaged over those who did. Without such a group everybody trained everything.
-COVERAGE = "coverage"
-# A group of a client's memory that is made for one job and not kept: which share of it the client does.
-JOB = "job"
-
-
-SHARE_ROUNDING = 1e-9  # what is planned to fit exactly does
-
-
-@dataclass(frozen=True)
-class PartialWork:
-    """How the job of a client that would be late gets smaller.
-
-    Leaving out ``"steps"`` saves their computing. Leaving out the first ``"layers"`` saves their part of the backward
-    pass, which is twice as much work as the forward pass, and of the upload.
-    """
-
-    part: Literal["steps", "layers"]
-    # Where the server sets no deadline but waits for all of a round: how many of the clients that begin together do
-    # whole jobs, the others as much as takes no longer than theirs. None: everybody does.
-    whole_jobs: float | None = None
-
-
-class Algorithm:
+class Algorithm(SystemsHooks):
     """Federated averaging; every other method overrides what it does differently.
 
     The methods are pure functions of tensors. They never loop over clients and never touch devices, clocks or files, so
     that an engine may call them for one client or for many at once. Constructor arguments are keyword-only and are the
     hyperparameters: they become the options of the configuration.
 
-    `state`, `broadcast`, `memory` and `update` are named groups of named tensors (`Groups`). Functions return new
-    groups and leave their arguments unchanged.
+    The server's `state`, what it broadcasts, what a client keeps (`client.state`) and its update are named groups of
+    named tensors (`Groups`). Functions return new groups and leave their arguments unchanged. `client` also knows the
+    job (`client.job`): which share of it to do, the round, and random numbers that are the same on every engine.
     """
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
-    tolerates_stale_updates = True  # whether updates may be added to another model than the one they began with
-    change_groups: tuple[str, ...] = ("params",)  # of an update, that move the model; old age makes these smaller
     expects_weights = False  # whether there is little to learn with a model that starts from scratch
-    partial_work: PartialWork | None = None  # None: a client does its whole job, or is late
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
-    local: LocalTraining  # how they train
-    rounds: int  # of the run
+    horizon: int  # rounds that the run is meant to have, for what changes on the way
 
-    def prepare(self, population: int, local: LocalTraining, rounds: int = 1) -> None:
-        """Told once, before the run: how many clients there are, how they train, and how many rounds there will be."""
-        self.population, self.local, self.rounds = population, local, rounds
+    def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
+        """Told once, before the run: how many clients there are, how they train, and how many rounds are meant."""
+        self.population, self.local, self.horizon = population, local, horizon
 
     def notes(self, params: Tensors) -> list[str]:
         """What the user should know about this method with a model of these parameters."""
@@ -86,49 +58,26 @@ class Algorithm:
         """What every invited client downloads; ``"params"`` is where local training starts."""
         return {"params": state["params"]}
 
-    def download(self, broadcast: Groups) -> Groups:
-        """The part of the broadcast that is sent and counted; all but what clients have from the beginning."""
-        return broadcast
-
-    def memory_init(self, broadcast: Groups) -> Groups:
+    def client_init(self, broadcast: Groups) -> Groups:
         """What a client keeps between its rounds, made when it takes part for the first time."""
         return {}
 
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """What a client trains, as it is before the first step. It may hold more than one model, under other names."""
-        return broadcast["params"]
+        return client.broadcast["params"]
 
-    def local_steps(self, samples: IntArray, local: LocalTraining) -> IntArray:
-        """How many gradient steps clients with so many samples take; none without a sample."""
-        return count_steps(samples, local)
-
-    def possible_shares(self, wanted: npt.NDArray[np.float64], samples: IntArray, params: Tensors) -> Any:
-        """The shares of a job that clients with so many samples can do, which cost no more than these of whole ones.
-
-        Here, whole steps: at least one, and otherwise as many as process that share of the samples.
-        """
-        steps, batch_size = self.local_steps(samples, self.local), self.local.batch_size
-        fitting = wanted * count_processed(samples, steps, batch_size) + SHARE_ROUNDING
-        epochs, rest = np.divmod(fitting, np.maximum(samples, 1))
-        whole_steps = epochs * -(-samples // batch_size) + rest // batch_size
-        return np.clip(whole_steps, 1, None) / np.maximum(steps, 1)
-
-    def local_loss(self, task: Task, params: Tensors, batch: Tensors, broadcast: Groups, memory: Groups) -> Tensor:
+    def local_loss(self, task: Task, params: Tensors, batch: Tensors, client: Client) -> Tensor:
         """What a client minimizes."""
         return task.loss(params, batch)
 
-    def local_gradient(self, grad: Tensors, params: Tensors, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """A correction of the gradient before the local optimizer takes its step."""
         return grad
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
-        """What a client uploads after training to `params`, and its new memory."""
-        start = broadcast["params"]
-        return {"params": {name: params[name] - start[name] for name in params}}, memory
-
-    def upload_bytes(self, state: Groups) -> int | None:
-        """What a client is expected to upload now, where that depends on what was learned; None: all of an update."""
-        return None
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
+        """What a client uploads after training to `params`, and what it keeps."""
+        start = client.broadcast["params"]
+        return {"params": {name: params[name] - start[name] for name in params}}, client.state
 
     def client_weight(self, work: Work) -> Any:
         """How much a client counts in the mean of the updates."""
@@ -143,14 +92,9 @@ class Algorithm:
         params, update = state["params"], mean_update["params"]
         return {**state, "params": {name: params[name] + update[name] for name in params}}
 
-    def personal_models(self, broadcast: Groups, memory: Groups) -> list[Tensors]:
+    def personal_models(self, client: Client) -> list[Tensors]:
         """A client's own model, or several of which it uses the one that does best on its validation samples."""
-        return [broadcast["params"]]
-
-    @property
-    def leaves_out_layers(self) -> bool:
-        """Whether clients that would be late train only some layers; they know their share from ``memory["job"]``."""
-        return self.partial_work is not None and self.partial_work.part == "layers"
+        return [client.broadcast["params"]]
 
     @property
     def personalizes(self) -> bool:

@@ -19,21 +19,11 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import (
-    ENGINES,
-    ClientData,
-    ClientScores,
-    IntArray,
-    Job,
-    JobResults,
-    Part,
-    T,
-    steps_of,
-    with_shares,
-)
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
+from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
@@ -42,7 +32,8 @@ from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import deal_out, draw_batches
+from fedarena.train.schedule import batch_width, deal_out, draw_batches
+from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, map_groups
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
@@ -60,6 +51,8 @@ _MOST_GPU_LANES = 4096
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
+# Samples of the batch that a model is tried out with to see how much memory it takes; few clients have so many.
+_LARGEST_TRIED = 4096
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
 _EVALUATED_AT_ONCE = 64
 _GPU_EVALUATED_AT_ONCE = 4096
@@ -108,7 +101,8 @@ class CohortEngine:
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
-        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
+        tried = min(local.batch_size, _LARGEST_TRIED)
+        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, tried))
         self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.programs = StepPrograms(self._step)
@@ -133,53 +127,63 @@ class CohortEngine:
         """The parameters of the freshly built model."""
         return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
 
-    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
-        """Trains every job's client from the broadcast; results come as clients finish."""
-        return self.train_and(lambda results: results, jobs, broadcast, memories)
-
-    def train_and(
-        self,
-        digest: Callable[[JobResults], T],
-        jobs: Sequence[Job],
-        broadcast: Groups,
-        memories: Mapping[int, Groups],
-    ) -> Iterator[T]:
-        """Like `train`, but the workers make something else of the results."""
+    def divide(
+        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+    ) -> list[Shard]:
+        """Clients that train together, those with most to do first. It does not depend on the number of workers."""
         if self._fallback is not None:
-            yield from self._fallback.train_and(digest, jobs, broadcast, memories)
-            return
+            return self._fallback.divide(jobs, broadcasts, states)
+        shards: list[Shard] = []
+        for some in self._trainable_together(jobs):
+            arrays = JobArrays.of(some, self.seed)
+            samples = self.data.counts(arrays.clients, "train")
+            steps = steps_in_shares(arrays.shares, samples, self.algorithm, self.local)
+            width = batch_width(self.local.batch_size, int(samples.max(initial=1)))
+            shards += [
+                Shard(tuple(some[position] for position in positions), broadcasts, states, width)
+                for positions in self._shards(steps)
+            ]
+        return shards
+
+    def _trainable_together(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Jobs from different starts train together, unless their first model has to be scored."""
+        if not self.algorithm.needs_start_loss:
+            return [list(jobs)] if jobs else []
+        versions = dict.fromkeys(job.version for job in jobs)
+        return [[job for job in jobs if job.version == version] for version in versions]
+
+    def train(self, shard: Shard) -> Iterator[JobResults]:
+        """Trains the clients of a shard in lanes; results come as clients finish."""
+        if self._fallback is not None:
+            return self._fallback.train(shard)
         self.hardware.set_up()
         self.task.module.train()
-        memories = with_shares(memories, self.algorithm, jobs, broadcast)
-        clients = np.array([job.client for job in jobs])
+        jobs = JobArrays.of(shard.jobs, self.seed)
         start_losses = None
         if self.algorithm.needs_start_loss:
-            start_losses = self.evaluate(broadcast["params"], clients, "train").means("loss")
-            self.task.module.train()
+            params = shard.broadcasts[shard.versions[0]]["params"]
+            scores = evaluate_clients(self.task, params, self.data, jobs.clients, "train", self._evaluation_batch_size)
+            start_losses = scores.means("loss")
+        samples = self.data.counts(jobs.clients, "train")
+        steps = steps_in_shares(jobs.shares, samples, self.algorithm, self.local)
+        batches = draw_batches(
+            jobs.clients, samples, steps, self.local.batch_size, self.seed, jobs.rounds, shard.batch_width
+        )
+        work = PlannedWork(jobs, samples, steps, batches, start_losses)
+        return without_gradients(LaneTraining(self, work, shard.broadcasts, shard.states).run(self._pool))
 
-        samples = self.data.counts(clients, "train")
-        steps = steps_of(jobs, samples, self.algorithm, self.local)
-        rounds = np.array([job.round for job in jobs])
-        batches = draw_batches(clients, samples, steps, self.local.batch_size, self.seed, rounds)
-        work = PlannedWork(clients, rounds, samples, steps, batches, start_losses)
+    def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
+        """What `work` makes of every shard, in their order; the workers are threads."""
 
-        def train_shard(shard: IntArray) -> Iterator[T]:
-            return map(digest, LaneTraining(self, work.of(shard), broadcast, memories).run(self._pool))
-
-        def train_whole_shard(shard: IntArray) -> list[T]:
+        def without_gradient(shard: Shard) -> T:
             self.hardware.set_up()
-            return list(without_gradients(train_shard(shard)))
+            with torch.no_grad():
+                return work(shard)
 
-        shards = self._shards(steps)
-        if self.workers == 1:
-            for shard in shards:
-                yield from without_gradients(train_shard(shard))
-        else:
-            for results in in_order(train_whole_shard, shards, self.workers):
-                yield from results
+        workers = self.workers if self._fallback is None else 1
+        return in_order(without_gradient, shards, workers)
 
     def _shards(self, steps: IntArray) -> list[IntArray]:
-        """Clients that train together, those with most to do first. Part of the plan: it does not depend on workers."""
         if self.hardware.is_gpu:
             return [np.arange(len(steps))]  # lanes that are free at once take the next client
         size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
@@ -205,27 +209,29 @@ class CohortEngine:
         return evaluate_clients(self.task, params, self.data, clients, part, batch_size, self.workers)
 
     def evaluate_personal(
-        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
         """Scores every one of these clients with its own model."""
         self.hardware.set_up()
-        return self._personal.evaluate(broadcast, memories, clients, part, round)
+        return self._personal.evaluate(broadcast, states, clients, part, round)
 
     def _find_obstacle(self) -> str | None:
         """Why this model or algorithm cannot train many clients at once, found out by trying."""
         if self.algorithm.trains_freely:
             return f"{type(self.algorithm).__name__} has a training loop of its own"
         broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
-        memory = map_groups(lambda t: torch.stack([t, t]), self.algorithm.memory_init(broadcast))
+        states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
+        jobs = JobArrays.of([Job(0, 1), Job(1, 1)], self.seed).tensors(next(iter(broadcast["params"].values())))
+        given = Given(states, broadcast, jobs)
         columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker:
             try:
-                params = self.start_params(broadcast, memory, 2)
+                params = self.start_params(given, 2)
                 two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.device)
-                self._step(changing, Given(memory, broadcast), Batch(columns, mask, two.long()))
+                self._step(changing, given, Batch(columns, mask, two.long()))
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
@@ -233,24 +239,32 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
-        broadcast = given.broadcast
 
         def client_step(
-            params: Tensors, state: Groups, number: Tensor, columns: Tensors, mask: Tensor, key: Tensor, memory: Groups
+            params: Tensors,
+            state: Groups,
+            number: Tensor,
+            columns: Tensors,
+            mask: Tensor,
+            key: Tensor,
+            kept: Groups,
+            job: Tensors,
+            broadcast: Groups,
         ) -> tuple[Tensors, Groups, Tensor]:
             samples = {**self.task.batch(columns), "mask": mask, "key": key}
+            client = Client(broadcast, kept, context_of(job))
 
             def loss_of(params: Tensors) -> Tensor:
                 with self.hardware.rounding():
-                    return self.algorithm.local_loss(self.task, params, samples, broadcast, memory)
+                    return self.algorithm.local_loss(self.task, params, samples, client)
 
             grad, loss = grad_and_value(loss_of)(params)
-            grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
-            params, state = optimizer_step(self.local, params, grad, state, number)
+            grad = self.algorithm.local_gradient(grad, params, client)
+            params, state = optimizer_step(self.local, params, grad, state, number, client.job.lr_scale)
             return params, state, loss
 
         with LayersAsProducts() if self.hardware.is_gpu else nullcontext():
-            params, state, losses = vmap(client_step)(
+            params, state, losses = vmap(client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,
                 changing.numbers,
@@ -260,31 +274,42 @@ class CohortEngine:
                 },
                 batch.mask,
                 batch.keys,
-                given.memory,
+                given.states,
+                given.jobs,
+                given.broadcast,
             )
         loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
         return Changing(params, state, changing.numbers + 1, loss_sums)
 
-    def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from; to be read only."""
+    def start_params(self, given: Given, clients: int) -> Tensors:
+        """What so many clients start from; to be read only."""
 
-        def local_start(memory: Groups) -> Tensors:
-            return self.algorithm.local_start(broadcast, memory)
+        def local_start(state: Groups, job: Tensors, broadcast: Groups) -> Tensors:
+            return self.algorithm.local_start(Client(broadcast, state, context_of(job)))
 
-        if memory:
-            rows: Tensors = vmap(local_start)(memory)
-            return rows
-        return {name: p.expand(clients, *p.shape) for name, p in local_start(memory).items()}
+        if given.shared and not given.states:
+            start = local_start({}, {name: t[0] for name, t in given.jobs.items()}, given.broadcast)
+            return {name: p.expand(clients, *p.shape) for name, p in start.items()}
+        rows: Tensors = vmap(local_start, in_dims=(0, 0, None if given.shared else 0))(
+            given.states, given.jobs, given.broadcast
+        )
+        return rows
 
-    def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
-        """What finished clients (rows of `params`) upload, and their new memories."""
+    def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
+        """What finished clients (rows of `params`) upload, and what they keep."""
 
-        def client_update(params: Tensors, memory: Groups, *amounts: Tensor) -> tuple[Groups, Groups]:
-            return self.algorithm.client_update(params, broadcast, memory, Work(*amounts))
+        def client_update(
+            params: Tensors, state: Groups, job: Tensors, broadcast: Groups, *amounts: Tensor
+        ) -> tuple[Groups, Groups]:
+            client = Client(broadcast, state, context_of(job))
+            return self.algorithm.client_update(params, client, Work(*amounts))
 
-        given = (amount for amount in vars(work).values() if amount is not None)
-        amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in given]
-        result: tuple[Groups, Groups] = vmap(client_update)(params, memory, *amounts)
+        known = (amount for amount in vars(work).values() if amount is not None)
+        amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in known]
+        in_dims = (0, 0, 0, None if given.shared else 0, *[0] * len(amounts))
+        result: tuple[Groups, Groups] = vmap(client_update, in_dims=in_dims)(
+            params, given.states, given.jobs, given.broadcast, *amounts
+        )
         return result
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedarena.core.registry import Registry
 from fedarena.models import Tensors
-from fedarena.train.algorithm import JOB, Algorithm, Work
+from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.jobs import IntArray as IntArray
+from fedarena.train.jobs import Job, JobArrays
 from fedarena.train.optimizers import LocalTraining
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.shards import Shard, T
+from fedarena.train.tensors import Groups
 
-T = TypeVar("T")
-IntArray = npt.NDArray[np.int64]
 Part = Literal["train", "validation", "test", "all"]
 
 
@@ -43,21 +43,7 @@ class ClientData(Protocol):
         """How many samples these clients have."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """One client's local training."""
-
-    client: int
-    round: int  # keys the order of its samples, so it is another one in each of a client's jobs
-    share: float = 1.0  # of the work, for who has not the time for all of it
-
-
-def steps_of(jobs: Sequence[Job], samples: IntArray, algorithm: Algorithm, local: LocalTraining) -> IntArray:
-    """The local steps of every job."""
-    return shared_steps(np.array([job.share for job in jobs]), samples, algorithm, local)
-
-
-def shared_steps(
+def steps_in_shares(
     shares: npt.NDArray[np.float64], samples: IntArray, algorithm: Algorithm, local: LocalTraining
 ) -> IntArray:
     """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step."""
@@ -68,41 +54,20 @@ def shared_steps(
     return taken
 
 
-def with_shares(
-    memories: Mapping[int, Groups], algorithm: Algorithm, jobs: Sequence[Job], broadcast: Groups
-) -> Mapping[int, Groups]:
-    """What clients remember, and, if the algorithm has to know, in the group ``"job"`` which share each one does."""
-    if not algorithm.leaves_out_layers:
-        return memories
-    first = algorithm.memory_init(broadcast)
-    like = next(iter(broadcast["params"].values()))
-    known: dict[int, Groups] = {}
-    for job in jobs:
-        memory = memories.get(job.client)
-        share = torch.tensor(job.share, dtype=like.dtype, device=like.device)
-        known[job.client] = {**(first if memory is None else memory), JOB: {"share": share}}
-    return known
-
-
 @dataclass(frozen=True)
 class JobResults:
-    """What one or more jobs produced. Every array and tensor has a row per client."""
+    """What one or more jobs produced. Every array and tensor has a row per job."""
 
-    clients: IntArray
+    jobs: JobArrays
     update: Groups
-    memory: Groups  # empty for algorithms without memory
+    client_states: Groups  # what clients keep; empty for algorithms without such
     work: Work  # of arrays
     losses: npt.NDArray[np.float64]  # mean over the samples a client processed
 
-    def row(self, row: int) -> JobResults:
-        """What one of the jobs produced, in memory of its own."""
-
-        def pick(groups: Groups) -> Groups:
-            return map_groups(lambda t: t[row : row + 1].clone(), groups)
-
-        amounts = {name: None if value is None else value[row : row + 1] for name, value in vars(self.work).items()}
-        one = slice(row, row + 1)
-        return JobResults(self.clients[one], pick(self.update), pick(self.memory), Work(**amounts), self.losses[one])
+    @property
+    def clients(self) -> IntArray:
+        """Whose jobs they were."""
+        return self.jobs.clients
 
 
 @dataclass(frozen=True)
@@ -138,25 +103,35 @@ class Engine(Protocol):
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model, where and how this engine computes."""
 
-    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
-        """Trains every job's client from the broadcast; yields results in an order that only the plan decides."""
+    def divide(
+        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+    ) -> list[Shard]:
+        """The jobs as shards that can be trained independently, by a plan that does not depend on who does it.
 
-    def train_and(
-        self,
-        digest: Callable[[JobResults], T],
-        jobs: Sequence[Job],
-        broadcast: Groups,
-        memories: Mapping[int, Groups],
-    ) -> Iterator[T]:
-        """Like `train`, but yields what `digest` makes of the results, right where they were computed."""
+        `broadcasts` has what every version of the server sent, and `states` what clients have kept.
+        """
+
+    def train(self, shard: Shard) -> Iterator[JobResults]:
+        """Trains the clients of a shard; yields results in an order that only the plan decides."""
+
+    def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
+        """What `work` makes of every shard, in their order; several may be worked on at the same time."""
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients, each of which has at least one sample."""
 
     def evaluate_personal(
-        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
         """Scores every one of these clients with its own model, for an algorithm that `personalizes`."""
+
+
+def train_jobs(
+    engine: Engine, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+) -> Iterator[JobResults]:
+    """The results of all jobs, shard after shard."""
+    for results in engine.execute(engine.divide(jobs, broadcasts, states), lambda shard: [*engine.train(shard)]):
+        yield from results
 
 
 ENGINES: Registry[Callable[..., Engine]] = Registry("engine")

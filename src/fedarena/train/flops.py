@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
+from fedarena.train.jobs import newcomer
 
 
 def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> float:
@@ -20,11 +21,11 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
     algorithm = algorithm or Algorithm()
     broadcast = algorithm.broadcast(algorithm.server_init(params))
-    memory = algorithm.memory_init(broadcast)
-    start = algorithm.local_start(broadcast, memory)
+    client = newcomer(broadcast, algorithm.client_init(broadcast))
+    start = algorithm.local_start(client)
     leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
     with FlopCounterMode(display=False) as counter:
-        loss = algorithm.local_loss(task, leaves, batch, broadcast, memory)
+        loss = algorithm.local_loss(task, leaves, batch, client)
         torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     uncounted = sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules())
     return float(counter.get_total_flops() + uncounted)

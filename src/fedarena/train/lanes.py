@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,13 @@ from torch import Tensor
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import dropout_keys
-from fedarena.train.engine import IntArray, JobResults
+from fedarena.train.engine import JobResults
+from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
-from fedarena.train.tensors import Groups, map_groups, stack_groups
+from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 2
@@ -47,26 +48,34 @@ class LaneEngine(Protocol):
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""
 
-    def start_params(self, broadcast: Groups, memory: Groups, clients: int) -> Tensors:
-        """What so many clients with these memories start from; to be read only."""
+    def start_params(self, given: Given, clients: int) -> Tensors:
+        """What so many clients start from; to be read only."""
 
-    def updates(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
-        """What finished clients (rows of `params`) upload, and their new memories."""
+    def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
+        """What finished clients (rows of `params`) upload, and what they keep."""
 
 
 class Lanes:
     """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
 
-    def __init__(self, engine: LaneEngine, count: int, memory: Groups, broadcast: Groups):
+    def __init__(self, engine: LaneEngine, count: int, like: Given):
         self.count = count
         self._programs, self._compile = engine.programs, engine.compile
-        memory = map_groups(lambda t: torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1)), memory)
-        params = {name: p.clone() for name, p in engine.start_params(broadcast, memory, count).items()}
+
+        def empty(t: Tensor) -> Tensor:
+            return torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1))
+
+        self.given = Given(
+            map_groups(empty, like.states),
+            map_groups(torch.clone if like.shared else empty, like.broadcast),
+            {name: empty(t) for name, t in like.jobs.items()},
+            like.shared,
+        )
+        params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
             params, optimizer_init(engine.local, params), torch.ones_like(one_each), torch.zeros_like(one_each)
         )
-        self.given = Given(memory, map_groups(torch.clone, broadcast))
         self._steps: dict[tuple[int, bool], Program] = {}
 
     def step(self, width: int, batch: Batch, widest: bool) -> None:
@@ -81,38 +90,31 @@ class LanePool:
     """Lanes that are not in use at the moment; a worker borrows some and gives them back."""
 
     def __init__(self) -> None:
-        self._free: list[Lanes] = []
+        self._free: dict[Any, list[Lanes]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
-    def borrow(self, count: int, make: Callable[[], Lanes]) -> Iterator[Lanes]:
-        """At least `count` lanes; what is in them is left over from before."""
+    def borrow(self, kind: Any, count: int, make: Callable[[], Lanes]) -> Iterator[Lanes]:
+        """At least `count` lanes of a kind; what is in them is left over from before."""
         with self._lock:
-            lanes = self._free.pop() if self._free else None
+            free = self._free.setdefault(kind, [])
+            lanes = free.pop() if free else None
         if lanes is None or lanes.count < count:
             lanes = make()
         yield lanes
         with self._lock:
-            self._free.append(lanes)
+            free.append(lanes)
 
 
 @dataclass(frozen=True)
 class PlannedWork:
     """What some clients are to do; every array has an entry per client."""
 
-    clients: IntArray
-    rounds: IntArray
+    jobs: JobArrays
     samples: IntArray
     steps: IntArray
-    batches: Batches  # of all clients of the round
+    batches: Batches
     start_losses: npt.NDArray[np.float64] | None
-
-    def of(self, positions: IntArray) -> PlannedWork:
-        """The work of those at these positions."""
-        batches = replace(self.batches, first=self.batches.first[positions])
-        losses = None if self.start_losses is None else self.start_losses[positions]
-        clients, rounds = self.clients[positions], self.rounds[positions]
-        return PlannedWork(clients, rounds, self.samples[positions], self.steps[positions], batches, losses)
 
 
 class LaneTraining:
@@ -122,16 +124,20 @@ class LaneTraining:
         self,
         engine: LaneEngine,
         work: PlannedWork,
-        broadcast: Groups,
-        memories: Mapping[int, Groups],
+        broadcasts: Mapping[int, Groups],
+        states: Mapping[int, Groups],
     ):
-        self.engine, self.broadcast = engine, broadcast
-        self.clients, self.samples, self.start_losses = work.clients, work.samples, work.start_losses
+        self.engine, self.jobs = engine, work.jobs
+        self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, engine.lanes)
         self.widths = _widths(self.schedule)
-        self.columns, first_row = engine.training_samples.rows(self.clients)
-        self.memory = _stack_memories(engine, broadcast, memories, self.clients)
+        self.columns, first_row = engine.training_samples.rows(self.jobs.clients)
+        versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
+        self._downloads = [broadcasts[version] for version in versions.tolist()]
+        self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
+        self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)
+        self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())))
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
             client, number = place_steps(self.schedule, int(self.widths[0]))
@@ -140,7 +146,7 @@ class LaneTraining:
             rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
             keys = number
             if engine.draws:
-                keys = dropout_keys(engine.seed, work.rounds[client], self.clients[client], number + 1)
+                keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
@@ -151,16 +157,16 @@ class LaneTraining:
             self.finished.append((idle, self._start_params(idle), nothing))
         if self.schedule.length:
             width = int(self.widths[0])
-            with pool.borrow(width, lambda: self._make_lanes(width)) as lanes:
+            kind = (len(self._downloads) == 1, tuple(self._job_rows))
+            with pool.borrow(kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)))) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
     def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
         schedule = self.schedule
-        for group, tensors in lanes.given.broadcast.items():
-            for name, t in tensors.items():
-                t.copy_(self.broadcast[group][name])
+        if lanes.given.shared:
+            _copy(lanes.given.broadcast, self._downloads[0])
         starting = _clients_at(schedule.start, schedule)
         ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
         batches: deque[Batch] = deque()
@@ -179,30 +185,35 @@ class LaneTraining:
                     yield self._flush()
                     waiting = 0
 
-    def _make_lanes(self, count: int) -> Lanes:
-        return Lanes(self.engine, count, self.memory, self.broadcast)
-
-    def _memories(self, clients: IntArray) -> Groups:
+    def _given(self, clients: IntArray) -> Given:
+        """What these clients read while they train."""
         rows = torch.from_numpy(clients).to(self.engine.device)
-        return map_groups(lambda t: t[rows], self.memory)
+        shared = len(self._downloads) == 1
+        downloaded = self._downloads[0]
+        if not shared:
+            versions = torch.from_numpy(self._version_of[clients]).to(self.engine.device)
+            downloaded = map_groups(lambda t: t[versions], self._stacked_downloads)
+        jobs = {name: t[rows] for name, t in self._job_rows.items()}
+        return Given(map_groups(lambda t: t[rows], self._states), downloaded, jobs, shared)
 
     def _start_params(self, clients: IntArray) -> Tensors:
-        return self.engine.start_params(self.broadcast, self._memories(clients), len(clients))
+        return self.engine.start_params(self._given(clients), len(clients))
 
     def _start(self, lanes: Lanes, clients: IntArray) -> None:
         """Puts clients into their lanes."""
         clients = clients[np.argsort(self.schedule.lane[clients])]
         place = self._place(clients)
-        memory = self._memories(clients)
-        for name, p in self.engine.start_params(self.broadcast, memory, len(clients)).items():
+        given = self._given(clients)
+        for name, p in self.engine.start_params(given, len(clients)).items():
             lanes.changing.params[name][place] = p
         for group in lanes.changing.optimizer.values():
             for t in group.values():
                 t[place] = 0
         lanes.changing.numbers[place], lanes.changing.loss_sums[place] = 1, 0
-        for name, group in lanes.given.memory.items():
-            for key, t in group.items():
-                t[place] = memory[name][key]
+        _copy(lanes.given.states, given.states, place)
+        _copy({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
+        if not given.shared:
+            _copy(lanes.given.broadcast, given.broadcast, place)
 
     def _place(self, clients: IntArray) -> slice | Tensor:
         """The lanes of clients that are sorted by lane."""
@@ -244,10 +255,9 @@ class LaneTraining:
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        memory = self._memories(clients)
-        update, new_memory = self.engine.updates(params, self.broadcast, memory, work)
+        update, kept = self.engine.updates(params, self._given(clients), work)
         losses = loss_sums / np.maximum(work.processed_samples, 1)
-        return JobResults(self.clients[clients], _apart(update, params), _apart(new_memory, params), work, losses)
+        return JobResults(self.jobs.take(clients), _apart(update, params), _apart(kept, params), work, losses)
 
 
 def _concatenate(tensors: list[Tensor]) -> Tensor:
@@ -286,10 +296,28 @@ def _clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
     return np.split(ordered, bounds) if schedule.length else []
 
 
-def _stack_memories(engine: LaneEngine, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray) -> Groups:
-    """The memories of a cohort as rows; new for those who never took part."""
-    new = engine.algorithm.memory_init(broadcast)
-    if not new:
+def _stack_states(
+    engine: LaneEngine,
+    downloads: Sequence[Groups],
+    download_of: IntArray,
+    states: Mapping[int, Groups],
+    clients: IntArray,
+) -> Groups:
+    """What the clients of a shard keep as rows; new for those who never took part."""
+    new = [engine.algorithm.client_init(broadcast) for broadcast in downloads]
+    if not new[0]:
         return {}
-    found = [memories.get(int(client)) for client in clients]
-    return stack_groups([new if memory is None else engine.place(memory) for memory in found])
+    found = [of_algorithm(states.get(int(client))) for client in clients]
+    return stack_groups(
+        [
+            new[download] if state is None else engine.place(state)
+            for state, download in zip(found, download_of.tolist(), strict=True)
+        ]
+    )
+
+
+def _copy(into: Groups, groups: Groups, place: slice | Tensor = slice(None)) -> None:
+    """Writes rows to their places."""
+    for group, tensors in into.items():
+        for name, t in tensors.items():
+            t[place] = groups[group][name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,27 +37,26 @@ def optimizer_init(local: LocalTraining, params: Tensors) -> Groups:
 
 
 def optimizer_step(
-    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber
+    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber, lr_scale: Any = 1.0
 ) -> tuple[Tensors, Groups]:
-    """One step of the local optimizer: new parameters and new state."""
+    """One step of the local optimizer: new parameters and new state. A schedule may scale the learning rate."""
+    lr = local.lr * lr_scale
     if local.weight_decay:
         grad = {name: g + local.weight_decay * params[name] for name, g in grad.items()}
     if local.optimizer == "adam":
-        return _adam_step(local, params, grad, state, number)
+        return _adam_step(lr, params, grad, state, number)
     if local.momentum:
         grad = {name: local.momentum * state["momentum"][name] + g for name, g in grad.items()}
         state = {"momentum": grad}
-    return {name: params[name] - local.lr * g for name, g in grad.items()}, state
+    return {name: params[name] - lr * g for name, g in grad.items()}, state
 
 
-def _adam_step(
-    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber
-) -> tuple[Tensors, Groups]:
+def _adam_step(lr: Any, params: Tensors, grad: Tensors, state: Groups, number: StepNumber) -> tuple[Tensors, Groups]:
     first = {name: _ADAM_BETA1 * state["first"][name] + (1 - _ADAM_BETA1) * g for name, g in grad.items()}
     second = {name: _ADAM_BETA2 * state["second"][name] + (1 - _ADAM_BETA2) * g * g for name, g in grad.items()}
     scale1, scale2 = 1 - _ADAM_BETA1**number, 1 - _ADAM_BETA2**number
     new = {
-        name: params[name] - local.lr * (first[name] / scale1) / ((second[name] / scale2).sqrt() + _ADAM_EPSILON)
+        name: params[name] - lr * (first[name] / scale1) / ((second[name] / scale2).sqrt() + _ADAM_EPSILON)
         for name in grad
     }
     return new, {"first": first, "second": second}

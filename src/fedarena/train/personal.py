@@ -7,6 +7,7 @@ same number, and padding does not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +18,13 @@ from torch.func import vmap
 from fedarena.core import streams
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, IntArray, Job, Part
+from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, Part, train_jobs
 from fedarena.train.evaluation import OwnTask
 from fedarena.train.execution import in_order
+from fedarena.train.jobs import Client, IntArray, Job, newcomer
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.personal_data import PersonalData
-from fedarena.train.tensors import Groups, map_groups, stack_groups
+from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
 Array = npt.NDArray[Any]
 _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
@@ -32,28 +34,21 @@ _SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has 
 
 
 class FineTuning(Algorithm):
-    """Trains the first personal model of another algorithm, by the task's loss alone, and hands it over whole."""
+    """Trains the first personal model of another algorithm, by the task's loss alone, and hands it over whole.
+
+    It takes over what clients download and keep, and nothing else: fine-tuning is plain training.
+    """
 
     def __init__(self, algorithm: Algorithm):
-        self.algorithm = algorithm
+        self.server_init, self.broadcast = algorithm.server_init, algorithm.broadcast  # type: ignore[method-assign]
+        self.client_init = algorithm.client_init  # type: ignore[method-assign]
+        self._personal_models = algorithm.personal_models
 
-    def server_init(self, params: Tensors) -> Groups:
-        """The other algorithm's state."""
-        return self.algorithm.server_init(params)
-
-    def broadcast(self, state: Groups) -> Groups:
-        """The other algorithm's broadcast."""
-        return self.algorithm.broadcast(state)
-
-    def memory_init(self, broadcast: Groups) -> Groups:
-        """The other algorithm's memory."""
-        return self.algorithm.memory_init(broadcast)
-
-    def local_start(self, broadcast: Groups, memory: Groups) -> Tensors:
+    def local_start(self, client: Client) -> Tensors:
         """The first personal model."""
-        return self.algorithm.personal_models(broadcast, memory)[0]
+        return self._personal_models(client)[0]
 
-    def client_update(self, params: Tensors, broadcast: Groups, memory: Groups, work: Work) -> tuple[Groups, Groups]:
+    def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The trained model itself."""
         return {"params": params}, {}
 
@@ -78,9 +73,9 @@ class PersonalEvaluation:
         self._tuners: dict[Part, Engine] = {}
 
     def evaluate(
-        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
-        """Every client's scores with its own model; who has no memory is scored as if it took part the first time."""
+        """Every client's scores with its own model; who keeps nothing is scored as if it took part the first time."""
         algorithm, own = self.engine.algorithm, OwnTask(self.engine.task)
         adapting = adapts(algorithm, broadcast)
         data = PersonalData(self.engine.data, part, adapting)
@@ -97,12 +92,12 @@ class PersonalEvaluation:
 
         def score_own(positions: IntArray) -> tuple[IntArray, dict[str, Array]]:
             torch.set_num_threads(threads)  # of this thread
-            return positions, score(positions, self._own_models(broadcast, memories, clients[positions]))
+            return positions, score(positions, self._own_models(broadcast, states, clients[positions]))
 
         def fine_tuned() -> Iterator[tuple[IntArray, dict[str, Array]]]:
             by_client = np.argsort(clients, kind="stable")
             jobs = [Job(int(client), round) for client in clients]
-            for results in self._tuner(data, part).train(jobs, broadcast, memories):
+            for results in train_jobs(self._tuner(data, part), jobs, {0: broadcast}, states):
                 positions = by_client[np.searchsorted(clients, results.clients, sorter=by_client)]
                 yield positions, score(positions, [results.update["params"]])
 
@@ -123,20 +118,23 @@ class PersonalEvaluation:
             self._tuners[part] = self.engine.like_this(FineTuning(algorithm), algorithm.fine_tuning, data, seed)
         return self._tuners[part]
 
-    def _own_models(self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray) -> list[Tensors]:
+    def _own_models(self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray) -> list[Tensors]:
         """The candidates of these clients, each with a row per client."""
         algorithm = self.engine.algorithm
-        new = algorithm.memory_init(broadcast)
+        new = algorithm.client_init(broadcast)
+        example = newcomer(broadcast, new)
         device = next(iter(broadcast["params"].values())).device
-        found = [memories.get(int(client)) for client in clients]
-        each = [new if memory is None else map_groups(lambda t: t.to(device), memory) for memory in found]
+        found = [of_algorithm(states.get(int(client))) for client in clients]
+        each = [new if state is None else map_groups(lambda t: t.to(device), state) for state in found]
+
+        def models_of(state: Groups) -> list[Tensors]:
+            return algorithm.personal_models(replace(example, state=state))
+
         with torch.no_grad():
             if self.lanes is None or not new:
-                models = algorithm.personal_models(broadcast, each[0])
+                models = models_of(each[0])
                 return [{name: p.expand(len(clients), *p.shape) for name, p in model.items()} for model in models]
-            stacked: list[Tensors] = vmap(lambda memory: algorithm.personal_models(broadcast, memory))(
-                stack_groups(each)
-            )
+            stacked: list[Tensors] = vmap(models_of)(stack_groups(each))
         return stacked
 
     def _choose(self, task: Task, candidates: list[Tensors], samples: ClientSamples) -> Tensors:
@@ -155,7 +153,7 @@ class PersonalEvaluation:
 
 def adapts(algorithm: Algorithm, broadcast: Groups) -> bool:
     """Whether clients need samples to fine-tune their model or to choose among several."""
-    models = algorithm.personal_models(broadcast, algorithm.memory_init(broadcast))
+    models = algorithm.personal_models(newcomer(broadcast, algorithm.client_init(broadcast)))
     return algorithm.fine_tuning is not None or len(models) > 1
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,18 +63,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class Given:
-    """What steps read besides the batch; a memory has a row per lane."""
+    """What steps read besides the batch; everything has a row per lane, but for a broadcast that all lanes share."""
 
-    memory: Groups
+    states: Groups  # what the lanes' clients keep
     broadcast: Groups
+    jobs: Tensors  # what is known about their jobs, see `JobArrays.tensors`
+    shared: bool = True  # whether all clients have downloaded the same
 
     def first(self, lanes: int) -> Given:
         """The first lanes, in the same memory."""
-        return Given(map_groups(lambda t: t[:lanes], self.memory), self.broadcast)
+        states = map_groups(lambda t: t[:lanes], self.states)
+        broadcast = self.broadcast if self.shared else map_groups(lambda t: t[:lanes], self.broadcast)
+        return Given(states, broadcast, {name: t[:lanes] for name, t in self.jobs.items()}, self.shared)
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        return _leaves((self.memory, self.broadcast))
+        return _leaves((self.states, self.broadcast, self.jobs))
 
 
 Step = Callable[[Changing, Given, Batch], Changing]
@@ -98,7 +102,7 @@ class StepPrograms:
         with _TRACING:
             if changing.numbers.device.type == "cuda":
                 return self._capture(changing, given, example, compile)
-            form = tuple((t.shape, t.dtype) for t in [*lanes, *example.tensors()])
+            form = (given.shared, *((t.shape, t.dtype) for t in [*lanes, *example.tensors()]))
             if form not in self._scripts:
                 self._scripts[form] = self._script(changing, given, example)
         script = self._scripts[form]
@@ -109,13 +113,14 @@ class StepPrograms:
 
         parts = (
             *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
-            *(given.memory, given.broadcast, batch.columns, batch.mask, batch.keys),
+            *(given.states, given.broadcast, given.jobs, batch.columns, batch.mask, batch.keys),
         )
         structure = pytree.tree_structure(parts)
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
             parts = pytree.tree_unflatten(tensors, structure)
-            return self._step(Changing(*parts[:4]), Given(*parts[4:6]), Batch(*parts[6:])).tensors()
+            now = replace(given, states=parts[4], broadcast=parts[5], jobs=parts[6])
+            return self._step(Changing(*parts[:4]), now, Batch(*parts[7:])).tensors()
 
         traced = make_fx(flat_step)(_leaves(parts))
         clean(traced.graph)

@@ -13,23 +13,14 @@ from fedarena.core import streams
 from fedarena.models import Task, Tensors, seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
-from fedarena.train.engine import (
-    ENGINES,
-    ClientData,
-    ClientScores,
-    IntArray,
-    Job,
-    JobResults,
-    Part,
-    T,
-    steps_of,
-    with_shares,
-)
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
+from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.shards import Shard, T
+from fedarena.train.tensors import Groups, map_groups, of_algorithm
 
 
 @ENGINES.register("reference")
@@ -68,75 +59,81 @@ class ReferenceEngine:
         """The parameters of the freshly built model."""
         return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
 
-    def train(self, jobs: Sequence[Job], broadcast: Groups, memories: Mapping[int, Groups]) -> Iterator[JobResults]:
-        """Trains every job's client from the broadcast; results come in the order of the jobs."""
+    def divide(
+        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+    ) -> list[Shard]:
+        """All jobs in one shard, in their order."""
+        return [Shard(tuple(jobs), broadcasts, states, self.local.batch_size)] if jobs else []
+
+    def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
+        """What `work` makes of every shard."""
+        return map(work, shards)
+
+    def train(self, shard: Shard) -> Iterator[JobResults]:
+        """Trains the clients of a shard one after the other; results come in the order of the jobs."""
         self.hardware.set_up()
         self.task.module.train()
-        memories = with_shares(memories, self.algorithm, jobs, broadcast)
-        for job in jobs:
-            memory = memories.get(job.client)
-            memory = self.algorithm.memory_init(broadcast) if memory is None else self.place(memory)
-            samples, batches = self._batches(job)
-            with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
-                if self.algorithm.trains_freely:
-                    params, loss = self._train_freely(job.client, batches, broadcast)
-                else:
-                    params, loss = self._train(job, batches, broadcast, memory)
-            processed = sum(len(batch["x"]) for batch in batches)
-            work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
-            update, memory = self.algorithm.client_update(params, broadcast, memory, work)
-            yield JobResults(
-                clients=np.array([job.client]),
-                update=map_groups(lambda t: t.unsqueeze(0), update),
-                memory=map_groups(lambda t: t.unsqueeze(0), memory),
-                work=Work(np.array([samples]), np.array([len(batches)]), np.array([processed])),
-                losses=np.array([loss]),
-            )
+        for job in shard.jobs:
+            yield self._train_job(job, shard.broadcasts[job.version], of_algorithm(shard.states.get(job.client)))
 
-    def train_and(
-        self,
-        digest: Callable[[JobResults], T],
-        jobs: Sequence[Job],
-        broadcast: Groups,
-        memories: Mapping[int, Groups],
-    ) -> Iterator[T]:
-        """Like `train`, but yields what `digest` makes of the results."""
-        for results in self.train(jobs, broadcast, memories):
-            with torch.no_grad():
-                digested = digest(results)
-            yield digested
+    def _train_job(self, job: Job, broadcast: Groups, kept: Groups | None) -> JobResults:
+        state = self.algorithm.client_init(broadcast) if kept is None else self.place(kept)
+        arrays = JobArrays.of([job], self.seed)
+        rows = arrays.tensors(next(iter(broadcast["params"].values())))
+        client = Client(broadcast, state, context_of({name: t[0] for name, t in rows.items()}))
+        samples, batches = self._batches(job)
+        with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
+            if self.algorithm.trains_freely:
+                params, loss = self._train_freely(job.client, batches, broadcast)
+            else:
+                params, loss = self._train(job, batches, client)
+        processed = sum(len(batch["x"]) for batch in batches)
+        start_loss = self._start_loss(job.client, broadcast)
+        work = Work(samples, len(batches), processed, None if start_loss is None else torch.tensor(start_loss))
+        with torch.no_grad():
+            update, state = self.algorithm.client_update(params, client, work)
+        amounts = {name: None if value is None else np.array([value]) for name, value in vars(work).items()}
+        return JobResults(
+            jobs=arrays,
+            update=map_groups(lambda t: t.unsqueeze(0), update),
+            client_states=map_groups(lambda t: t.unsqueeze(0), state),
+            work=Work(**amounts),
+            losses=np.array([loss]),
+        )
 
-    def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
+    def _start_loss(self, client: int, broadcast: Groups) -> float | None:
         if not self.algorithm.needs_start_loss:
             return None
         scores = self.evaluate(broadcast["params"], np.array([client]), "train")
         self.task.module.train()
-        return torch.tensor(scores.means("loss")[0])
+        return float(scores.means("loss")[0])
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.client]), "train").columns
         samples = len(next(iter(columns.values())))
-        steps = int(steps_of([job], np.array([samples]), self.algorithm, self.local)[0])
+        steps = int(steps_in_shares(np.array([job.share]), np.array([samples]), self.algorithm, self.local)[0])
         indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
         device = self.hardware.device
         on_device = {name: torch.from_numpy(np.ascontiguousarray(v)).to(device) for name, v in columns.items()}
         pick = ({n: values[torch.from_numpy(rows).to(device)] for n, values in on_device.items()} for rows in indices)
         return samples, [self.task.batch(batch) for batch in pick]
 
-    def _train(self, job: Job, batches: list[Tensors], broadcast: Groups, memory: Groups) -> tuple[Tensors, float]:
-        params = self.algorithm.local_start(broadcast, memory)
+    def _train(self, job: Job, batches: list[Tensors], client: Client) -> tuple[Tensors, float]:
+        params = self.algorithm.local_start(client)
         optimizer_state = optimizer_init(self.local, params)
         losses = []
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
-            with self.hardware.rounding():
-                loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, broadcast, memory)
+            with torch.enable_grad(), self.hardware.rounding():
+                loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, client)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
-            grad = self.algorithm.local_gradient(grad, params, broadcast, memory)
-            params, optimizer_state = optimizer_step(self.local, params, grad, optimizer_state, number)
+            grad = self.algorithm.local_gradient(grad, params, client)
+            params, optimizer_state = optimizer_step(
+                self.local, params, grad, optimizer_state, number, client.job.lr_scale
+            )
             losses.append(loss.detach())
         return params, _mean_loss(losses, batches)
 
@@ -145,7 +142,8 @@ class ReferenceEngine:
         model.load_state_dict(broadcast["params"], strict=False)
         with torch.no_grad():
             losses = [self.task.loss(broadcast["params"], batch) for batch in batches]
-        self.algorithm.train(client, model, batches)
+        with torch.enable_grad():
+            self.algorithm.train(client, model, batches)
         return {name: p.detach() for name, p in model.named_parameters()}, _mean_loss(losses, batches)
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
@@ -155,11 +153,11 @@ class ReferenceEngine:
         return evaluate_clients(self.task, params, self.data, clients, part)
 
     def evaluate_personal(
-        self, broadcast: Groups, memories: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
         """Scores every one of these clients with its own model."""
         self.hardware.set_up()
-        return self._personal.evaluate(broadcast, memories, clients, part, round)
+        return self._personal.evaluate(broadcast, states, clients, part, round)
 
 
 def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:

@@ -95,12 +95,26 @@ class Batches:
         return processed
 
 
+def batch_width(batch_size: int, largest: int) -> int:
+    """How many places a batch has, of clients of whom the largest has so many samples.
+
+    Places beyond that would be padding for everybody. Powers of two, because every width needs a program of its own.
+    """
+    return min(batch_size, 1 << max(largest - 1, 0).bit_length())
+
+
 def draw_batches(
-    clients: IntArray, samples: IntArray, steps: IntArray, batch_size: int, seed: int, rounds: IntArray
+    clients: IntArray,
+    samples: IntArray,
+    steps: IntArray,
+    batch_size: int,
+    seed: int,
+    rounds: IntArray,
+    width: int | None = None,
 ) -> Batches:
-    """The batches of `batches.batch_indices`, for many clients at once."""
+    """The batches of `batches.batch_indices`, for many clients at once, padded to `width` (else the batch size)."""
     first = np.cumsum(steps) - steps
-    shape = (int(steps.sum()), batch_size)
+    shape = (int(steps.sum()), batch_size if width is None else width)
     rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
     steps_per_epoch = -(-samples // batch_size)
     epoch = 0

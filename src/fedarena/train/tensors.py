@@ -1,6 +1,6 @@
 """Named groups of named tensors: the form of everything that travels between server and clients.
 
-A server's state, what it broadcasts, a client's memory and its update are all ``{"params": {"0.weight": ...}, ...}``:
+A server's state, what it broadcasts, what a client keeps and its update are all ``{"params": {"0.weight": ...}, ...}``:
 the group says what the tensors are for, the name which parameter they belong to.
 """
 
@@ -16,6 +16,16 @@ from torch import Tensor
 from fedarena.models import Tensors
 
 Groups = dict[str, Tensors]
+
+# Begins the names of groups that a client keeps for a transform, beside those of the algorithm.
+TRANSFORM_GROUP = "transform:"
+
+
+def of_algorithm(state: Groups | None) -> Groups | None:
+    """What a client keeps for the algorithm alone; None if it is new."""
+    if state is None:
+        return None
+    return {group: tensors for group, tensors in state.items() if not group.startswith(TRANSFORM_GROUP)}
 
 
 def count_bytes(groups: Groups) -> int:

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
-from fedarena.simulate.jobs import FloatArray, Jobs, Outcome, no_jobs
-from fedarena.simulate.merging import Merging
+from fedarena.simulate.jobs import Jobs, Outcome, no_jobs
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
 
@@ -34,8 +33,12 @@ class RoundPlan:
     ended: Jobs  # with their final outcomes; used ones in the order in which the server uses them
     steps: IntArray  # in which of the round's server steps an update is used, counted from 0; -1 for those not used
     staleness: IntArray  # server steps between the model a job began with and the one its update is added to
-    factors: FloatArray  # how much staleness leaves of an update
     clock: Clock  # afterwards
+
+    @property
+    def server_steps(self) -> int:
+        """How many steps the server makes."""
+        return int(self.steps.max(initial=-1)) + 1
 
     @property
     def succeeded(self) -> bool:
@@ -52,9 +55,8 @@ class Protocol:
 
     ignores_availability = False
     overlaps = False  # whether jobs go on when a round ends
-    mixes_models = False  # whether the server moves towards the client's model instead of adding its update
-    merging: Merging = "shrink"  # how updates to older models come to those of the current one
-    rescales = False  # whether stale updates only count less beside fresh ones, or also move the server less
+    aggregator = "mean"  # what adds updates up unless the user chooses another
+    updates_per_step: int | None = None  # how many updates make a step of the server; None: it depends
     deadline_seconds = math.inf  # in which jobs should be done
     patience_seconds = math.inf  # after which no update is used any more
     cohort: int
@@ -83,7 +85,7 @@ def close_round(jobs: Jobs, used: IntArray, end: float, clock: Clock) -> RoundPl
     steps = np.where(not_used, -1, 0)
     version = clock.version + int(len(used) > 0)
     after = Clock(end, version, clock.next_job + len(jobs))
-    return RoundPlan(ended, steps, np.zeros(len(jobs), dtype=np.int64), np.ones(len(jobs)), after)
+    return RoundPlan(ended, steps, np.zeros(len(jobs), dtype=np.int64), after)
 
 
 def check_share(name: str, value: float) -> None:

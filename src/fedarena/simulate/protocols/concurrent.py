@@ -30,15 +30,13 @@ class Concurrent(Protocol):
     size_option: str  # which setting says how many updates make a round
     updates_per_step: int
     steps_per_round: int
-    staleness_exponent: float
     max_staleness: int | None
 
     def prepare(self, cohort: int, population: int) -> None:
         """Told before the run: how many clients train at the same time, out of how many."""
         super().prepare(cohort, population)
-        for name in ("staleness_exponent", "max_staleness"):
-            if (getattr(self, name) or 0) < 0:
-                raise BadInputError(f"protocol.{name} must not be negative, but is {getattr(self, name)}")
+        if (self.max_staleness or 0) < 0:
+            raise BadInputError(f"protocol.max_staleness must not be negative, but is {self.max_staleness}")
         if self.updates_per_round > population:
             raise BadInputError(
                 f"A round of this protocol takes the updates of {self.updates_per_round} different clients, "
@@ -112,9 +110,8 @@ class _Course:
         if self.used % self.protocol.updates_per_step:
             self.version += 1  # with fewer updates than usual
         steps, staleness = np.concatenate(self.steps), np.concatenate(self.staleness)
-        factors = np.power(1.0 + staleness, -self.protocol.staleness_exponent, dtype=np.float64)
         clock = Clock(self.time, self.version, self.next_job, self.running)
-        return RoundPlan(self.ended, steps, staleness, factors, clock)
+        return RoundPlan(self.ended, steps, staleness, clock)
 
     def _next_to_end(self) -> tuple[Jobs, bool]:
         """The jobs that end up to the server's next step, and whether the last of them completes it."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.simulate.jobs import Jobs, Outcome, join_jobs
-from fedarena.simulate.merging import Merging
 from fedarena.simulate.protocols.base import PROTOCOLS, ROUNDING_SECONDS, Clock, RoundPlan
 from fedarena.simulate.protocols.deadline import Deadline
 from fedarena.simulate.world import World
@@ -18,13 +17,12 @@ from fedarena.simulate.world import World
 class StalenessAware(Deadline):
     """Rounds of `seconds` at most, as with `deadline`; who is late goes on and its update is used when it arrives.
 
-    An update that began more than `max_staleness` steps ago is of no use. By ``merging: surgery`` old updates come to
-    the fresh ones age by age, without the parts that contradict fresher ones; by ``sum`` all at once, each shrunk to
-    ``(1 + τ)^-staleness_exponent``, without what contradicts the fresh ones; by ``shrink`` they are only shrunk.
-    Together with the algorithm ``biasprompt`` this is BiasPrompt+.
+    An update that began more than `max_staleness` steps ago is of no use. By default the aggregator ``by_age`` brings
+    the others to the fresh ones. Together with the algorithm ``biasprompt`` this is BiasPrompt+.
     """
 
     overlaps = True
+    aggregator = "by_age"
 
     def __init__(
         self,
@@ -33,15 +31,12 @@ class StalenessAware(Deadline):
         minimum_invited: int = 2,
         minimum_success_share: float = 0.1,
         max_staleness: int = 5,
-        merging: Merging = "surgery",
-        staleness_exponent: float = 0.5,
     ):
         super().__init__(seconds=seconds, minimum_invited=minimum_invited, minimum_success_share=minimum_success_share)
-        for name, value in (("max_staleness", max_staleness), ("staleness_exponent", staleness_exponent)):
-            if value < 0:
-                raise BadInputError(f"protocol.{name} must not be negative, but is {value}")
+        if max_staleness < 0:
+            raise BadInputError(f"protocol.max_staleness must not be negative, but is {max_staleness}")
         self.patience_seconds = math.inf
-        self.max_staleness, self.merging, self.staleness_exponent = max_staleness, merging, staleness_exponent
+        self.max_staleness = max_staleness
 
     def oldest_useful(self, version: int) -> int:
         """The oldest version whose updates can still be used."""
@@ -84,6 +79,4 @@ class StalenessAware(Deadline):
         over = jobs.take(ended)
         staleness = version - over.versions
         clock = Clock(clock.time, clock.version, clock.next_job, jobs.take(~ended))
-        exponent = 0.0 if self.merging == "surgery" else self.staleness_exponent
-        factors = np.power(1.0 + staleness, -exponent, dtype=np.float64)
-        return RoundPlan(over, np.where(used[ended], 0, -1), staleness, factors, clock)
+        return RoundPlan(over, np.where(used[ended], 0, -1), staleness, clock)

@@ -1,7 +1,7 @@
-"""The file in which clients' memories lie: records are only ever appended, and the last one of a client counts.
+"""The file in which clients' states lie: records are only ever appended, and the last one of a client counts.
 
 A record is a header (client, length of the content, number of its layout, CRC of the content, CRC of the header) and
-the content, a packed memory. A record of "client" -1 holds a layout as JSON; layouts are numbered in the order of their
+the content, a packed state. A record of "client" -1 holds a layout as JSON; layouts are numbered in the order of their
 appearance. A CRC that runs over all headers, and thereby over the CRCs of all contents, stands for the whole file; to
 append, nothing that is already in the file has to be read.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.simulate.memory_layout import Layout, PackedMemory
+from fedarena.simulate.client_states.layout import Layout, PackedState
 
 # A log is written anew when more than half of it is outdated, unless it is so short that this does not matter.
 COMPACT_ABOVE_BYTES = 16 * 2**20
@@ -39,7 +39,7 @@ class LogEnd(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a memory lies in the file."""
+    """Where a state lies in the file."""
 
     start: int
     bytes: int
@@ -51,8 +51,8 @@ class _Place(NamedTuple):
         return _HEADER_BYTES + self.bytes
 
 
-class MemoryLog:
-    """The memories in one file. It is not opened before there is something to write or to read."""
+class ClientStateLog:
+    """The states in one file. It is not opened before there is something to write or to read."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -67,8 +67,8 @@ class MemoryLog:
         self._synced_bytes = 0
 
     @classmethod
-    def open(cls, path: Path, end: LogEnd) -> MemoryLog:
-        """Reads which memories lie in the committed part of a log, and checks every byte of it."""
+    def open(cls, path: Path, end: LogEnd) -> ClientStateLog:
+        """Reads which states lie in the committed part of a log, and checks every byte of it."""
         log = cls(path)
         if end.bytes:
             try:
@@ -93,11 +93,11 @@ class MemoryLog:
 
     @property
     def unsettled_clients(self) -> KeysView[int]:
-        """Those whose new memory is in the file, but does not count yet."""
+        """Those whose new state is in the file, but does not count yet."""
         return self._unsettled.keys()
 
-    def read(self, client: int, unsettled: bool = False) -> PackedMemory | None:
-        """A client's memory, or None where there is none; `unsettled` looks at the records that do not count yet."""
+    def read(self, client: int, unsettled: bool = False) -> PackedState | None:
+        """A client's state, or None where there is none; `unsettled` looks at the records that do not count yet."""
         place = (self._unsettled if unsettled else self._places).get(client)
         if place is None:
             return None
@@ -109,14 +109,14 @@ class MemoryLog:
             raise DamagedFileError(f"The checkpoint {self.path} cannot be read: {error.strerror}") from None
         if len(content) != place.bytes or zlib.crc32(content) != place.crc32:
             raise self._damaged()
-        return PackedMemory(self._layouts[place.layout], content)
+        return PackedState(self._layouts[place.layout], content)
 
-    def append(self, memories: Iterable[tuple[int, PackedMemory]]) -> None:
-        """Writes memories that do not count before `settle`."""
+    def append(self, states: Iterable[tuple[int, PackedState]]) -> None:
+        """Writes states that do not count before `settle`."""
         with open(self.path, "rb+" if self._end.bytes else "wb") as file:
             file.seek(self._end.bytes)
             file.truncate()  # a failed or abandoned append may have left a piece behind
-            for client, (layout, content) in memories:
+            for client, (layout, content) in states:
                 if layout not in self._numbers:
                     self._write(file, _LAYOUT_RECORD, 0, layout.to_json())
                     self._add_layout(layout)
@@ -157,11 +157,11 @@ class MemoryLog:
         """Whether writing the log anew is worth its while."""
         return self.settled.bytes > COMPACT_ABOVE_BYTES and 2 * self._live_bytes < self.settled.bytes
 
-    def compacted(self, path: Path) -> MemoryLog:
-        """A new, durable file with the memories that count. This one stays as it is."""
-        new = MemoryLog(path)
+    def compacted(self, path: Path) -> ClientStateLog:
+        """A new, durable file with the states that count. This one stays as it is."""
+        new = ClientStateLog(path)
         in_order = sorted(self._places, key=lambda client: self._places[client].start)
-        new.append((client, memory) for client in in_order if (memory := self.read(client)) is not None)
+        new.append((client, state) for client in in_order if (state := self.read(client)) is not None)
         new.settle()
         new.sync()
         return new

@@ -1,9 +1,9 @@
-"""What clients remember between their rounds: kept for those who took part, in RAM up to a limit, and on disk.
+"""What clients keep between their rounds: for those who took part, in RAM up to a limit, and on disk.
 
-A round reads the `Memories` of the round before it, collects what its clients want to remember in `MemoryChanges`, and
-ends with the `Memories` after it. Only what changes is touched, so a round costs as much as its cohort, however many
-took part before. Without a log everything stays in RAM. With one, every memory is written to it, and RAM holds those
-that were used last.
+A round reads the `ClientStates` of the round before it, collects what its clients want to keep in `ClientStateChanges`,
+and ends with the `ClientStates` after it. Only what changes is touched, so a round costs as much as its cohort, however
+many took part before. Without a log everything stays in RAM. With one, every state is written to it, and RAM holds
+those that were used last.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedarena.core.errors import RunFailedError
-from fedarena.simulate.memory_layout import Layout, PackedMemory
-from fedarena.simulate.memory_log import MemoryLog
+from fedarena.simulate.client_states.layout import Layout, PackedState
+from fedarena.simulate.client_states.log import ClientStateLog
 from fedarena.train import Groups
 from fedarena.train.engine import IntArray
 
 DEFAULT_RAM_BYTES = 2 * 2**30
 
 
-class Memories(Mapping[int, Groups]):
-    """What every client remembers after a certain round. Reading gives tensors of one's own, on the CPU.
+class ClientStates(Mapping[int, Groups]):
+    """What every client keeps after a certain round. Reading gives tensors of one's own, on the CPU.
 
-    The rounds of a run share one store, so the memories of a round can be read until later ones are settled.
+    The rounds of a run share one store, so the states of a round can be read until later ones are settled.
     """
 
     def __init__(self, store: _Store | None = None, version: int = 0):
@@ -34,10 +34,10 @@ class Memories(Mapping[int, Groups]):
 
     def __getitem__(self, client: int) -> Groups:
         with self._store.lock:
-            memory = self._store.find(client, self._includes_new())
-        if memory is None:
+            state = self._store.find(client, self._includes_new())
+        if state is None:
             raise KeyError(client)
-        return memory.unpack()
+        return state.unpack()
 
     def __contains__(self, client: object) -> bool:
         with self._store.lock:
@@ -53,40 +53,40 @@ class Memories(Mapping[int, Groups]):
 
     @property
     def bytes_in_ram(self) -> int:
-        """How much of the memories is in RAM now."""
+        """How much of the states is in RAM now."""
         return self._store.bytes_in_ram
 
-    def keep_in(self, log: MemoryLog, ram_bytes: int) -> None:
-        """From now on memories are written to this log, and RAM holds at most so many bytes of them."""
+    def keep_in(self, log: ClientStateLog, ram_bytes: int) -> None:
+        """From now on states are written to this log, and RAM holds at most so many bytes of them."""
         with self._store.lock:
             self._store.keep_in(log, ram_bytes)
 
     def settle(self) -> None:
-        """Writes to the log what changed in this round. The memories of earlier rounds are gone."""
+        """Writes to the log what changed in this round. The states of earlier rounds are gone."""
         with self._store.lock:
             if self._includes_new():
                 self._store.settle()
 
-    def compact_log(self, path: Path) -> MemoryLog:
+    def compact_log(self, path: Path) -> ClientStateLog:
         """Goes on in a new file that has nothing outdated; the old file stays as it is."""
         with self._store.lock:
             return self._store.compact_log(path)
 
     def _includes_new(self) -> bool:
         if self._version not in (self._store.settled_version, self._store.new_version):
-            raise RuntimeError("These are the memories of an earlier round, and later ones have taken their place")
+            raise RuntimeError("These are the states of an earlier round, and later ones have taken their place")
         return self._version == self._store.new_version
 
 
-class MemoryChanges:
-    """What the clients of one round want to remember. It counts when the round is over; a failed one is forgotten."""
+class ClientStateChanges:
+    """What the clients of one round want to keep. It counts when the round is over; a failed one is forgotten."""
 
-    def __init__(self, before: Memories):
+    def __init__(self, before: ClientStates):
         self._before = before
-        self._after: Memories | None = None
+        self._after: ClientStates | None = None
 
     def add(self, clients: Sequence[int] | IntArray, rows: Groups) -> None:
-        """The new memories of some clients: a row each, from any device; no groups where there is no memory."""
+        """The new states of some clients: a row each, from any device; no groups where there is nothing to keep."""
         if not rows:
             return
         layout = Layout.of_rows(rows)
@@ -95,50 +95,50 @@ class MemoryChanges:
         with store.lock:
             if self._after is None:
                 self._before.settle()
-                self._after = Memories(store, store.begin())
+                self._after = ClientStates(store, store.begin())
             try:
                 for client, content in zip(clients, contents, strict=True):
-                    store.put_new(int(client), PackedMemory(layout, content))
+                    store.put_new(int(client), PackedState(layout, content))
             except OSError as error:
-                raise RunFailedError(f"Cannot write the memories of clients to disk: {error.strerror}") from error
+                raise RunFailedError(f"Cannot write the states of clients to disk: {error.strerror}") from error
 
-    def memories(self) -> Memories:
-        """What every client remembers after the round."""
+    def client_states(self) -> ClientStates:
+        """What every client keeps after the round."""
         return self._before if self._after is None else self._after
 
 
 class _Store:
-    """Two versions of all memories: the settled one, and the new one of a round that may still come to nothing."""
+    """Two versions of all states: the settled one, and the new one of a round that may still come to nothing."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # engines read from several threads
         self.settled_version = 0
         self.new_version: int | None = None
         self._last_version = 0
-        self._settled: OrderedDict[int, PackedMemory] = OrderedDict()  # used last comes last
+        self._settled: OrderedDict[int, PackedState] = OrderedDict()  # used last comes last
         self._settled_bytes = 0
-        self._new: dict[int, PackedMemory] = {}
+        self._new: dict[int, PackedState] = {}
         self._new_bytes = 0
-        self._log: MemoryLog | None = None
+        self._log: ClientStateLog | None = None
         self._ram_bytes = 0
 
     @property
     def bytes_in_ram(self) -> int:
         return self._settled_bytes + self._new_bytes
 
-    def find(self, client: int, new: bool) -> PackedMemory | None:
-        memory = self._find_new(client) if new else None
-        if memory is None and client in self._settled:
+    def find(self, client: int, new: bool) -> PackedState | None:
+        state = self._find_new(client) if new else None
+        if state is None and client in self._settled:
             self._settled.move_to_end(client)
-            memory = self._settled[client]
-        if memory is None and self._log is not None:
-            memory = self._log.read(client)
-            if memory is not None:
-                self._hold(client, memory)
+            state = self._settled[client]
+        if state is None and self._log is not None:
+            state = self._log.read(client)
+            if state is not None:
+                self._hold(client, state)
                 self._make_room()
-        return memory
+        return state
 
-    def _find_new(self, client: int) -> PackedMemory | None:
+    def _find_new(self, client: int) -> PackedState | None:
         if client in self._new or self._log is None:
             return self._new.get(client)
         return self._log.read(client, unsettled=True)
@@ -164,10 +164,10 @@ class _Store:
         if self._log is not None:
             self._log.drop_unsettled()
 
-    def put_new(self, client: int, memory: PackedMemory) -> None:
+    def put_new(self, client: int, state: PackedState) -> None:
         before = self._new.get(client)
-        self._new[client] = memory
-        self._new_bytes += len(memory.content) - (len(before.content) if before else 0)
+        self._new[client] = state
+        self._new_bytes += len(state.content) - (len(before.content) if before else 0)
         if self._log is not None and self._new_bytes > self._ram_bytes:
             self._log.append(self._new.items())
             self._new, self._new_bytes = {}, 0
@@ -181,13 +181,13 @@ class _Store:
             for client in self._log.unsettled_clients:
                 self._let_go(client)
             self._log.settle()
-        for client, memory in self._new.items():
-            self._hold(client, memory)
+        for client, state in self._new.items():
+            self._hold(client, state)
         self._new, self._new_bytes = {}, 0
         self.settled_version, self.new_version = self.new_version, None
         self._make_room()
 
-    def keep_in(self, log: MemoryLog, ram_bytes: int) -> None:
+    def keep_in(self, log: ClientStateLog, ram_bytes: int) -> None:
         if self._log is log:
             return
         if self._settled:
@@ -196,16 +196,16 @@ class _Store:
         self._log, self._ram_bytes = log, ram_bytes
         self._make_room()
 
-    def compact_log(self, path: Path) -> MemoryLog:
+    def compact_log(self, path: Path) -> ClientStateLog:
         assert self._log is not None
         self._drop_new()
         self._log = self._log.compacted(path)
         return self._log
 
-    def _hold(self, client: int, memory: PackedMemory) -> None:
+    def _hold(self, client: int, state: PackedState) -> None:
         self._let_go(client)
-        self._settled[client] = memory
-        self._settled_bytes += len(memory.content)
+        self._settled[client] = state
+        self._settled_bytes += len(state.content)
 
     def _let_go(self, client: int) -> None:
         before = self._settled.pop(client, None)

@@ -1,4 +1,4 @@
-"""How a client's memory becomes a string of bytes, and comes back with the same bits, names and order."""
+"""How a client's state becomes a string of bytes, and comes back with the same bits, names and order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 
 from fedarena.train import Groups
 
-# Where torch itself puts tensors: sums over a memory round the same whether it is new or was read back.
+# Where torch itself puts tensors: sums over a state round the same whether it is new or was read back.
 _ALIGNMENT_BYTES = 64
 
 
 class TensorForm(NamedTuple):
-    """What one tensor of a memory looks like."""
+    """What one tensor of a state looks like."""
 
     name: str
     dtype: str
@@ -27,7 +27,7 @@ class TensorForm(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tensors a memory holds and where among its bytes they lie. Most runs have one for all clients."""
+    """Which tensors a state holds and where among its bytes they lie. Most runs have one for all clients."""
 
     groups: tuple[tuple[str, tuple[TensorForm, ...]], ...]
 
@@ -63,7 +63,7 @@ class Layout:
 
     @cached_property
     def content_bytes(self) -> int:
-        """The length of a packed memory."""
+        """The length of a packed state."""
         return max((stop for *_, stop in self._slots()), default=0)
 
     def pack_rows(self, rows: Groups, count: int) -> list[bytes]:
@@ -76,7 +76,7 @@ class Layout:
         return [row.tobytes() for row in packed.numpy()]
 
     def unpack(self, content: bytes) -> Groups:
-        """The tensors of a packed memory, which share nothing with it."""
+        """The tensors of a packed state, which share nothing with it."""
         buffer = torch.empty(self.content_bytes, dtype=torch.uint8)
         buffer.numpy()[:] = np.frombuffer(content, dtype=np.uint8)
         groups: Groups = {group: {} for group, _ in self.groups}
@@ -94,12 +94,12 @@ class Layout:
                 yield group, form, dtype, start, stop
 
 
-class PackedMemory(NamedTuple):
-    """A client's memory as bytes."""
+class PackedState(NamedTuple):
+    """A client's state as bytes."""
 
     layout: Layout
     content: bytes
 
     def unpack(self) -> Groups:
-        """The memory as tensors."""
+        """The state as tensors."""
         return self.layout.unpack(self.content)

@@ -1,0 +1,57 @@
+"""Random tensors that are a function of a key, not of what was drawn before.
+
+They are hashes (splitmix64) of the key and of the place in the tensor: operations on integers, so that `vmap` and
+tracing see nothing random, and a client draws the same numbers whoever else is computed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+# splitmix64's constants (see fedarena.core.streams) as signed numbers, because torch computes with those.
+_INCREMENT = 0x9E3779B97F4A7C15 - 2**64
+_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+
+
+def derived(key: Tensor, number: int) -> Tensor:
+    """Another key, for the purpose of this number."""
+    return _scramble(key + _signed(number * _INCREMENT))
+
+
+def random_bits(key: Tensor, shape: torch.Size) -> Tensor:
+    """A random int64 for every place of a tensor of this shape."""
+    places = torch.arange(shape.numel(), device=key.device).view(shape)
+    return _scramble(key + places * _INCREMENT)
+
+
+def keyed_uniform(key: Tensor, like: Tensor) -> Tensor:
+    """Numbers in [0, 1), in the shape and type of `like`."""
+    # As many bits as a number of that type can tell apart, so that rounding never makes it 1.
+    bits = 53 if like.dtype == torch.float64 else 24
+    return _shift(random_bits(key, like.shape), 64 - bits).to(like.dtype) * 2.0**-bits
+
+
+def keyed_normal(key: Tensor, like: Tensor) -> Tensor:
+    """Standard normal numbers, in the shape and type of `like` (by the transform of Box and Muller)."""
+    radius = (-2 * torch.log1p(-keyed_uniform(derived(key, 1), like))).sqrt()
+    return radius * torch.cos(2 * math.pi * keyed_uniform(derived(key, 2), like))
+
+
+def _signed(number: int) -> int:
+    """As a signed number of 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _scramble(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MULTIPLIER_1
+    x = (x ^ _shift(x, 27)) * _MULTIPLIER_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left also for negative numbers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

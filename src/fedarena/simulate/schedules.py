@@ -1,0 +1,101 @@
+"""Learning rates that change over a run: what is left of the rate in every round."""
+
+from __future__ import annotations
+
+import math
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Registry
+
+
+class Schedule:
+    """Scales a learning rate round by round. Keyword-only constructor arguments are its settings."""
+
+    horizon = 1  # rounds that the run is meant to have
+
+    def prepare(self, horizon: int) -> None:
+        """Told before the run: how many rounds it is meant to have."""
+        self.horizon = horizon
+
+    def scale(self, round: int) -> float:
+        """The factor in this round, of which the first is 1."""
+        raise NotImplementedError
+
+
+SCHEDULES: Registry[type[Schedule]] = Registry("schedule")
+
+
+@SCHEDULES.register("constant")
+class Constant(Schedule):
+    """The learning rate stays as it is."""
+
+    def scale(self, round: int) -> float:
+        """Always 1."""
+        return 1.0
+
+
+@SCHEDULES.register("exponential")
+class Exponential(Schedule):
+    """Every round has `decay` times the rate of the one before."""
+
+    def __init__(self, *, decay: float = 0.99):
+        _check_share("decay", decay)
+        self.decay = decay
+
+    def scale(self, round: int) -> float:
+        """A power of the decay."""
+        return float(self.decay ** (round - 1))
+
+
+@SCHEDULES.register("cosine")
+class Cosine(Schedule):
+    """Half a cosine wave from the whole rate down to the share `final` of it in the last round."""
+
+    def __init__(self, *, final: float = 0.0):
+        if not 0 <= final <= 1:
+            raise BadInputError(f"final must be from 0 to 1, not {final}")
+        self.final = final
+
+    def scale(self, round: int) -> float:
+        """Beyond the horizon it stays as it is in the end."""
+        done = min(1.0, (round - 1) / max(1, self.horizon - 1))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+@SCHEDULES.register("step")
+class Step(Schedule):
+    """The rate is multiplied by `decay` after every `rounds` rounds."""
+
+    def __init__(self, *, rounds: int = 30, decay: float = 0.1):
+        _check_share("decay", decay)
+        if rounds < 1:
+            raise BadInputError(f"rounds must be at least 1, not {rounds}")
+        self.rounds, self.decay = rounds, decay
+
+    def scale(self, round: int) -> float:
+        """A stair."""
+        return float(self.decay ** ((round - 1) // self.rounds))
+
+
+@SCHEDULES.register("warm_up")
+class WarmUp(Schedule):
+    """Rises in equal steps to the whole rate in round `rounds`, then stays or follows half a cosine wave to `final`."""
+
+    def __init__(self, *, rounds: int = 10, final: float = 1.0):
+        if rounds < 1:
+            raise BadInputError(f"rounds must be at least 1, not {rounds}")
+        self.rounds, self._cosine = rounds, Cosine(final=final)
+
+    def prepare(self, horizon: int) -> None:
+        """What comes after warming up has the rest of the rounds."""
+        super().prepare(horizon)
+        self._cosine.prepare(max(1, horizon - self.rounds + 1))
+
+    def scale(self, round: int) -> float:
+        """A ramp, then a wave."""
+        return round / self.rounds if round < self.rounds else self._cosine.scale(round - self.rounds + 1)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise BadInputError(f"{name} must be above 0 and at most 1, not {value}")

@@ -1,0 +1,102 @@
+"""What came out of the jobs of a round, and how that is told in the run's tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedarena.metrics import OUTCOMES
+from fedarena.simulate.jobs import BoolArray
+from fedarena.simulate.protocols import RoundPlan
+from fedarena.simulate.selectors import Feedback
+from fedarena.simulate.simulation import Simulation
+from fedarena.simulate.world import World
+from fedarena.train.engine import IntArray
+from fedarena.transforms import ShardResult
+
+
+class Tally:
+    """Counts what the engine found out; arrays have an entry per job that ended in the round."""
+
+    def __init__(self, plan: RoundPlan):
+        self._plan = plan
+        used = np.flatnonzero(plan.steps >= 0)
+        self._by_client = used[np.argsort(plan.ended.clients[used], kind="stable")]
+        self.losses = np.full(len(plan.ended), np.nan)
+        self.uploaded_bytes = np.full(len(plan.ended), np.nan)  # where that is known only afterwards
+        self.steps = 0  # gradient steps of all clients
+
+    def count(self, result: ShardResult) -> None:
+        """Notes what a shard found out."""
+        positions = self._by_client[np.searchsorted(self._plan.ended.clients[self._by_client], result.clients)]
+        self.losses[positions] = result.losses
+        if result.uploaded_bytes is not None:
+            self.uploaded_bytes[positions] = result.uploaded_bytes
+        self.steps += result.steps
+
+    def feedback(self) -> Feedback:
+        """What the selector is told."""
+        jobs = self._plan.ended
+        return Feedback(jobs.clients, self._plan.steps >= 0, self.losses, jobs.end - jobs.begin, jobs.samples)
+
+
+def describe_round(
+    simulation: Simulation, world: World, plan: RoundPlan, tally: Tally, round: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The row of a round, and the columns of the jobs that ended in it."""
+    jobs, used = plan.ended, plan.steps >= 0
+    done = world.phones.done(jobs)
+    samples = jobs.samples[used]
+    has_energy = simulation.fleet is not None and simulation.fleet.fleet.devices.knows_energy
+    row = {
+        "clients": int(used.sum()),
+        "samples": int(samples.sum()),
+        "steps": tally.steps,
+        "train_loss": float((tally.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
+        "bytes_down": int(done.bytes_down.sum()),
+        "bytes_up": int(done.bytes_up.sum()),
+        "real_bytes_up": _real_bytes_up(simulation, done.bytes_up, tally, used),
+        "flops": float(done.flops.sum()),
+        "invited": len(jobs),
+        "failed": int((~used).sum()),
+        "end_seconds": plan.clock.time,
+        "wasted_seconds": float(done.seconds[~used].sum()),
+        "wasted_bytes": int((done.bytes_down + done.bytes_up)[~used].sum()),
+        "joules": float(done.joules.sum()) if has_energy else None,
+        "staleness": float(plan.staleness[used].mean()) if used.any() else None,
+        "succeeded": plan.succeeded,
+    }
+    columns = {
+        "round": np.full(len(jobs), round),
+        "job": jobs.numbers,
+        "client": simulation.client_ids(jobs.clients.tolist()),
+        "index": jobs.clients,
+        "start_version": jobs.versions,
+        "staleness": plan.staleness,
+        "begin_seconds": jobs.begin,
+        "downloaded_seconds": jobs.downloaded,
+        "trained_seconds": jobs.trained,
+        "uploaded_seconds": jobs.uploaded,
+        "end_seconds": jobs.end,
+        "worked_seconds": done.seconds,
+        "outcome": [OUTCOMES[outcome] for outcome in jobs.outcomes.tolist()],
+        "share": jobs.shares,
+        "samples": jobs.samples,
+        "loss": tally.losses,
+        "weight": np.where(used, simulation.path.aggregator.factors(plan.staleness), np.nan),
+        "bytes_down": done.bytes_down,
+        "bytes_up": done.bytes_up,
+        "real_bytes_up": tally.uploaded_bytes,
+        "flops": done.flops,
+        "joules": done.joules,
+    }
+    return row, columns
+
+
+def _real_bytes_up(simulation: Simulation, planned: IntArray, tally: Tally, used: BoolArray) -> int | None:
+    """All uploads of a round, where what clients really sent differs from what was planned."""
+    known = np.isfinite(tally.uploaded_bytes) & used
+    if not known.any():
+        return None
+    return int(planned[~known].sum() + tally.uploaded_bytes[known].sum())

@@ -1,0 +1,140 @@
+"""Jobs: what an engine is asked to do, and what algorithms and transforms are told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedarena.core import streams
+from fedarena.models import Tensors
+from fedarena.models.keyed_random import derived, keyed_normal, keyed_uniform
+from fedarena.train.tensors import Groups
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's local training."""
+
+    client: int
+    round: int  # keys all that is random, so it is another one in each of a client's jobs
+    share: float = 1.0  # of the work, for who has not the time for all of it
+    version: int = 0  # of the model it starts from: how many steps the server had made
+    staleness: int = 0  # steps the server has made since then when the update is used
+    server_step: int = 0  # which of the round's steps of the server it is used in
+    corrupted: bool = False  # whether an adversary has the client in its hands
+    lr_scale: float | None = None  # what a schedule makes of the learning rate; None: there is no schedule
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What is known about a job while it is computed: a number each, or a row per client."""
+
+    share: Any
+    round: Any
+    version: Any
+    corrupted: Any
+    key: Any  # int64; what is random about the job depends on it alone
+    lr_scale: Any = 1.0
+
+    def uniform(self, purpose: str, like: Tensor) -> Tensor:
+        """Numbers in [0, 1) in the shape of `like`, the same on every engine; another purpose gives others.
+
+        Where the context has a row per client, so does `like`.
+        """
+        return self._draw(keyed_uniform, purpose, like)
+
+    def normal(self, purpose: str, like: Tensor) -> Tensor:
+        """Standard normal numbers in the shape of `like`, the same on every engine."""
+        return self._draw(keyed_normal, purpose, like)
+
+    def _draw(self, draw: Any, purpose: str, like: Tensor) -> Tensor:
+        key = derived(torch.as_tensor(self.key, device=like.device), streams.purpose_bits(purpose))
+        if key.dim() == 0:
+            drawn: Tensor = draw(key, like)
+            return drawn
+        return torch.stack([draw(one, row) for one, row in zip(key, like, strict=True)])
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a client has at hand in a job: what it downloaded, what it kept from its last one, and the job itself."""
+
+    broadcast: Groups
+    state: Groups
+    job: JobContext
+
+
+@dataclass(frozen=True)
+class JobArrays:
+    """Some jobs as arrays with an entry each."""
+
+    clients: IntArray
+    rounds: IntArray
+    shares: npt.NDArray[np.float64]
+    versions: IntArray
+    staleness: IntArray
+    server_steps: IntArray
+    corrupted: npt.NDArray[np.bool_]
+    keys: IntArray
+    lr_scales: npt.NDArray[np.float64] | None
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], seed: int) -> JobArrays:
+        """The jobs of a run with this seed."""
+        clients = np.array([job.client for job in jobs], dtype=np.int64)
+        rounds = np.array([job.round for job in jobs], dtype=np.int64)
+        scales = [job.lr_scale for job in jobs]
+        return cls(
+            clients,
+            rounds,
+            np.array([job.share for job in jobs], dtype=np.float64),
+            np.array([job.version for job in jobs], dtype=np.int64),
+            np.array([job.staleness for job in jobs], dtype=np.int64),
+            np.array([job.server_step for job in jobs], dtype=np.int64),
+            np.array([job.corrupted for job in jobs], dtype=np.bool_),
+            np.asarray(streams.bits(seed, "hooks", rounds, clients)).view(np.int64),
+            None if None in scales else np.array(scales, dtype=np.float64),
+        )
+
+    def take(self, positions: Any) -> JobArrays:
+        """The jobs at these positions."""
+        taken: Any = {name: None if values is None else values[positions] for name, values in vars(self).items()}
+        return JobArrays(**taken)
+
+    def tensors(self, like: Tensor) -> Tensors:
+        """The same as rows of few tensors, on the device of `like` and with its kind of numbers, for `context_of`."""
+        numbers = np.stack([self.rounds, self.versions, self.corrupted.astype(np.int64), self.keys], axis=1)
+        rows = {"numbers": torch.from_numpy(numbers).to(like.device), "share": _like(self.shares, like)}
+        return rows if self.lr_scales is None else rows | {"lr_scale": _like(self.lr_scales, like)}
+
+    def contexts(self, like: Tensor) -> JobContext:
+        """The contexts of all jobs, with a row each."""
+        rows = self.tensors(like)
+        rounds, versions, corrupted, keys = rows["numbers"].unbind(1)
+        return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, rows.get("lr_scale", 1.0))
+
+
+def context_of(row: Tensors) -> JobContext:
+    """The context of one job from its row of `JobArrays.tensors`."""
+    round, version, corrupted, key = row["numbers"].unbind(0)
+    return JobContext(row["share"], round, version, corrupted != 0, key, row.get("lr_scale", 1.0))
+
+
+def newcomer(broadcast: Groups, state: Groups, job: JobContext | None = None) -> Client:
+    """A client as it is before its first job, to try an algorithm out."""
+    if job is None:
+        like = next(iter(broadcast["params"].values()))
+        job = context_of({name: t[0] for name, t in JobArrays.of([Job(0, 1)], seed=0).tensors(like).items()})
+    return Client(broadcast, state, job)
+
+
+def _like(values: npt.NDArray[np.float64], like: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(like.device, like.dtype)

@@ -1,0 +1,83 @@
+"""The interface of an aggregator: how the updates of many clients become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedarena.core.registry import Registry
+from fedarena.train import Groups
+from fedarena.transforms.rows import FloatArray, IntArray, Rows
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What some updates come to so far: tensors and numbers by their names, which can be sent anywhere."""
+
+    tensors: Groups
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class Aggregator:
+    """Adds up, merges and finishes. Keyword-only constructor arguments are its settings.
+
+    Updates are added up where they were computed, and only what that comes to travels. Partial results are merged in
+    an order that only the plan decides, so the result does not depend on who computed them.
+    """
+
+    needs_rows = False  # whether partial results hold the update of every single client
+    takes_one_update = False  # whether a step of the server must be of a single update
+
+    def factors(self, staleness: IntArray) -> FloatArray:
+        """How much of an update is left that began so many steps of the server ago."""
+        return np.ones(len(staleness))
+
+    def add_up(self, rows: Rows) -> Partial:
+        """What the updates of these clients come to."""
+        raise NotImplementedError
+
+    def merge(self, total: Partial, more: Partial) -> Partial:
+        """Both together; `total` may be changed and must not be used any more. Here, the sum."""
+        for group, tensors in more.tensors.items():
+            of_group = total.tensors.setdefault(group, {})
+            for name, t in tensors.items():
+                of_group[name] = of_group[name].add_(t) if name in of_group else t
+        for name, number in more.numbers.items():
+            total.numbers[name] = total.numbers.get(name, 0.0) + number
+        return total
+
+    def finish(self, total: Partial) -> Groups:
+        """The one update; its group ``"cohort"`` has, under ``"clients"``, of how many clients it is."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        state: Groups,
+        update: Groups,
+        total: Partial,
+        broadcasts: Mapping[int, Groups],
+        take: Callable[[Groups, Groups], Groups],
+    ) -> Groups:
+        """The server's next state; `take` is the algorithm's step, and `broadcasts` what clients have downloaded."""
+        return take(state, update)
+
+
+def cohort_of(clients: float) -> Groups:
+    """The group that tells the algorithm how many clients an update is of."""
+    return {"cohort": {"clients": torch.tensor(clients, dtype=torch.float64)}}
+
+
+def named(prefix: str, groups: Groups) -> Groups:
+    """The same groups under names that begin with `prefix`."""
+    return {prefix + group: tensors for group, tensors in groups.items()}
+
+
+def unnamed(prefix: str, groups: Groups) -> Groups:
+    """The groups whose names begin with `prefix`, without it."""
+    return {group.removeprefix(prefix): tensors for group, tensors in groups.items() if group.startswith(prefix)}
+
+
+AGGREGATORS: Registry[type[Aggregator]] = Registry("aggregator")

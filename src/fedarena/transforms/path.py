@@ -1,0 +1,183 @@
+"""The one way of every update: from the engine through transforms and the aggregator to the server's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.train import (
+    Algorithm,
+    Engine,
+    Groups,
+    JobResults,
+    Shard,
+    finite_rows,
+    is_finite,
+    map_groups,
+    stack_groups,
+)
+from fedarena.train.tensors import TRANSFORM_GROUP
+from fedarena.transforms.aggregators import Aggregator, Mean, Partial
+from fedarena.transforms.aggregators.base import named, unnamed
+from fedarena.transforms.rows import FloatArray, IntArray, Rows
+from fedarena.transforms.transform import Transform
+from fedarena.transforms.wire import dense, wire_bytes
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What is left of a shard when its updates are added up. It holds tensors and numbers, and can travel."""
+
+    partials: dict[int, Partial]  # by the step of the server that uses them, counted within the round
+    clients: IntArray
+    client_states: list[tuple[IntArray, Groups]]  # what some clients keep, a row each
+    losses: FloatArray
+    uploaded_bytes: IntArray | None  # by every client, where that depends on what it learned
+    steps: int  # gradient steps of all clients
+
+
+class UpdatePath:
+    """What an algorithm's updates go through. A pure function of what it is given."""
+
+    def __init__(
+        self, algorithm: Algorithm, transforms: Sequence[Transform] = (), aggregator: Aggregator | None = None
+    ):
+        self.algorithm, self.transforms = algorithm, tuple(transforms)
+        self.aggregator = Mean() if aggregator is None else aggregator
+
+    def check(self, update: Groups, updates_per_step: int | None) -> None:
+        """Refuses what does not fit together; `update` is what one client of the algorithm sends."""
+        for transform in self.transforms:
+            if obstacle := transform.obstacle(self.algorithm, update):
+                raise BadInputError(
+                    f"The transform {_name(transform)} does not fit {_name(self.algorithm)}: {obstacle}; "
+                    "leave it out, or choose another algorithm"
+                )
+        if self.aggregator.takes_one_update and updates_per_step != 1:
+            raise BadInputError(
+                f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
+                "give it; choose protocol=asynchronous, or another aggregator, such as mean"
+            )
+
+    def server_init(self, update: Groups) -> list[Groups]:
+        """What the server keeps for every transform before the first round."""
+        return [transform.server_init(update) for transform in self.transforms]
+
+    def planned_bytes(self, update: Groups) -> int:
+        """What a client will upload instead of this update, as far as is known before."""
+        wire = dense(update)
+        for transform in self.transforms:
+            wire = transform.sent(wire, None)
+        return int(wire_bytes(wire))
+
+    def collect(self, results: Iterable[JobResults], shard: Shard, server: Sequence[Groups]) -> ShardResult:
+        """At the clients: transforms their updates and adds them up. `server` has what that keeps for transforms."""
+        partials: dict[int, Partial] = {}
+        states: list[tuple[IntArray, Groups]] = []
+        done: list[JobResults] = []
+        uploaded: list[IntArray] = []
+        for result in results:
+            rows = Rows(
+                result.update,
+                result.jobs,
+                result.work,
+                np.asarray(self.algorithm.client_weight(result.work), dtype=np.float64),
+                self.algorithm.change_groups,
+            )
+            rows, kept, sent = self._transform(rows, shard, server)
+            added = {step: self.aggregator.add_up(some) for step, some in _by_server_step(rows)}
+            # A sum shows whether all terms are finite, and there is less of it to look at.
+            if not (np.isfinite(result.losses).all() and all(is_finite(partial.tensors) for partial in added.values())):
+                _refuse_what_is_not_finite(result, rows)
+            for step, partial in added.items():
+                partials[step] = self.aggregator.merge(partials[step], partial) if step in partials else partial
+            if state := {**result.client_states, **kept}:
+                states.append((result.clients, map_groups(torch.Tensor.cpu, state)))
+            if sent is not None:
+                uploaded.append(sent)
+            done.append(result)
+        return ShardResult(
+            partials,
+            np.concatenate([result.clients for result in done]),
+            states,
+            np.concatenate([result.losses for result in done]),
+            np.concatenate(uploaded) if uploaded else None,
+            sum(int(result.work.steps.sum()) for result in done),
+        )
+
+    def finish(self, total: Partial, server: Sequence[Groups], round: int) -> tuple[Groups, list[Groups]]:
+        """At the server: the one update, and what the server keeps for transforms."""
+        update, kept = self.aggregator.finish(total), []
+        for transform, state in zip(self.transforms, server, strict=True):
+            update, state = transform.at_server(update, state, round)
+            kept.append(state)
+        return update, kept
+
+    def _transform(self, rows: Rows, shard: Shard, server: Sequence[Groups]) -> tuple[Rows, Groups, IntArray | None]:
+        """The rows that go on, what clients keep for transforms, and what they upload if that is not known before."""
+        sent = self.algorithm.uploaded_bytes(rows.update)
+        depends = any(transform.depends_on_data for transform in self.transforms)
+        example = map_groups(lambda t: torch.zeros_like(t[0]), rows.update) if self.transforms else {}
+        wire = dense(example) if depends else {}
+        kept: Groups = {}
+        for number, transform in enumerate(self.transforms):
+            name = f"{TRANSFORM_GROUP}{number}:"
+            before = _kept_rows(shard, rows, name, transform.client_init(example))
+            update, after = transform.at_client(rows, before, server[number])
+            rows = Rows(update, rows.jobs, rows.work, rows.weights, rows.change_groups)
+            kept |= named(name, after)
+            if depends:
+                wire = transform.sent(wire, update)
+        if depends:
+            sent = np.broadcast_to(np.asarray(wire_bytes(wire), dtype=np.int64), len(rows))
+        return rows, kept, sent
+
+
+def train_and_collect(
+    engine: Engine, path: UpdatePath, shards: Sequence[Shard], server: Sequence[Groups]
+) -> Iterable[ShardResult]:
+    """What is left of every shard, in their order."""
+
+    def work(shard: Shard) -> ShardResult:
+        return path.collect(engine.train(shard), shard, server)
+
+    return engine.execute(shards, work)
+
+
+def _kept_rows(shard: Shard, rows: Rows, name: str, new: Groups) -> Groups:
+    """What the clients of some rows keep for a transform."""
+    if not new:
+        return {}
+    found = [shard.states.get(client) for client in rows.jobs.clients.tolist()]
+    each = [new if state is None else unnamed(name, state) or new for state in found]
+    device = next(iter(next(iter(new.values())).values())).device
+    return map_groups(lambda t: t.to(device), stack_groups([map_groups(lambda t: t.to(device), one) for one in each]))
+
+
+def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:
+    """The rows that each step of the server uses."""
+    steps = rows.jobs.server_steps
+    if (steps == steps[0]).all():
+        return [(int(steps[0]), rows)]
+    return [(step, rows.take(np.flatnonzero(steps == step))) for step in np.unique(steps).tolist()]
+
+
+def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
+    clients = result.clients
+    finite = np.isfinite(result.losses) & finite_rows(result.update, len(clients))
+    what = "An update is not finite"
+    if finite.all():
+        finite = finite_rows(transformed.update, len(clients))
+        what = "An update is not finite after its transforms"
+    if not finite.all():
+        first = int(np.argmin(finite))
+        loss = result.losses[first]
+        raise NotFiniteError(what if np.isfinite(loss) else f"The training loss became {loss}", int(clients[first]))
+
+
+def _name(part: object) -> str:
+    return type(part).__name__

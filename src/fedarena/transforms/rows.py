@@ -1,0 +1,92 @@
+"""Updates of some clients on their way to the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
+from fedarena.train.jobs import IntArray
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What some clients upload, a row each, and what is known about their jobs."""
+
+    update: Groups  # tensors [clients, …]
+    jobs: JobArrays
+    work: Work
+    weights: FloatArray  # how much each client counts, by the algorithm
+    change_groups: tuple[str, ...]  # the groups of an update that move the model
+
+    def __len__(self) -> int:
+        return len(self.jobs.clients)
+
+    @property
+    def changes(self) -> Groups:
+        """What moves the model."""
+        return {group: self.update[group] for group in self.change_groups if group in self.update}
+
+    @property
+    def coverage(self) -> Groups:
+        """How much of every parameter each client trained, if somebody did not train everything."""
+        return {COVERAGE: self.update[COVERAGE]} if COVERAGE in self.update else {}
+
+    @property
+    def others(self) -> Groups:
+        """Everything else that clients send."""
+        moving = {*self.change_groups, COVERAGE}
+        return {group: tensors for group, tensors in self.update.items() if group not in moving}
+
+    @property
+    def context(self) -> JobContext:
+        """What is known about the jobs, as tensors with a row each."""
+        like = next((t for tensors in self.update.values() for t in tensors.values()), torch.zeros(()))
+        return self.jobs.contexts(like)
+
+    def take(self, positions: Any) -> Rows:
+        """Some of the clients, in memory of their own."""
+        rows = torch.as_tensor(np.asarray(positions))
+        amounts = {name: None if value is None else value[positions] for name, value in vars(self.work).items()}
+        return Rows(
+            map_groups(lambda t: t[rows.to(t.device)], self.update),
+            self.jobs.take(positions),
+            Work(**amounts),
+            self.weights[positions],
+            self.change_groups,
+        )
+
+
+def flat(groups: Groups) -> Tensor:
+    """All numbers of every client as a row of one matrix."""
+    return torch.cat([t.reshape(len(t), -1) for tensors in groups.values() for t in tensors.values()], dim=1)
+
+
+def unflat(matrix: Tensor, like: Groups) -> Groups:
+    """The inverse of `flat`, for groups of these names and shapes."""
+    shapes = [(group, name, t.shape) for group, tensors in like.items() for name, t in tensors.items()]
+    pieces = torch.split(matrix, [shape[1:].numel() for _, _, shape in shapes], dim=1)
+    groups: Groups = {group: {} for group in like}
+    for piece, (group, name, shape) in zip(pieces, shapes, strict=True):
+        groups[group][name] = piece.reshape(shape)
+    return groups
+
+
+def weighted_sum(updates: Groups, weights: FloatArray) -> Groups:
+    """The sum of the updates of several clients (a row each), each times its weight."""
+
+    def add_up(rows: Tensor) -> Tensor:
+        factors = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+        return (factors @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
+
+    return map_groups(add_up, updates)
+
+
+__all__ = ["FloatArray", "IntArray", "Rows", "flat", "unflat", "weighted_sum"]

@@ -1,0 +1,53 @@
+"""The interface of a transform: a step that updates go through on their way from clients to the server."""
+
+from __future__ import annotations
+
+from fedarena.core.registry import Registry
+from fedarena.train import Algorithm, Groups
+from fedarena.transforms.rows import Rows
+from fedarena.transforms.wire import Wire
+
+
+class Transform:
+    """Leaves updates as they are; every transform overrides what it does.
+
+    The methods are pure functions of tensors. At the client they see the updates of many clients at once, a row each,
+    and whatever is random comes from ``rows.context``, which is keyed by seed, round and client. Constructor arguments
+    are keyword-only: they become the options of the configuration.
+
+    What the server keeps for a transform is part of the run's checkpoint; what a client keeps is kept with the rest
+    of its state. Both are named groups of named tensors.
+    """
+
+    depends_on_data = False  # whether uploads of different clients differ in size
+
+    def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
+        """Why this transform does not fit an algorithm with such updates (of one client); None: it does."""
+        return None
+
+    def server_init(self, update: Groups) -> Groups:
+        """What the server keeps before the first round; `update` shows what one looks like."""
+        return {}
+
+    def client_init(self, update: Groups) -> Groups:
+        """What a client keeps before its first job."""
+        return {}
+
+    def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
+        """The updates that go on, and what clients keep; both have a row per client, `server` has none."""
+        return rows.update, kept
+
+    def at_server(self, update: Groups, server: Groups, round: int) -> tuple[Groups, Groups]:
+        """The aggregated update that goes on to the server's step, and what the server keeps."""
+        return update, server
+
+    def sent(self, wire: Wire, updates: Groups | None) -> Wire:
+        """How updates are sent after this, if they were sent like `wire` before.
+
+        Before anybody trained, what is planned for one client; with `updates`, of which every client has a row, what
+        clients really send.
+        """
+        return wire
+
+
+TRANSFORMS: Registry[type[Transform]] = Registry("transform")
