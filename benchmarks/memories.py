@@ -38,7 +38,7 @@ def probe(folder: Path, participants: int) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from fedarena.simulate import MemoryChanges, RoundOutcome, Snapshot
+    from fedarena.simulate import ClientStateChanges, RoundOutcome, Snapshot
     from fedarena.storage import recorder as recording
 
     recording._COMMIT_SHARE = math.inf  # every round is committed
@@ -48,10 +48,10 @@ def probe(folder: Path, participants: int) -> dict[str, float]:
 
     def record(clients: Sequence[int]) -> tuple[float, int]:
         nonlocal snapshot
-        changes = MemoryChanges(snapshot.memories)
+        changes = ClientStateChanges(snapshot.client_states)
         rows = random.normal(size=(len(clients), FLOATS)).astype(np.float32)
         changes.add(clients, {"control": {"w": torch.from_numpy(rows)}})
-        snapshot = Snapshot(snapshot.round + 1, snapshot.state, changes.memories())
+        snapshot = Snapshot(snapshot.round + 1, snapshot.state, changes.client_states())
         outcome = RoundOutcome(snapshot, {"round": snapshot.round}, None, 1.0, 0.0)
         written_before, began = written_bytes(), time.perf_counter()
         recorder.record(outcome, [])
@@ -64,13 +64,14 @@ def probe(folder: Path, participants: int) -> dict[str, float]:
     measured = [
         record(random.choice(participants, size=COHORT, replace=False).tolist()) for _ in range(MEASURED_ROUNDS)
     ]
-    assert len(snapshot.memories) == participants
+    assert len(snapshot.client_states) == participants
     recorder.release()
     return {
         "commit_seconds": statistics.median(seconds for seconds, _ in measured),
         "commit_megabytes": statistics.median(written for _, written in measured) / 1e6,
         "grown_megabytes": (resident_bytes("VmHWM") - resident_before) / 1e6,
-        "stored_megabytes": sum(path.stat().st_size for path in (folder / "checkpoint").glob("memories-*.log")) / 1e6,
+        "stored_megabytes": sum(path.stat().st_size for path in (folder / "checkpoint").glob("client_states-*.log"))
+        / 1e6,
     }
 
 
@@ -127,7 +128,7 @@ def environment() -> dict[str, Any]:
 
 def show(targets: list[Measurement], facts: dict[str, float]) -> None:
     show_targets(
-        f"Memories of {facts['many']:,.0f} clients, {FLOATS * 4 / 1e6:g} MB each",
+        f"ClientStates of {facts['many']:,.0f} clients, {FLOATS * 4 / 1e6:g} MB each",
         targets,
         f"A commit of {COHORT} clients: {facts['commit_megabytes_at_many']:.3g} MB in "
         f"{facts['commit_seconds_at_many']:.3g} s; on disk: {facts['stored_megabytes_at_many']:,.0f} MB.",

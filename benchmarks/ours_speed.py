@@ -10,7 +10,7 @@ import torch
 from fedarena.algorithms import FedAvg
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 from fedarena.models import Task, build_model, make_task
-from fedarena.runs.experiment import data_spec
+from fedarena.runs.building import data_spec
 from fedarena.simulate import RoundOutcome, Simulation, simulate
 from fedarena.train import ENGINES, LocalTraining
 from protocol import answer, measure, read_arguments, workload_of

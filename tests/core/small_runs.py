@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.runs.config import merge, resolve
-from fedarena.runs.experiment import Observer
+from fedarena.runs.observer import Observer
 from fedarena.storage import checkpoint
 
 SMALL = {
@@ -27,7 +27,7 @@ def config(**settings: Any):
 
 def memories(folder: Path) -> dict[int, Any]:
     """What clients remember according to the last commit: layouts and bytes."""
-    log = checkpoint.open_memories(folder, checkpoint.read_state(folder))
+    log = checkpoint.open_client_states(folder, checkpoint.read_state(folder))
     return {client: log.read(client) for client in sorted(log)}
 
 

@@ -106,7 +106,7 @@ def test_only_used_updates_are_computed_and_remembered(make_federation) -> None:
     used = {job["index"] for outcome in outcomes for job in jobs_of(outcome) if job["outcome"] == "used"}
     late = {job["index"] for outcome in outcomes for job in jobs_of(outcome) if job["outcome"] == "late"}
     assert late - used
-    memories = outcomes[-1].snapshot.memories
+    memories = outcomes[-1].snapshot.client_states
     assert all(memories.get(int(client)) is not None for client in used)
     assert all(memories.get(int(client)) is None for client in late - used)
     row = outcomes[-1].row
@@ -139,7 +139,7 @@ def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation,
 def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, rescale: bool) -> None:
     protocol = Buffered(buffer_size=3, rescale=rescale) if kind is Buffered else Asynchronous(updates_per_round=3)
     *_, last = run(make_federation, protocol, CohortEngine, Scaffold())
-    memories = last.snapshot.memories
+    memories = last.snapshot.client_states
     own = [memories.get(client) for client in range(len(SIZES))]
     (group,) = {group for memory in own if memory for group in memory}
     total = sum(memory[group]["1.weight"] for memory in own if memory)

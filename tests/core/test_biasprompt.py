@@ -23,8 +23,9 @@ from torch import nn
 from fedarena.algorithms import BiasPrompt, FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, build_model, make_task
+from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve
-from fedarena.runs.experiment import Observer, prepare
+from fedarena.runs.observer import Observer
 from fedarena.simulate.simulation import transferred_bytes
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_bytes, count_training_flops
 from fedarena.train.batches import batch_indices

@@ -15,7 +15,17 @@ from torch import nn
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, build_model, make_task
-from fedarena.train import Algorithm, CohortEngine, Engine, Groups, Job, LocalTraining, ReferenceEngine, take_row
+from fedarena.train import (
+    Algorithm,
+    CohortEngine,
+    Engine,
+    Groups,
+    Job,
+    LocalTraining,
+    ReferenceEngine,
+    take_row,
+    train_jobs,
+)
 from fedarena.train import cohort as cohort_module
 from fedarena.train.resident import ResidentSamples
 
@@ -87,10 +97,10 @@ def make_engine(kind: Any, model: str, algorithm: Algorithm, local: LocalTrainin
 def train(engine: Engine, clients: list[int], broadcast: Groups, memories: dict[int, Groups], round: int = 1):
     """Every client's update, memory, loss and work."""
     found = {}
-    for results in engine.train([Job(client, round) for client in clients], broadcast, memories):
+    for results in train_jobs(engine, [Job(client, round) for client in clients], {0: broadcast}, memories):
         for row, client in enumerate(results.clients):
             amounts = (results.work.samples[row], results.work.steps[row], results.work.processed_samples[row])
-            memory = take_row(results.memory, row)
+            memory = take_row(results.client_states, row)
             found[int(client)] = (take_row(results.update, row), memory, results.losses[row], amounts)
     return found
 
@@ -164,15 +174,15 @@ def test_one_engine_serves_cohorts_of_any_size() -> None:
 class ScaledLoss(FedAvg):
     """Overrides the loss and draws on both broadcast and memory."""
 
-    def memory_init(self, broadcast):
+    def client_init(self, broadcast):
         return {"anchor": {name: 0.5 * p for name, p in broadcast["params"].items()}}
 
-    def local_loss(self, task, params, batch, broadcast, memory):
-        distance = sum((params[name] - memory["anchor"][name]).square().sum() for name in params)
+    def local_loss(self, task, params, batch, client):
+        distance = sum((params[name] - client.state["anchor"][name]).square().sum() for name in params)
         return 2 * task.loss(params, batch) + 0.1 * distance
 
-    def client_update(self, params, broadcast, memory, work):
-        update, _ = super().client_update(params, broadcast, memory, work)
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
         share = work.processed_samples / work.samples
         return {**update, "extra": {"share": share * next(iter(params.values())).sum()}}, {"anchor": params}
 
@@ -270,7 +280,7 @@ def test_who_does_a_share_of_the_work_takes_fewer_steps() -> None:
     for kind in (ReferenceEngine, CohortEngine):
         engine = make_engine(kind, "mlp", FedAvg(), local)
         jobs = [Job(3, 1, share=0.5), Job(5, 1, share=0.01), Job(7, 1)]
-        results = list(engine.train(jobs, {"params": engine.initial_params()}, {}))
+        results = list(train_jobs(engine, jobs, {0: {"params": engine.initial_params()}}, {}))
         rows = {int(c): (r, i) for r in results for i, c in enumerate(r.clients)}
         found.append({c: (r.work.steps[i], take_row(r.update, i)["params"]["1.bias"]) for c, (r, i) in rows.items()})
     assert {client: int(steps) for client, (steps, _) in found[0].items()} == {3: 4, 5: 1, 7: 4}

@@ -29,7 +29,7 @@ from fedarena.display.correlation import correlation_figure, headline, overview_
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
 from fedarena.runs.config import merge, resolve
-from fedarena.runs.experiment import start_run
+from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData, load_runs
 
 BASE: dict[str, Any] = {

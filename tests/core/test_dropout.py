@@ -12,8 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedarena.algorithms import FedAvg, QFedAvg
 from fedarena.core import streams
 from fedarena.models import MODELS, DataSpec, build_model, make_task
-from fedarena.models.dropout import _INCREMENT, KeyedDropout, _scramble, dropout_key, with_keyed_dropout
-from fedarena.train import Job, LocalTraining, ReferenceEngine
+from fedarena.models.dropout import KeyedDropout, dropout_key, with_keyed_dropout
+from fedarena.models.keyed_random import _INCREMENT, _scramble
+from fedarena.train import Job, LocalTraining, ReferenceEngine, train_jobs
 from fedarena.train.batches import batch_indices, dropout_keys
 
 SPEC = DataSpec("classification", 3, (6,))
@@ -166,7 +167,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> R
 
 def train(engine: ReferenceEngine, clients: list[int], round: int = 1) -> dict[int, Tensor]:
     jobs = [Job(client, round) for client in clients]
-    results = engine.train(jobs, {"params": engine.initial_params()}, {})
+    results = train_jobs(engine, jobs, {0: {"params": engine.initial_params()}}, {})
     return {int(r.clients[0]): r.update["params"]["0.weight"][0] for r in results}
 
 

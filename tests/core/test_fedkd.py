@@ -99,7 +99,7 @@ def test_against_the_paper(make_federation, engine_kind, gradients: str) -> None
     assert expected_bytes < 8 * len(start)
     assert last.row["bytes_down"] == COHORT * 8 * (len(start) + 1)  # and how much to keep
     for i, mentor in mentors.items():
-        np.testing.assert_allclose(flat(last.snapshot.memories.get(i)["mentor"]), mentor, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(flat(last.snapshot.client_states.get(i)["mentor"]), mentor, rtol=0, atol=1e-10)
     everybody = list(make_clients().values())
     scores = [losses_and_gradient(mentors.get(i, w), *everybody[i])[0] for i in range(len(SIZES))]
     np.testing.assert_allclose(last.personal_scores.means("loss"), scores, rtol=0, atol=1e-10)

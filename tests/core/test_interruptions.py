@@ -25,7 +25,8 @@ from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.runs.config import merge, resolve
-from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import memory_log
 from fedarena.storage import checkpoint, recorder
 from fedarena.storage.run_data import load_run
@@ -34,22 +35,22 @@ from fedarena.storage.run_data import load_run
 class VisitCounter(FedAvg):
     """An algorithm whose clients remember something, so that memories are checkpointed, too."""
 
-    def memory_init(self, broadcast):
+    def client_init(self, broadcast):
         return {"drift": {name: 0 * p for name, p in broadcast["params"].items()}}
 
-    def local_gradient(self, grad, params, broadcast, memory):
-        return {name: g - 0.1 * memory["drift"][name] for name, g in grad.items()}
+    def local_gradient(self, grad, params, client):
+        return {name: g - 0.1 * client.state["drift"][name] for name, g in grad.items()}
 
-    def client_update(self, params, broadcast, memory, work):
-        update, _ = super().client_update(params, broadcast, memory, work)
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
         return update, {"drift": update["params"]}
 
 
 # --- being killed ---------------------------------------------------------------------------------------------------
 
 
-# Memories of which two fit into RAM, so that most are read back from disk; the log is soon mostly outdated.
-WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "memories_ram_bytes": 2 * 2600}
+# ClientStates of which two fit into RAM, so that most are read back from disk; the log is soon mostly outdated.
+WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "client_states_ram_bytes": 2 * 2600}
 
 
 def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float | None = None) -> None:
@@ -66,7 +67,7 @@ def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float 
 def processes():
     """Processes that start in milliseconds because a server has imported everything already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedarena.runs.experiment", "pytest", "torch._dynamo"])
+    context.set_forkserver_preload(["fedarena.runs.run", "pytest", "torch._dynamo"])
     return context
 
 
@@ -77,7 +78,7 @@ def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compacted(folder: Path) -> bool:
-    return checkpoint.read_state(folder).memories.file != "memories-0.log"
+    return checkpoint.read_state(folder).client_states.file != "client_states-0.log"
 
 
 # Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns.
@@ -106,7 +107,7 @@ def test_killed_at_random_moments_and_resumed(
 ) -> None:
     settings = settings | {"rounds": 5 * kills_wanted}
     start_or_resume(settings, tmp_path / "uninterrupted")
-    if "memories_ram_bytes" in settings:
+    if "client_states_ram_bytes" in settings:
         assert compacted(tmp_path / "uninterrupted" / "small")
     moments = random.Random(0)
     kills, rounds_at_kill = 0, set()
@@ -175,7 +176,7 @@ def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
         number += 1
     assert number > 20
     for done in tmp_path.glob("done-*"):
-        assert len(list((done / "small" / "checkpoint").glob("memories-*"))) == 1
+        assert len(list((done / "small" / "checkpoint").glob("client_states-*"))) == 1
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
@@ -213,10 +214,10 @@ class Awkward(FedAvg):
     def server_init(self, params):
         return {"params": params, "anchor": params, "nothing": {}}
 
-    def memory_init(self, broadcast):
+    def client_init(self, broadcast):
         return {"start": broadcast["params"]}
 
-    def local_gradient(self, grad, params, broadcast, memory):
+    def local_gradient(self, grad, params, client):
         weights = torch.cat([p.flatten() for p in params.values()])
         factor = 1 / (weights * torch.arange(1.0, len(weights) + 1)).norm()
         return {name: g * (1 + factor) for name, g in grad.items()}
@@ -327,12 +328,12 @@ def test_a_full_disk_keeps_finished_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ram_bytes", [2**30, 0], ids=["as a round ends", "in the middle of a round"])
 def test_a_full_disk_keeps_the_memories_of_finished_rounds(tmp_path: Path, ram_bytes: int) -> None:
-    settings = config(algorithm="scaffold", memories_ram_bytes=ram_bytes)
+    settings = config(algorithm="scaffold", client_states_ram_bytes=ram_bytes)
     start_run(settings, tmp_path / "uninterrupted")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill_disk() -> None:
-        log = tmp_path / "small" / "checkpoint" / "memories-0.log"
+        log = tmp_path / "small" / "checkpoint" / "client_states-0.log"
         resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 4000, limits[1]))
 
     try:
@@ -355,7 +356,7 @@ class FailsAtTheEnd(VisitCounter):
 
 @pytest.mark.parametrize("ram_bytes", [2**30, 0])
 def test_a_round_that_fails_leaves_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ram_bytes: int) -> None:
-    settings = config(algorithm=FailsAtTheEnd, memories_ram_bytes=ram_bytes)
+    settings = config(algorithm=FailsAtTheEnd, client_states_ram_bytes=ram_bytes)
     start_run(settings, tmp_path / "uninterrupted")
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(RuntimeError, match="bad luck"):
@@ -433,16 +434,16 @@ def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> 
 
 def test_a_damaged_log_of_memories_is_refused_and_kept(tmp_path: Path) -> None:
     folder = stopped_run(tmp_path, algorithm="scaffold")
-    path = folder / "checkpoint" / "memories-0.log"
+    path = folder / "checkpoint" / "client_states-0.log"
     good = path.read_bytes()
     flipped = [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in (0, 27, 40, len(good) // 2, len(good) - 1)]
     for damaged in [*flipped, good[:-1], good[: len(good) // 2], b"", b"x" * len(good)]:
         path.write_bytes(damaged)
-        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+        with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
             resume_run(folder)
         assert path.read_bytes() == damaged
     path.unlink()
-    with pytest.raises(DamagedFileError, match=r"memories-0\.log cannot be read"):
+    with pytest.raises(DamagedFileError, match=r"client_states-0\.log cannot be read"):
         resume_run(folder)
     path.write_bytes(good)
     assert resume_run(folder).status == "finished"
@@ -450,10 +451,10 @@ def test_a_damaged_log_of_memories_is_refused_and_kept(tmp_path: Path) -> None:
 
 def test_a_log_of_memories_of_another_run_is_refused(tmp_path: Path) -> None:
     folder, other = (stopped_run(tmp_path / str(seed), algorithm="scaffold", seed=seed) for seed in (0, 1))
-    logs = [path / "checkpoint" / "memories-0.log" for path in (folder, other)]
+    logs = [path / "checkpoint" / "client_states-0.log" for path in (folder, other)]
     assert logs[0].stat().st_size == logs[1].stat().st_size
     logs[0].write_bytes(logs[1].read_bytes())
-    with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+    with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
         resume_run(folder)
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedarena.core.errors import DamagedFileError, RunFailedError
-from fedarena.simulate import LogEnd, Memories, MemoryChanges, MemoryLog, memory_log
-from fedarena.simulate.memory_layout import Layout
+from fedarena.simulate import ClientStateChanges, ClientStateLog, ClientStates, LogEnd, memory_log
+from fedarena.simulate.client_states.layout import Layout
 from fedarena.train import Groups
 
 FLOATS = 32
@@ -33,18 +33,18 @@ def value_of(memory: Groups) -> float:
     return float(memory["control"]["w"][0])
 
 
-def after(before: Memories, values: dict[int, float]) -> Memories:
-    changes = MemoryChanges(before)
+def after(before: ClientStates, values: dict[int, float]) -> ClientStates:
+    changes = ClientStateChanges(before)
     changes.add(list(values), rows(*values.values()))
-    return changes.memories()
+    return changes.client_states()
 
 
-def values_of(memories: Memories) -> dict[int, float]:
+def values_of(memories: ClientStates) -> dict[int, float]:
     return {client: value_of(memory) for client, memory in memories.items()}
 
 
-def on_disk(folder: Path, ram_bytes: int = 2**30) -> tuple[Memories, MemoryLog]:
-    memories, log = Memories(), MemoryLog(folder / "memories-0.log")
+def on_disk(folder: Path, ram_bytes: int = 2**30) -> tuple[ClientStates, ClientStateLog]:
+    memories, log = ClientStates(), ClientStateLog(folder / "client_states-0.log")
     memories.keep_in(log, ram_bytes)
     return memories, log
 
@@ -71,9 +71,9 @@ def test_memories_come_back_with_the_same_bits_names_and_order() -> None:
             "trained": torch.ones(2, 2, requires_grad=True),
         },
     }
-    changes = MemoryChanges(Memories())
+    changes = ClientStateChanges(ClientStates())
     changes.add([7, 3], stacked)
-    found = changes.memories()
+    found = changes.client_states()
     for row, client in enumerate((7, 3)):
         memory = found[client]
         assert list(memory) == ["z", "empty", "a"]
@@ -92,13 +92,13 @@ def test_a_layout_survives_as_text() -> None:
 
 
 def test_what_is_read_belongs_to_the_reader(tmp_path: Path) -> None:
-    for start in (Memories(), on_disk(tmp_path)[0]):
+    for start in (ClientStates(), on_disk(tmp_path)[0]):
         given_rows = rows(1.0)
         given_rows["control"]["w"] = given_rows["control"]["w"].clone()
-        changes = MemoryChanges(start)
+        changes = ClientStateChanges(start)
         changes.add([0], given_rows)
         given_rows["control"]["w"].fill_(2)
-        found = changes.memories()
+        found = changes.client_states()
         found[0]["control"]["w"].fill_(3)
         assert values_of(found) == {0: 1.0}
 
@@ -107,13 +107,13 @@ def test_what_is_read_belongs_to_the_reader(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["ram", "disk", "disk without ram"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Memories:
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStates:
     if request.param == "ram":
-        return Memories()
+        return ClientStates()
     return on_disk(tmp_path, 0 if request.param == "disk without ram" else 2**30)[0]
 
 
-def test_a_round_and_the_one_before_can_be_read(empty: Memories) -> None:
+def test_a_round_and_the_one_before_can_be_read(empty: ClientStates) -> None:
     first = after(empty, {1: 1.0, 2: 1.0})
     second = after(first, {2: 2.0, 3: 2.0})
     assert values_of(first) == {1: 1.0, 2: 1.0}
@@ -122,48 +122,48 @@ def test_a_round_and_the_one_before_can_be_read(empty: Memories) -> None:
     assert second.get(4) is None
 
 
-def test_memories_that_are_gone_are_not_mistaken_for_later_ones(empty: Memories) -> None:
+def test_memories_that_are_gone_are_not_mistaken_for_later_ones(empty: ClientStates) -> None:
     first = after(empty, {1: 1.0})
     second = after(first, {1: 2.0})
     second.settle()
-    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+    with pytest.raises(RuntimeError, match="states of an earlier round"):
         first.get(1)
-    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+    with pytest.raises(RuntimeError, match="states of an earlier round"):
         after(first, {1: 3.0})
     assert values_of(second) == {1: 2.0}
 
 
-def test_a_round_without_memories_changes_nothing(empty: Memories) -> None:
-    changes = MemoryChanges(empty)
+def test_a_round_without_memories_changes_nothing(empty: ClientStates) -> None:
+    changes = ClientStateChanges(empty)
     changes.add([1, 2], {})
-    assert changes.memories() is empty
+    assert changes.client_states() is empty
 
 
-def test_an_abandoned_round_leaves_nothing(empty: Memories) -> None:
+def test_an_abandoned_round_leaves_nothing(empty: ClientStates) -> None:
     first = after(empty, {1: 1.0, 2: 1.0})
     abandoned = after(first, {2: 9.0, 3: 9.0})
     second = after(first, {1: 2.0, 4: 2.0})
     second.settle()
     assert values_of(second) == {1: 2.0, 2: 1.0, 4: 2.0}
-    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+    with pytest.raises(RuntimeError, match="states of an earlier round"):
         len(abandoned)
 
 
-def test_the_last_memory_of_a_client_in_a_round_counts(empty: Memories) -> None:
-    changes = MemoryChanges(empty)
+def test_the_last_memory_of_a_client_in_a_round_counts(empty: ClientStates) -> None:
+    changes = ClientStateChanges(empty)
     changes.add([1, 2], rows(1.0, 1.0))
     changes.add([2, 1], rows(2.0, 3.0))
-    assert values_of(changes.memories()) == {1: 3.0, 2: 2.0}
-    changes.memories().settle()
-    assert values_of(changes.memories()) == {1: 3.0, 2: 2.0}
+    assert values_of(changes.client_states()) == {1: 3.0, 2: 2.0}
+    changes.client_states().settle()
+    assert values_of(changes.client_states()) == {1: 3.0, 2: 2.0}
 
 
-def test_memories_of_several_forms_live_together(empty: Memories, tmp_path: Path) -> None:
+def test_memories_of_several_forms_live_together(empty: ClientStates, tmp_path: Path) -> None:
     now = empty
     for length in (1, 5, 3, 5):
-        changes = MemoryChanges(now)
+        changes = ClientStateChanges(now)
         changes.add([length, 9], {"grows": {"w": torch.full((2, length), float(length))}})
-        now = changes.memories()
+        now = changes.client_states()
         now.settle()
     assert {client: memory["grows"]["w"].tolist() for client, memory in now.items()} == {
         client: [float(length)] * length for client, length in ((1, 1), (3, 3), (5, 5), (9, 5))
@@ -171,8 +171,8 @@ def test_memories_of_several_forms_live_together(empty: Memories, tmp_path: Path
 
 
 def test_memories_collected_in_ram_move_to_a_log(tmp_path: Path) -> None:
-    now = after(after(Memories(), {1: 1.0, 2: 1.0}), {2: 2.0, 3: 2.0})
-    log = MemoryLog(tmp_path / "log")
+    now = after(after(ClientStates(), {1: 1.0, 2: 1.0}), {2: 2.0, 3: 2.0})
+    log = ClientStateLog(tmp_path / "log")
     now.keep_in(log, BYTES)
     now.settle()
     assert now.bytes_in_ram <= BYTES
@@ -183,7 +183,7 @@ def test_memories_collected_in_ram_move_to_a_log(tmp_path: Path) -> None:
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
-class CountingLog(MemoryLog):
+class CountingLog(ClientStateLog):
     """Remembers who was read from disk."""
 
     def __init__(self, path: Path):
@@ -198,7 +198,7 @@ class CountingLog(MemoryLog):
 
 
 def test_those_used_last_stay_in_ram(tmp_path: Path) -> None:
-    start, log = Memories(), CountingLog(tmp_path / "log")
+    start, log = ClientStates(), CountingLog(tmp_path / "log")
     start.keep_in(log, 3 * BYTES)
     now = after(start, {1: 1.0, 2: 2.0, 3: 3.0})
     now.settle()
@@ -221,19 +221,19 @@ def test_a_cohort_that_does_not_fit_is_written_before_its_round_is_over(tmp_path
     first = after(start, dict.fromkeys(range(10), 1.0))
     first.settle()
     committed = log.settled
-    changes = MemoryChanges(first)
+    changes = ClientStateChanges(first)
     for client in range(10):
         assert value_of(first[client]) == 1.0
         changes.add([client], rows(2.0))
         assert first.bytes_in_ram <= 4 * BYTES
     assert log.path.stat().st_size > committed.bytes
     assert values_of(first) == dict.fromkeys(range(10), 1.0)
-    assert values_of(changes.memories()) == dict.fromkeys(range(10), 2.0)
+    assert values_of(changes.client_states()) == dict.fromkeys(range(10), 2.0)
     assert log.settled == committed
     assert values_of(reopened(log)) == dict.fromkeys(range(10), 1.0)
     assert values_of(first) == dict.fromkeys(range(10), 1.0)  # RAM is full of what is outdated after the round
-    changes.memories().settle()
-    assert [value_of(changes.memories()[client]) for client in reversed(range(10))] == 10 * [2.0]
+    changes.client_states().settle()
+    assert [value_of(changes.client_states()[client]) for client in reversed(range(10))] == 10 * [2.0]
     assert values_of(reopened(log)) == dict.fromkeys(range(10), 2.0)
 
 
@@ -252,15 +252,15 @@ def test_compaction_forgets_a_round_that_is_not_over(tmp_path: Path) -> None:
     start, _ = on_disk(tmp_path, BYTES)
     first = after(start, {1: 1.0})
     abandoned = after(first, dict.fromkeys(range(10), 9.0))
-    log = first.compact_log(tmp_path / "memories-1.log")
+    log = first.compact_log(tmp_path / "client_states-1.log")
     assert values_of(first) == values_of(reopened(log)) == {1: 1.0}
-    with pytest.raises(RuntimeError, match="memories of an earlier round"):
+    with pytest.raises(RuntimeError, match="states of an earlier round"):
         abandoned.get(2)
 
 
-def reopened(log: MemoryLog, ram_bytes: int = 2**30) -> Memories:
-    memories = Memories()
-    memories.keep_in(MemoryLog.open(log.path, log.settled), ram_bytes)
+def reopened(log: ClientStateLog, ram_bytes: int = 2**30) -> ClientStates:
+    memories = ClientStates()
+    memories.keep_in(ClientStateLog.open(log.path, log.settled), ram_bytes)
     return memories
 
 
@@ -271,7 +271,7 @@ def test_a_disk_that_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(log, "append", refuse)
-    with pytest.raises(RunFailedError, match="Cannot write the memories of clients to disk: No space left on device"):
+    with pytest.raises(RunFailedError, match="Cannot write the states of clients to disk: No space left on device"):
         after(start, {1: 1.0})
 
 
@@ -292,15 +292,15 @@ def test_against_a_dictionary(tmp_path_factory: pytest.TempPathFactory, ram_byte
         assert following.bytes_in_ram <= ram_bytes
         action = chance.choice(["finish", "finish", "finish", "abandon", "compact", "resume"])
         if action == "resume":  # a crash: what was not committed is lost
-            log = MemoryLog.open(log.path, committed_end)
-            now, expected = Memories(), dict(committed)
+            log = ClientStateLog.open(log.path, committed_end)
+            now, expected = ClientStates(), dict(committed)
             now.keep_in(log, ram_bytes)
         elif action != "abandon":
             now, expected = following, expected | cohort
             now.settle()
             if action == "compact":
                 old = log.path.read_bytes()
-                former, log = log, now.compact_log(folder / f"memories-{step + 1}.log")
+                former, log = log, now.compact_log(folder / f"client_states-{step + 1}.log")
                 assert former.path.read_bytes() == old
             if action == "compact" or chance.random() < 0.5:
                 committed, committed_end = dict(expected), log.settled
@@ -328,13 +328,13 @@ def test_threads_may_read_while_a_round_writes(tmp_path: Path) -> None:
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    changes = MemoryChanges(first)
+    changes = ClientStateChanges(first)
     for client in range(40):
         changes.add([client], rows(-1.0))
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert set(values_of(changes.memories()).values()) == {-1.0}
+    assert set(values_of(changes.client_states()).values()) == {-1.0}
 
 
 # --- the log --------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_compaction_drops_what_is_outdated(tmp_path: Path) -> None:
     for round in range(50):
         now = after(now, {client: float(round) for client in range(10)})
         now.settle()
-    compact = now.compact_log(tmp_path / "memories-50.log")
+    compact = now.compact_log(tmp_path / "client_states-50.log")
     records = 10 * (BYTES + HEADER_BYTES)
     assert log.settled.bytes > 50 * records
     assert records < compact.path.stat().st_size == compact.settled.bytes < records + 200  # the layout
@@ -374,16 +374,16 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
     good = log.path.read_bytes()
     for position in range(len(good)):
         log.path.write_bytes(good[:position] + bytes([good[position] ^ 4]) + good[position + 1 :])
-        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
-            MemoryLog.open(log.path, log.settled)
+        with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
+            ClientStateLog.open(log.path, log.settled)
     for length in range(len(good)):
         log.path.write_bytes(good[:length])
-        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
-            MemoryLog.open(log.path, log.settled)
+        with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
+            ClientStateLog.open(log.path, log.settled)
     log.path.write_bytes(good)
     for end in (LogEnd(log.settled.bytes, 1), LogEnd(log.settled.bytes - 1, log.settled.crc32)):
-        with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
-            MemoryLog.open(log.path, end)
+        with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
+            ClientStateLog.open(log.path, end)
     assert values_of(reopened(log)) == {1: 1.0, 2: 2.0}
 
 
@@ -394,8 +394,8 @@ def test_damage_during_a_run_is_noticed(tmp_path: Path) -> None:
     good = log.path.read_bytes()
     log.path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     assert value_of(now[1]) == 1.0
-    with pytest.raises(DamagedFileError, match=r"memories-0\.log is damaged"):
+    with pytest.raises(DamagedFileError, match=r"client_states-0\.log is damaged"):
         now.get(2)
     log.path.unlink()
-    with pytest.raises(DamagedFileError, match=r"memories-0\.log cannot be read"):
+    with pytest.raises(DamagedFileError, match=r"client_states-0\.log cannot be read"):
         now.get(1)

@@ -17,7 +17,8 @@ from small_runs import StopAfter, config, content, interrupt, memories
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
 from fedarena.runs.config import RunConfig, merge, resolve
-from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import RoundOutcome
 from fedarena.storage import checkpoint, recorder
 
@@ -71,8 +72,8 @@ class Watching(Observer):
         self.clients = 0
 
     def finished_round(self, outcome: RoundOutcome) -> None:
-        self.most_bytes_in_ram = max(self.most_bytes_in_ram, outcome.snapshot.memories.bytes_in_ram)
-        self.clients = len(outcome.snapshot.memories)
+        self.most_bytes_in_ram = max(self.most_bytes_in_ram, outcome.snapshot.client_states.bytes_in_ram)
+        self.clients = len(outcome.snapshot.client_states)
 
 
 def test_memory_is_for_those_who_took_part(tmp_path: Path, crowd: Path) -> None:
@@ -84,7 +85,7 @@ def test_memory_is_for_those_who_took_part(tmp_path: Path, crowd: Path) -> None:
     assert set(memories(tmp_path / "run")) == took_part
     assert watching.clients == len(took_part)
     assert watching.most_bytes_in_ram == len(took_part) * MEMORY_BYTES
-    size = (tmp_path / "run" / "checkpoint" / "memories-0.log").stat().st_size
+    size = (tmp_path / "run" / "checkpoint" / "client_states-0.log").stat().st_size
     assert COHORT * ROUNDS * MEMORY_BYTES < size < COHORT * ROUNDS * (MEMORY_BYTES + 32)
 
 
@@ -93,7 +94,7 @@ def test_a_small_limit_gives_the_same_bits(tmp_path: Path, crowd: Path) -> None:
     for name, make, memory_bytes in (("crowd", scaffold, MEMORY_BYTES), ("digits", digits, 2600)):
         ample, tight = Watching(), Watching()
         start_run(make(crowd), tmp_path / name / "ample", ample)
-        start_run(make(crowd, memories_ram_bytes=3 * memory_bytes), tmp_path / name / "tight", tight)
+        start_run(make(crowd, client_states_ram_bytes=3 * memory_bytes), tmp_path / name / "tight", tight)
         assert tight.most_bytes_in_ram <= 3 * memory_bytes < 5 * memory_bytes < ample.most_bytes_in_ram
         found, expected = (content(tmp_path / name / limit / "run") for limit in ("tight", "ample"))
         for what in ("tensors", "memories", "rounds.parquet", "clients.parquet"):
@@ -117,8 +118,8 @@ def test_memories_survive_resumption(tmp_path: Path, crowd: Path) -> None:
 
 def test_an_algorithm_without_memory_writes_no_log(tmp_path: Path) -> None:
     run = start_run(config(rounds=2), tmp_path)
-    assert list((run.path / "checkpoint").glob("memories-*")) == []
-    assert checkpoint.read_state(run.path).memories.bytes == 0
+    assert list((run.path / "checkpoint").glob("client_states-*")) == []
+    assert checkpoint.read_state(run.path).client_states.bytes == 0
 
 
 class WrittenBytes(Observer):
@@ -151,8 +152,8 @@ def test_a_commit_costs_as_much_as_the_cohort(tmp_path: Path, crowd: Path, monke
 
 @pytest.mark.parametrize("value", [-1, 0.5, "2 GB", None])
 def test_a_limit_is_a_number_of_bytes(value: Any) -> None:
-    with pytest.raises(BadInputError, match="memories_ram_bytes"):
-        config(memories_ram_bytes=value)
+    with pytest.raises(BadInputError, match="client_states_ram_bytes"):
+        config(client_states_ram_bytes=value)
 
 
 @pytest.mark.slow

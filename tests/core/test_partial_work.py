@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fedarena.simulate.merging import merge_by_age
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from logistic_clients import (
@@ -25,10 +26,10 @@ from torch.nn import functional as F
 
 from fedarena.algorithms import FedAvg, FedProx, TimelyFL
 from fedarena.core.errors import BadInputError
+from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve
-from fedarena.runs.experiment import Observer, prepare
+from fedarena.runs.observer import Observer
 from fedarena.simulate import ClockOptions, Simulation, simulate
-from fedarena.simulate.merging import merge_by_age
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.protocols import Asynchronous, Buffered, Deadline, Readiness, StalenessAware
 from fedarena.train import COVERAGE, CohortEngine, LocalTraining, PartialWork, ReferenceEngine
@@ -260,11 +261,11 @@ def test_a_deadline_counts_more_than_the_pace_of_others() -> None:
 class LastLayerOfSome(FedAvg):
     """Clients with an odd number of samples train all layers, the others the last one alone."""
 
-    def client_update(self, params, broadcast, memory, work):
+    def client_update(self, params, client, work):
         whole = (work.samples % 2 != 0) * torch.ones(()).double()
         trained = {name: whole if name.startswith("1.") else torch.ones_like(whole) for name in params}
-        change = {name: trained[name] * (p - broadcast["params"][name]) for name, p in params.items()}
-        return {"params": change, COVERAGE: trained}, memory
+        change = {name: trained[name] * (p - client.broadcast["params"][name]) for name, p in params.items()}
+        return {"params": change, COVERAGE: trained}, client.state
 
 
 def trains_whole(client: int) -> bool:

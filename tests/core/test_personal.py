@@ -15,7 +15,8 @@ from torch import nn
 from fedarena.algorithms import Ditto, FedAvg
 from fedarena.core import streams
 from fedarena.models import MODELS, DataSpec, build_model, make_task
-from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, personal
 from fedarena.train.batches import batch_indices
 from fedarena.train.optimizers import optimizer_init, optimizer_step
@@ -120,8 +121,8 @@ def test_every_client_is_scored_with_its_own_model(model: str, kind: Any, option
 class Several(FedAvg):
     """Clients choose among the models of the broadcast."""
 
-    def personal_models(self, broadcast, memory):
-        return [broadcast["params"], *(broadcast[f"other {k}"] for k in range(5))]
+    def personal_models(self, client):
+        return [client.broadcast["params"], *(client.broadcast[f"other {k}"] for k in range(5))]
 
 
 def halves(data: Any, client: int, part: str) -> tuple[list[int], list[int]]:
@@ -165,8 +166,8 @@ def test_the_best_of_several_is_chosen_on_other_samples(part: str, kind: Any, op
 @each_engine
 def test_a_model_whose_loss_is_not_a_number_is_not_chosen(kind: Any, options: dict[str, Any]) -> None:
     class BrokenAtFirst(FedAvg):
-        def personal_models(self, broadcast, memory):
-            return [{name: p * torch.nan for name, p in broadcast["params"].items()}, broadcast["params"]]
+        def personal_models(self, client):
+            return [{name: p * torch.nan for name, p in client.broadcast["params"].items()}, client.broadcast["params"]]
 
     engine = make_engine(kind, "mlp", BrokenAtFirst(), **options)
     params = engine.initial_params()

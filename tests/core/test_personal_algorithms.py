@@ -42,7 +42,7 @@ def run(make_federation, algorithm: Algorithm, engine_kind, local: LocalTraining
     """The first and last server parameters, the last memories and every client's loss with its own model."""
     first, last = run_simulation(make_federation, algorithm, local, engine_kind)
     start, end = (flat(outcome.snapshot.state["params"]) for outcome in (first, last))
-    memories = {i: last.snapshot.memories.get(i) for i in range(len(SIZES))}
+    memories = {i: last.snapshot.client_states.get(i) for i in range(len(SIZES))}
     assert last.personal_scores.clients.tolist() == list(range(len(SIZES)))
     return start, end, memories, last
 
@@ -133,10 +133,10 @@ def test_fedbn_finds_normalization_layers_or_the_last_layer() -> None:
         "2.weight": torch.ones(4, 3),
         "2.bias": torch.ones(4),
     }
-    assert list(FedBN().memory_init({"params": params})["local"]) == ["1.norm.weight", "1.norm.bias"]
+    assert list(FedBN().client_init({"params": params})["local"]) == ["1.norm.weight", "1.norm.bias"]
     assert FedBN().notes(params) == []
     without = {name: p for name, p in params.items() if "norm" not in name}
-    assert list(FedBN().memory_init({"params": without})["local"]) == ["2.weight", "2.bias"]
+    assert list(FedBN().client_init({"params": without})["local"]) == ["2.weight", "2.bias"]
     assert "last layer stays on the clients (2.weight, 2.bias)" in FedBN().notes(without)[0]
     with pytest.raises(BadInputError, match=r"no parameter of the model matches '9\.\*'; it has 0\.weight, 0\.bias"):
         FedBN(local_layers=["0.*", "9.*"]).server_init(without)
@@ -175,7 +175,7 @@ def test_a_rate_that_is_too_high_harms_nobody(make_federation, engine_kind) -> N
     assert any(
         not torch.isfinite(memory["1e+300"]["1.weight"]).all()
         for i in range(len(SIZES))
-        if (memory := last.snapshot.memories.get(i)) is not None
+        if (memory := last.snapshot.client_states.get(i)) is not None
     )
     assert_close(last.personal_scores.means("loss"), expected.personal_scores.means("loss"))
 

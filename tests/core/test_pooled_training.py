@@ -11,8 +11,10 @@ from small_runs import StopAfter, config, content, interrupt
 
 from fedarena.core.errors import BadInputError
 from fedarena.display.report.sections import facts
+from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve, resolve_settings
-from fedarena.runs.experiment import Observer, prepare, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.storage.run_data import load_runs
 from fedarena.train.batches import sample_order

@@ -13,7 +13,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
 from fedarena.display import write_report
 from fedarena.runs.config import resolve
-from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import load_runs
 
 

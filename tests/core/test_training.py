@@ -11,11 +11,22 @@ from hypothesis import strategies as st
 
 from fedarena.algorithms import FedAvg, FedProx, FedYogi
 from fedarena.models import DataSpec, build_model, make_task
-from fedarena.simulate.aggregation import WeightedMean, weighted_sum
-from fedarena.train import Algorithm, Job, LocalTraining, ReferenceEngine, count_training_flops, is_finite
+from fedarena.train import (
+    Algorithm,
+    Job,
+    JobArrays,
+    LocalTraining,
+    ReferenceEngine,
+    Work,
+    count_training_flops,
+    is_finite,
+    train_jobs,
+)
 from fedarena.train.batches import batch_indices
 from fedarena.train.execution import without_gradients
 from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.transforms import Rows
+from fedarena.transforms.aggregators import Mean
 
 
 @given(samples=st.integers(0, 50), epochs=st.integers(1, 4), batch_size=st.integers(1, 60), seed=st.integers(0, 5))
@@ -76,16 +87,19 @@ def test_optimizers_agree_with_torch(local: LocalTraining, theirs) -> None:
 
 
 def test_weighted_mean_golden() -> None:
-    mean = WeightedMean()
-    updates = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -2.0]), torch.tensor([0.0, 8.0])]
-    rows = torch.stack(updates)
-    before = rows.clone()
+    aggregator = Mean()
+    updates = torch.tensor([[1.0, 2.0], [3.0, -2.0], [0.0, 8.0]])
+    before = updates.clone()
+    parts = []
     for first, last, weights in ((0, 2, np.array([1.0, 2.0])), (2, 3, np.array([5.0]))):
-        some = {"params": {"w": rows[first:last]}, "extra": {"c": rows[first:last, :1]}}
-        mean.add(weighted_sum(some, weights), float(weights.sum()), len(weights))
-    assert torch.equal(rows, before)
-    assert mean.mean()["params"]["w"].tolist() == [7 / 8, 38 / 8]
-    assert mean.mean()["extra"]["c"].tolist() == [7 / 8]
+        some = {"params": {"w": updates[first:last]}, "extra": {"c": updates[first:last, :1]}}
+        jobs = JobArrays.of([Job(client, 1) for client in range(first, last)], seed=0)
+        parts.append(aggregator.add_up(Rows(some, jobs, Work(None, None, None), weights, ("params",))))
+    mean = aggregator.finish(aggregator.merge(*parts))
+    assert torch.equal(updates, before)
+    assert mean["params"]["w"].tolist() == [7 / 8, 38 / 8]
+    assert mean["extra"]["c"].tolist() == [7 / 8]
+    assert mean["cohort"]["clients"] == 3
 
 
 def test_fedavg_golden() -> None:
@@ -151,14 +165,16 @@ def engine_for(data: Samples, algorithm: Algorithm, local: LocalTraining, featur
 def test_an_engine_touches_only_the_cohort() -> None:
     data = Samples(make_clients([4] * 1000, 3, 2))
     engine = engine_for(data, FedAvg(), LocalTraining(), 3, 2)
-    list(engine.train([Job(7, 1), Job(500, 1)], {"params": engine.initial_params()}, {}))
+    list(train_jobs(engine, [Job(7, 1), Job(500, 1)], {0: {"params": engine.initial_params()}}, {}))
     assert data.asked == [7, 500]
 
 
 def test_clients_with_few_samples_or_none() -> None:
     data = Samples(make_clients([0, 1, 3], 3, 2))
     engine = engine_for(data, FedAvg(), LocalTraining(batch_size=8, epochs=2), 3, 2)
-    none, one, three = engine.train([Job(0, 1), Job(1, 1), Job(2, 1)], {"params": engine.initial_params()}, {})
+    none, one, three = train_jobs(
+        engine, [Job(0, 1), Job(1, 1), Job(2, 1)], {0: {"params": engine.initial_params()}}, {}
+    )
     assert [int(r.work.steps[0]) for r in (none, one, three)] == [0, 2, 2]
     assert three.work.processed_samples[0] == 6
     assert all(not t.any() for t in none.update["params"].values())
@@ -182,12 +198,12 @@ def test_evaluation_in_blocks_equals_one_client_at_a_time() -> None:
 class Counting(FedAvg):
     """Clients remember how often they took part and report it."""
 
-    def memory_init(self, broadcast):
+    def client_init(self, broadcast):
         return {"visits": {"n": torch.zeros(1)}}
 
-    def client_update(self, params, broadcast, memory, work):
-        update, _ = super().client_update(params, broadcast, memory, work)
-        visits = {"n": memory["visits"]["n"] + 1}
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
+        visits = {"n": client.state["visits"]["n"] + 1}
         return {**update, "visits": visits}, {"visits": visits}
 
 
@@ -195,9 +211,9 @@ def test_memory_is_kept_between_rounds() -> None:
     data = Samples(make_clients([4, 4], 3, 2))
     engine = engine_for(data, Counting(), LocalTraining(), 3, 2)
     broadcast = {"params": engine.initial_params()}
-    (first,) = engine.train([Job(1, 1)], broadcast, {})
-    kept = {"visits": {"n": first.memory["visits"]["n"][0]}}
-    (again, new) = engine.train([Job(1, 2), Job(0, 2)], broadcast, {1: kept})
+    (first,) = train_jobs(engine, [Job(1, 1)], {0: broadcast}, {})
+    kept = {"visits": {"n": first.client_states["visits"]["n"][0]}}
+    (again, new) = train_jobs(engine, [Job(1, 2), Job(0, 2)], {0: broadcast}, {1: kept})
     assert (again.update["visits"]["n"].item(), new.update["visits"]["n"].item()) == (2, 1)
 
 
@@ -217,7 +233,7 @@ def test_a_free_training_loop_gives_what_the_hooks_give() -> None:
     results = []
     for algorithm in (FedAvg(), OwnLoop()):
         engine = engine_for(data, algorithm, LocalTraining(epochs=2, batch_size=4, lr=0.1), 3, 2)
-        results.append(list(engine.train([Job(0, 1), Job(1, 1)], {"params": engine.initial_params()}, {})))
+        results.append(list(train_jobs(engine, [Job(0, 1), Job(1, 1)], {0: {"params": engine.initial_params()}}, {})))
     for hooks, loop in zip(*results, strict=True):
         assert hooks.work.steps == loop.work.steps
         for name, update in hooks.update["params"].items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,7 @@ from logistic_clients import LOCAL, SIZES, logistic_simulation, make_clients
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.simulate.simulation import transferred_bytes
-from fedarena.train import CohortEngine, Job, ReferenceEngine, count_bytes, map_groups
-from fedarena.train.versions import VersionedTraining
+from fedarena.train import CohortEngine, Job, ReferenceEngine, count_bytes, map_groups, train_jobs
 
 VERSIONS = [0, 4, 0, 9, 4, 4, 0]
 
@@ -25,7 +26,7 @@ def results_by_client(results) -> dict[int, dict[str, np.ndarray]]:
         for row, client in enumerate(part.clients.tolist()):
             tensors = {
                 f"{kind}/{group}/{name}": t[row].numpy()
-                for kind, groups in (("update", part.update), ("memory", part.memory))
+                for kind, groups in (("update", part.update), ("memory", part.client_states))
                 for group, named in groups.items()
                 for name, t in named.items()
             }
@@ -48,21 +49,21 @@ def test_one_call_equals_a_call_for_each_version(make_federation, name: str, eng
     engine = logistic_simulation(federation, algorithm, LOCAL, engine_kind).engine
     state = algorithm.server_init(engine.initial_params())
     broadcasts = {version: moved(algorithm.broadcast(state), 0.1 * version) for version in (0, 4, 9)}
-    memory = moved(algorithm.memory_init(broadcasts[4]), 0.3)
+    memory = moved(algorithm.client_init(broadcasts[4]), 0.3)
     memories = {2: memory, 5: memory} if memory else {}
-    jobs = [Job(client, round=3 + client % 2) for client in range(len(SIZES))]
-    together = results_by_client(VersionedTraining(engine).train_and(lambda r: r, jobs, VERSIONS, broadcasts, memories))
+    jobs = [Job(client, 3 + client % 2, version=version) for client, version in enumerate(VERSIONS)]
+    together = results_by_client(train_jobs(engine, jobs, broadcasts, memories))
     apart = {}
     for version, broadcast in broadcasts.items():
-        same = [job for job, its in zip(jobs, VERSIONS, strict=True) if its == version]
-        apart |= results_by_client(engine.train(same, broadcast, memories))
+        same = [job for job in jobs if job.version == version]
+        apart |= results_by_client(train_jobs(engine, same, {version: broadcast}, memories))
     assert sorted(together) == list(range(len(SIZES)))
     for client, expected in apart.items():
         assert together[client].keys() == expected.keys()
         for key, value in expected.items():
             np.testing.assert_allclose(together[client][key], value, rtol=1e-10, atol=1e-12, err_msg=f"{client} {key}")
     if name == "fedavg":  # where a job starts makes a difference, or this test would show nothing
-        elsewhere = results_by_client(engine.train([jobs[0]], broadcasts[9], {}))
+        elsewhere = results_by_client(train_jobs(engine, [replace(jobs[0], version=9)], broadcasts, {}))
         assert not np.allclose(together[0]["loss"], elsewhere[0]["loss"])
 
 
@@ -75,4 +76,4 @@ def test_the_size_of_an_update_is_known_before_it_is(make_federation, name: str)
     down, up = transferred_bytes(algorithm, engine.initial_params())
     assert down == count_bytes(algorithm.download(broadcast))
     jobs = [Job(client, 1) for client in range(len(SIZES))]
-    assert up * len(jobs) == sum(count_bytes(part.update) for part in engine.train(jobs, broadcast, {}))
+    assert up * len(jobs) == sum(count_bytes(part.update) for part in train_jobs(engine, jobs, {0: broadcast}, {}))

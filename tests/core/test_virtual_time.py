@@ -16,7 +16,9 @@ from fedarena.core.errors import BadInputError, TrainingStuckError
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.display.progress import ProgressBars
 from fedarena.fleet import Availability, Fleet, load_fleet
-from fedarena.runs.experiment import Observer, prepare, start_run
+from fedarena.runs.building import prepare
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import start_run
 from fedarena.runs.suite import Suite, run_suite
 from fedarena.storage.run_data import load_run
 

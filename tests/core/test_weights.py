@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.models import DataSpec, build_model
-from fedarena.runs.experiment import resume_run, start_run
+from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.weights import start_from
 
 Tensors = dict[str, Tensor]

@@ -38,7 +38,7 @@ from fedarena.display.leaf.page import (
 )
 from fedarena.display.leaf.sources import join_tables, load_leaf_results
 from fedarena.runs.config import resolve_settings
-from fedarena.runs.experiment import start_run
+from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"

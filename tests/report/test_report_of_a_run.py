@@ -9,7 +9,7 @@ from fedarena.display import final_table, timeline_figure, write_report
 from fedarena.display.report.sections import facts
 from fedarena.metrics import OUTCOMES
 from fedarena.runs.config import resolve_settings
-from fedarena.runs.experiment import start_run
+from fedarena.runs.run import start_run
 from fedarena.simulate.jobs import Outcome
 
 

@@ -31,8 +31,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_text
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, HeterogeneityOptions, measure_heterogeneity
 from fedarena.metrics import cost_to_level, elapsed_hours
+from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig, resolve
-from fedarena.runs.experiment import Observer, prepare
+from fedarena.runs.observer import Observer
 from fedarena.simulate import Simulation
 from fedarena.storage.run_data import RunData, flatten_settings
 

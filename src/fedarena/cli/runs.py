@@ -41,7 +41,8 @@ def run(
     from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
-        from fedarena.runs.experiment import Observer, open_federation
+        from fedarena.runs.building import open_federation
+        from fedarena.runs.observer import Observer
 
         _, complete = open_federation(config, Observer())
         screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)

@@ -16,7 +16,8 @@ from rich.progress import (
 )
 
 from fedarena.display.drawing.units import SECONDS, quantity
-from fedarena.runs.experiment import Experiment, Observer
+from fedarena.runs.building import Experiment
+from fedarena.runs.observer import Observer
 from fedarena.simulate import RoundOutcome
 
 

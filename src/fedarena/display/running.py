@@ -12,7 +12,8 @@ from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.page import write_report
 from fedarena.runs.config import RunConfig
-from fedarena.runs.experiment import Observer, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import RunData, load_run
 
 REPORT_FILE = "report.html"

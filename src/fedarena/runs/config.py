@@ -17,6 +17,7 @@ from fedarena.core.registry import Registry, nearest
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS
+from fedarena.runs.callbacks import CALLBACKS
 from fedarena.simulate import PROTOCOLS, SELECTORS
 from fedarena.simulate.client_states.store import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
@@ -39,6 +40,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
 }
+LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
@@ -125,6 +127,7 @@ class RunConfig(_Section):
     aggregator: dict[str, Any] = {"name": AUTOMATIC}  # how updates become one; by default, as the protocol needs it
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
+    callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
     clock: ClockConfig = ClockConfig()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
@@ -202,7 +205,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             if key == "protocol":
                 _check_moved(value)
             settings[key] = resolve_part(registry, value, key)
-    settings["transforms"] = _resolve_transforms(settings.get("transforms"))
+    for key, registry in LISTED_PARTS.items():
+        settings[key] = _resolve_each(registry, settings.get(key), key)
     if isinstance(settings.get("weights"), (str, Path)):
         settings["weights"] = str(Path(settings["weights"]).expanduser().absolute())
     if settings.get("name") is not None:
@@ -225,11 +229,12 @@ def _check_moved(protocol: Any) -> None:
             raise BadInputError(f"protocol.{option} is not an option of protocols; set {_MOVED_TO_AGGREGATOR[option]}")
 
 
-def _resolve_transforms(value: Any) -> list[dict[str, Any]]:
+def _resolve_each(registry: Registry[Any], value: Any, where: str) -> list[dict[str, Any]]:
+    """A list of named parts; one alone may stand for a list."""
     if value is None:
         return []
     each = value if isinstance(value, list) else [value]
-    return [resolve_part(TRANSFORMS, one, f"transforms[{place}]") for place, one in enumerate(each)]
+    return [resolve_part(registry, one, f"{where}[{place}]") for place, one in enumerate(each)]
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -25,8 +25,10 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
 from fedarena.core.registry import nearest
+from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
-from fedarena.runs.experiment import Observer, prepare, resume_run, start_run
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.recorder import CONFIG_FILE
 from fedarena.storage.run_data import flatten_settings
 

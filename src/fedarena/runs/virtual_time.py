@@ -6,7 +6,7 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
-from fedarena.fleet import Availability, ClientFleet, load_fleet_with_remarks
+from fedarena.fleet import Availability, ClientFleet, Fleet, load_fleet_with_remarks
 from fedarena.runs.config import RunConfig
 from fedarena.simulate import ClockOptions, Simulation
 from fedarena.simulate.jobs import FloatArray
@@ -18,7 +18,9 @@ _CLIENTS_LOOKED_AT = 10_000
 _FEW = 0.5  # a share of the clients below which the user is warned
 
 
-def match_fleet(config: RunConfig, data: ClientData, clients: IntArray) -> tuple[ClientFleet | None, list[str]]:
+def match_fleet(
+    config: RunConfig, data: ClientData, clients: IntArray, given: Fleet | None = None
+) -> tuple[ClientFleet | None, list[str]]:
     """A phone for every client, or None if phones are ideal; and what its source has to say."""
     if config.training == "centralized":
         for part in ("fleet", "protocol"):
@@ -28,7 +30,7 @@ def match_fleet(config: RunConfig, data: ClientData, clients: IntArray) -> tuple
                 )
     if config.fleet["name"] == "ideal":
         return None, []
-    fleet, remarks = load_fleet_with_remarks(config.fleet, len(clients))
+    fleet, remarks = (given, []) if given is not None else load_fleet_with_remarks(config.fleet, len(clients))
     sizes = data.counts(clients, "train") if config.clock.correlation else None
     return fleet.match(clients, sizes, config.seed, config.clock.correlation), remarks
 

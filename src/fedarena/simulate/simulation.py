@@ -12,6 +12,7 @@ import torch
 
 from fedarena.core.errors import DivergedError, NotFiniteError
 from fedarena.metrics import PERSONAL
+from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.models import Task, Tensors
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
@@ -24,7 +25,7 @@ from fedarena.train import Algorithm, Engine, Groups, Job, Shard, Work, count_by
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
-from fedarena.transforms import Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
+from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -66,14 +67,15 @@ class Simulation:
     fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
     transforms: tuple[Transform, ...] = ()  # of updates, in their order
-    aggregator: Aggregator | None = None  # None: the weighted mean
+    aggregator: Aggregator | None = None  # None: what is usual for the protocol
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
     @cached_property
     def path(self) -> UpdatePath:
         """What updates go through."""
-        return UpdatePath(self.algorithm, self.transforms, self.aggregator)
+        aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
+        return UpdatePath(self.algorithm, self.transforms, aggregator)
 
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
@@ -109,6 +111,11 @@ class Simulation:
         """What is measured: the task's metrics, and the same of personal models if the algorithm has such."""
         metrics = self.task.metrics
         return metrics + tuple(PERSONAL + metric for metric in metrics if self.algorithm.personalizes)
+
+    @property
+    def leading_metric(self) -> MetricInfo:
+        """The metric that a run is judged by."""
+        return ACCURACY
 
     def is_over(self, round: int, clock: Clock) -> bool:
         """Whether this was the last round."""

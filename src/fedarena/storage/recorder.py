@@ -156,11 +156,16 @@ class Recorder:
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._commit()
 
-    def close(self, summary: dict[str, Any]) -> None:
-        """Commits the last finished round, writes the tables as Parquet and the summary."""
+    def commit(self) -> None:
+        """Makes sure that the last finished round is on disk."""
         with deferring_interrupts(), self._explaining_disk_errors():
             if self._latest is not None and self._committed_round != self._latest.round:
                 self._commit()
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Commits the last finished round, writes the tables as Parquet and the summary."""
+        self.commit()
+        with deferring_interrupts(), self._explaining_disk_errors():
             for table in TABLES:
                 with replacing(self.folder / f"{table}.parquet") as temporary:
                     pq.write_table(self._read_table(table), temporary)

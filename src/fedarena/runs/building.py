@@ -1,72 +1,41 @@
-"""An experiment: a configuration put together, run, recorded, and continued where it stopped."""
+"""Putting a run together: every part is built from the configuration, and must fit the others."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core import streams
-from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError
+from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.data import Federation, PooledFederation, load_federation
-from fedarena.fleet.statistics import describe_fleet
+from fedarena.fleet import Fleet
 from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
 from fedarena.runs.baseline import most_frequent_label
-from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
-from fedarena.runs.environment import describe_environment
-from fedarena.runs.summary import summarize
+from fedarena.runs.callbacks import CALLBACKS, Callback
+from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig
+from fedarena.runs.observer import Observer
 from fedarena.runs.virtual_time import check_feasible, clock_options, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
     PROTOCOLS,
     SELECTORS,
     Protocol,
-    RoundOutcome,
     Selector,
     Simulation,
-    Snapshot,
-    simulate,
 )
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
-from fedarena.storage.checkpoint import FORMAT, read_state
-from fedarena.storage.recorder import CONFIG_FILE, Recorder, check_new
-from fedarena.storage.run_data import RunData, load_run
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, Transform
 
 P = TypeVar("P")
-
-
-class Observer:
-    """Is told what happens during a run; a progress bar overrides what it wants to show."""
-
-    def preparing(self, fraction: float, message: str) -> None:
-        """The federation is being built."""
-
-    def warned(self, message: str) -> None:
-        """Something the user should know, though the run goes on."""
-
-    folder: Path | None = None  # of the run that was started last
-
-    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
-        """Rounds begin, or go on after those that are done."""
-        self.folder = folder
-
-    def finished_round(self, outcome: RoundOutcome) -> None:
-        """A round is done and recorded."""
-
-    def stopped(self, folder: Path) -> None:
-        """The user stopped the run; all finished rounds are on disk."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +48,26 @@ class Experiment:
     baseline: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
     weights_fingerprint: str | None = None  # of those in a file that the model starts from
+    callbacks: tuple[Callback, ...] = ()  # those of the configuration
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The fleet that clients' devices are from; None if devices are ideal."""
+        return None if self.simulation.fleet is None else self.simulation.fleet.fleet
 
 
-def prepare(config: RunConfig, observer: Observer) -> Experiment:
+@dataclass(frozen=True)
+class GivenParts:
+    """Parts that were handed in as objects, and are not loaded again."""
+
+    federation: Federation | None = None
+    fleet: Fleet | None = None
+
+
+def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = None) -> Experiment:
     """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
-    federation, config = open_federation(config, observer)
+    given = given or GivenParts()
+    federation, config = open_federation(config, observer, given.federation)
     spec = data_spec(federation)
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
@@ -124,7 +108,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
-    fleet, remarks = match_fleet(config, data, training_clients)
+    fleet, remarks = match_fleet(config, data, training_clients, given.fleet)
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
     )
@@ -164,7 +148,15 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
     warnings += [*remarks, *check_feasible(simulation)]
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
-    return Experiment(config, federation, simulation, baseline, warnings, weights.fingerprint if weights else None)
+    return Experiment(
+        config,
+        federation,
+        simulation,
+        baseline,
+        warnings,
+        weights.fingerprint if weights else None,
+        tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
+    )
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
@@ -188,10 +180,15 @@ def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
     return schedule
 
 
-def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:
+def open_federation(
+    config: RunConfig, observer: Observer, given: Federation | None = None
+) -> tuple[Federation, RunConfig]:
     """The federation of a run, and its configuration with the model that an automatic choice comes to."""
-    options = dict(config.federation)
-    federation = load_federation(options.pop("name"), options, observer.preparing)
+    if given is None:
+        options = dict(config.federation)
+        federation = load_federation(options.pop("name"), options, observer.preparing)
+    else:
+        federation = given
     if config.model["name"] == AUTOMATIC_MODEL:
         model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
         config = config.model_copy(update={"model": model})
@@ -256,162 +253,3 @@ def _at_most(clients: IntArray, config: RunConfig) -> IntArray:
         return clients
     chosen = streams.generator(0, "evaluation clients").choice(clients, most, replace=False)
     return np.sort(chosen)  # the same for all seeds, so that they can be compared
-
-
-def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = None) -> RunData:
-    """Runs a configuration in the new folder ``runs_folder/<name>`` and returns what it left there."""
-    observer = observer or Observer()
-    name = config.name or _free_name(config, runs_folder)
-    folder = runs_folder / name
-    check_new(folder)  # before building the experiment, which may take a while
-    experiment = prepare(config.model_copy(update={"name": name}), observer)
-    environment = describe_environment() | _identity(experiment)
-    recorder = Recorder.create(
-        folder,
-        experiment.config.to_yaml(),
-        environment,
-        experiment.simulation.metrics,
-        experiment.config.client_states_ram_bytes,
-        _describe_fleet(experiment),
-        _attributes(experiment),
-    )
-    return _execute(experiment, recorder, None, observer)
-
-
-def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
-    """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
-    observer = observer or Observer()
-    if not (folder / CONFIG_FILE).exists():
-        raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
-    if is_finished(folder):
-        return load_run(folder)
-    experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
-    _check_same_experiment(experiment, folder)
-    ram_bytes = experiment.config.client_states_ram_bytes
-    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, ram_bytes)
-    return _execute(experiment, recorder, snapshot, observer)
-
-
-def _execute(experiment: Experiment, recorder: Recorder, snapshot: Snapshot | None, observer: Observer) -> RunData:
-    simulation = experiment.simulation
-    rounds_done = snapshot.round if snapshot else 0
-    try:
-        recorder.log(f"started after round {rounds_done} of {simulation.rounds}")
-        for warning in experiment.warnings:
-            recorder.log(f"warning: {warning}")
-            observer.warned(warning)
-        observer.started(experiment, recorder.folder, rounds_done)
-        ids = np.array(experiment.federation.client_ids(simulation.evaluation_clients))
-        for outcome in simulate(simulation, snapshot, recorder.feedback() if snapshot else ()):
-            scored = simulation.evaluation_clients[:0] if outcome.scores is None else outcome.scores.clients
-            recorder.record(outcome, ids[np.searchsorted(simulation.evaluation_clients, scored)].tolist())
-            observer.finished_round(outcome)
-    except KeyboardInterrupt:
-        _close(experiment, recorder, "interrupted", "stopped by the user")
-        observer.stopped(recorder.folder)
-        raise
-    except Exception as error:  # also of somebody's own algorithm: the rounds before it are worth keeping
-        if recorder.writable:
-            diverged = isinstance(error, DivergedError)
-            _close(experiment, recorder, "diverged" if diverged else "failed", str(error) or repr(error))
-        raise
-    else:
-        _close(experiment, recorder, "finished", None)
-    finally:
-        recorder.release()
-    return load_run(recorder.folder)
-
-
-def _close(experiment: Experiment, recorder: Recorder, status: str, message: str | None) -> None:
-    recorder.log(status if message is None else f"{status}: {message}")
-    invitable = len(experiment.simulation.training_clients)
-    tables, attributes = recorder.read_tables(), _attributes(experiment)
-    summary = summarize(experiment.config, experiment.baseline, invitable, tables, status, message, attributes)
-    recorder.close(summary)
-
-
-def _attributes(experiment: Experiment) -> pa.Table | None:
-    """What is known about the clients that are evaluated."""
-    clients = experiment.simulation.evaluation_clients
-    known = experiment.federation.attributes(clients)
-    return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
-
-
-def _free_name(config: RunConfig, runs_folder: Path) -> str:
-    """A name that says what the run is, with a number if it is not the first."""
-    federation, algorithm = (str(part["name"]).rpartition(":")[2] for part in (config.federation, config.algorithm))
-    training = [] if config.training == "natural" else [config.training]
-    name = "-".join([federation, *training, algorithm, f"seed{config.seed}"])
-    number, candidate = 1, name
-    while (runs_folder / candidate).exists():
-        number += 1
-        candidate = f"{name}-{number}"
-    return candidate
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
-    path = folder / "summary.json"
-    if not path.exists():
-        return False
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["status"] == "finished")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
-
-
-def _describe_fleet(experiment: Experiment) -> dict[str, Any] | None:
-    """What the report shows of the clients' phones."""
-    simulation = experiment.simulation
-    if simulation.fleet is None:
-        return None
-    return describe_fleet(simulation.fleet, simulation.training_clients, simulation.seed)
-
-
-def _identity(experiment: Experiment) -> dict[str, Any]:
-    """What must be the same when a run is resumed."""
-    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
-    fleet = experiment.simulation.fleet
-    return {
-        "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
-        "seed": experiment.config.seed,
-        "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
-        "federation_fingerprint": experiment.federation.fingerprint,
-        "weights_fingerprint": experiment.weights_fingerprint,
-    }
-
-
-def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
-    path = folder / "environment.json"
-    now = _identity(experiment)
-    try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-        committed = read_state(folder)
-        if "fleet_fingerprint" not in recorded or (committed is not None and committed.format != FORMAT):
-            raise BadInputError(
-                f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
-            )
-        before = {key: recorded[key] for key in now}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
-    if before["settings_fingerprint"] != now["settings_fingerprint"]:
-        raise BadInputError(
-            f"{folder / CONFIG_FILE} was changed after the run began, so the run cannot go on; "
-            f"start a new one with: fedarena run {folder / CONFIG_FILE} name=…"
-        )
-    if before["federation_fingerprint"] != now["federation_fingerprint"]:
-        raise BadInputError(
-            f"The federation {experiment.federation.name!r} is not the one that the run {folder} began with "
-            f"(fingerprint {now['federation_fingerprint']} instead of {before['federation_fingerprint']}), "
-            "so the run cannot go on"
-        )
-    if before["weights_fingerprint"] != now["weights_fingerprint"]:
-        raise BadInputError(
-            f"{experiment.config.weights} does not hold the weights that the run {folder} began with, "
-            "so the run cannot go on"
-        )
-    if before["fleet_fingerprint"] != now["fleet_fingerprint"]:
-        raise BadInputError(
-            f"The fleet {experiment.config.fleet['name']!r} is not the one that the run {folder} began with, "
-            "so the run cannot go on"
-        )

@@ -1,0 +1,33 @@
+"""Who is told what happens during a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedarena.simulate import RoundOutcome
+
+if TYPE_CHECKING:
+    from fedarena.runs.building import Experiment
+
+
+class Observer:
+    """Is told what happens during a run; a progress bar overrides what it wants to show."""
+
+    def preparing(self, fraction: float, message: str) -> None:
+        """The federation is being built."""
+
+    def warned(self, message: str) -> None:
+        """Something the user should know, though the run goes on."""
+
+    folder: Path | None = None  # of the run that was started last
+
+    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
+        """Rounds begin, or go on after those that are done."""
+        self.folder = folder
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        """A round is done and recorded."""
+
+    def stopped(self, folder: Path) -> None:
+        """The user stopped the run; all finished rounds are on disk."""

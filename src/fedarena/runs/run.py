@@ -1,0 +1,301 @@
+"""A run: opened, advanced by some rounds, looked at, forked, closed. One go and many pieces give the same bits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import nn
+
+from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.fleet.statistics import describe_fleet
+from fedarena.metrics.info import MetricInfo
+from fedarena.runs.building import Experiment, GivenParts, prepare
+from fedarena.runs.callbacks import Callback, OnRound, Stop
+from fedarena.runs.config import RunConfig, merge, read_settings, resolve
+from fedarena.runs.environment import describe_environment
+from fedarena.runs.identity import check_same_experiment, free_name, identity, is_finished
+from fedarena.runs.observer import Observer
+from fedarena.runs.summary import summarize
+from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
+from fedarena.storage.recorder import CONFIG_FILE, Recorder, check_new
+from fedarena.storage.run_data import RunData, load_run
+
+# Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
+_FORKABLE = frozenset(
+    {
+        *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "engine", "client_states_ram_bytes"),
+    }
+)
+
+
+class Run:
+    """A run that is open; its folder belongs to it until `close`. Made by `create` and `reopen`."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        recorder: Recorder,
+        snapshot: Snapshot | None,
+        observer: Observer,
+        callbacks: Sequence[Callback | OnRound] = (),
+    ):
+        self.experiment, self.folder = experiment, recorder.folder
+        self._recorder, self._observer, self._snapshot = recorder, observer, snapshot
+        self._callbacks = [*experiment.callbacks, *callbacks]
+        self._stopped: Stop | None = None
+        self._closed = False
+        self._outcomes: Iterator[RoundOutcome] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        config: RunConfig,
+        runs_folder: Path,
+        observer: Observer | None = None,
+        given: GivenParts | None = None,
+        callbacks: Sequence[Callback | OnRound] = (),
+    ) -> Run:
+        """A new run in the folder ``runs_folder/<name>``; whatever does not fit is refused before that is made."""
+        observer = observer or Observer()
+        name = config.name or free_name(config, runs_folder)
+        folder = runs_folder / name
+        check_new(folder)  # before building the experiment, which may take a while
+        experiment = prepare(config.model_copy(update={"name": name}), observer, given)
+        recorder = Recorder.create(
+            folder,
+            experiment.config.to_yaml(),
+            describe_environment() | identity(experiment),
+            experiment.simulation.metrics,
+            experiment.config.client_states_ram_bytes,
+            _describe_fleet(experiment),
+            _attributes(experiment),
+        )
+        return cls(experiment, recorder, None, observer, callbacks)
+
+    @classmethod
+    def reopen(
+        cls,
+        folder: Path,
+        observer: Observer | None = None,
+        given: GivenParts | None = None,
+        callbacks: Sequence[Callback | OnRound] = (),
+    ) -> Run:
+        """Goes on with a run that was stopped before its end."""
+        observer = observer or Observer()
+        if not (folder / CONFIG_FILE).exists():
+            raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+        if is_finished(folder):
+            raise BadInputError(f"The run {folder} is finished; fedarena.load reads it")
+        experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
+        check_same_experiment(experiment, folder)
+        ram_bytes = experiment.config.client_states_ram_bytes
+        recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, ram_bytes)
+        return cls(experiment, recorder, snapshot, observer, callbacks)
+
+    @property
+    def config(self) -> RunConfig:
+        """The complete configuration."""
+        return self.experiment.config
+
+    @property
+    def round(self) -> int:
+        """The last round that is done; 0 before the first."""
+        return 0 if self._snapshot is None else self._snapshot.round
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to advance to."""
+        if self._stopped is not None and self._stopped.for_good:
+            return True
+        return self._snapshot is not None and self._simulation.is_over(self._snapshot.round, self._snapshot.clock)
+
+    @property
+    def rounds(self) -> pa.Table:
+        """The table of rounds so far."""
+        return self._recorder.read_tables()["rounds"]
+
+    @property
+    def leading_metric(self) -> MetricInfo:
+        """The metric that the run is judged by."""
+        return self._simulation.leading_metric
+
+    def scores(self) -> list[float]:
+        """The leading metric after every evaluation so far."""
+        column = self.rounds[self.leading_metric.name]
+        scores: list[float] = column.filter(pc.is_valid(column)).to_pylist()
+        return scores
+
+    def model(self) -> nn.Module:
+        """A copy of the model with the parameters that it has now."""
+        simulation = self._simulation
+        module = copy.deepcopy(simulation.task.module).cpu().eval()
+        if self._snapshot is not None:
+            params = simulation.algorithm.broadcast(self._snapshot.state)["params"]
+            module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
+        return module
+
+    def advance(self, rounds: int | None = None) -> Run:
+        """Plays so many further rounds, or all that are left; ends sooner if a callback says so."""
+        self._check_open()
+        if rounds is not None and rounds < 0:
+            raise BadInputError(f"A run can be advanced by 0 rounds or more, not by {rounds}")
+        last = self.config.rounds if rounds is None else min(self.round + rounds, self.config.rounds)
+        try:
+            if self._outcomes is None:
+                self._outcomes = self._begin()
+            self._stopped = None
+            while self._snapshot is None or (self._snapshot.round < last and not self.is_over):
+                self._record(next(self._outcomes))
+                if self._stopped is not None:
+                    break
+            if self._stopped is None and self.is_over:
+                next(self._outcomes, None)  # has a look at how all of it went
+            self._recorder.commit()
+        except KeyboardInterrupt:
+            self._finish("interrupted", "stopped by the user")
+            self._observer.stopped(self.folder)
+            raise
+        except BaseException as error:  # also of somebody's own algorithm: the rounds before it are worth keeping
+            if self._recorder.writable and isinstance(error, Exception):
+                diverged = isinstance(error, DivergedError)
+                self._finish("diverged" if diverged else "failed", str(error) or repr(error))
+            else:
+                self._let_go()
+            raise
+        return self
+
+    def result(self) -> RunData:
+        """What lies on disk so far."""
+        if not self._closed:
+            self._recorder.commit()
+        return load_run(self.folder)
+
+    def close(self) -> RunData:
+        """Writes the tables and the summary, and lets others have the folder; a run that is not over can be resumed."""
+        if not self._closed:
+            if self.is_over:
+                self._finish("finished", None if self._stopped is None else f"stopped early: {self._stopped.reason}")
+            else:
+                reason = "closed" if self._stopped is None else self._stopped.reason
+                self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
+        return load_run(self.folder)
+
+    def fork(self, settings: Mapping[str, Any] | None = None, name: str | None = None) -> Run:
+        """Another run that goes on from here with other hyperparameters, in a folder beside this one.
+
+        It has the same model, what clients keep, and the rounds so far; this run stays open and as it is. Settings
+        that would make what was trained meaningless (another model, federation or protocol, say) are refused.
+        """
+        self._check_open()
+        if self._snapshot is None:
+            self.advance(0)
+        changes = merge({}, dict(settings or {}))
+        for key in changes:
+            if key not in _FORKABLE:
+                raise BadInputError(f"A fork cannot change {key}; what may differ: {', '.join(sorted(_FORKABLE))}")
+        wanted = merge({**self.config.to_dict(), "name": name or changes.get("name")}, changes)
+        config = resolve({**wanted, "name": name or wanted.get("name")})
+        if config.algorithm["name"] != self.config.algorithm["name"]:
+            raise BadInputError(f"A fork goes on with {self.config.algorithm['name']}; only its options may differ")
+        name = config.name or free_name(config, self.folder.parent)
+        folder = self.folder.parent / name
+        check_new(folder)
+        given = GivenParts(self.experiment.federation, self.experiment.fleet)
+        experiment = prepare(config.model_copy(update={"name": name}), self._observer, given)
+        self._recorder.commit()
+        environment = describe_environment() | identity(experiment)
+        environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
+        recorder, snapshot = self._recorder.fork(folder, experiment.config.to_yaml(), environment)
+        return Run(experiment, recorder, snapshot, self._observer)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    @property
+    def _simulation(self) -> Simulation:
+        return self.experiment.simulation
+
+    def _begin(self) -> Iterator[RoundOutcome]:
+        self._recorder.log(f"started after round {self.round} of {self.config.rounds}")
+        for warning in self.experiment.warnings:
+            self._recorder.log(f"warning: {warning}")
+            self._observer.warned(warning)
+        self._observer.started(self.experiment, self.folder, self.round)
+        evaluated = self._simulation.evaluation_clients
+        self._ids = np.array(self.experiment.federation.client_ids(evaluated))
+        return simulate(self._simulation, self._snapshot, self._recorder.feedback() if self._snapshot else ())
+
+    def _record(self, outcome: RoundOutcome) -> None:
+        evaluated = self._simulation.evaluation_clients
+        scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
+        self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
+        self._snapshot = outcome.snapshot
+        self._observer.finished_round(outcome)
+        for callback in self._callbacks:
+            on_round = callback.on_round if isinstance(callback, Callback) else callback
+            stop = on_round(self, outcome.row)
+            if stop is not None and not isinstance(stop, Stop):
+                raise BadInputError(f"A callback must return nothing or a Stop, not {stop!r:.60}")
+            self._stopped = self._stopped or stop
+
+    def _finish(self, status: str, message: str | None) -> None:
+        experiment = self.experiment
+        self._recorder.log(status if message is None else f"{status}: {message}")
+        invitable = len(self._simulation.training_clients)
+        tables, attributes = self._recorder.read_tables(), _attributes(experiment)
+        summary = summarize(self.config, experiment.baseline, invitable, tables, status, message, attributes)
+        try:
+            self._recorder.close(summary)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._recorder.release()
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadInputError(f"The run {self.folder} is closed; fedarena.open goes on with one that is not finished")
+
+
+def start_run(
+    config: RunConfig,
+    runs_folder: Path,
+    observer: Observer | None = None,
+    given: GivenParts | None = None,
+    callbacks: Sequence[Callback | OnRound] = (),
+) -> RunData:
+    """Runs a configuration to its end in the new folder ``runs_folder/<name>`` and returns what it left there."""
+    return Run.create(config, runs_folder, observer, given, callbacks).advance().close()
+
+
+def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
+    """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
+    if (folder / CONFIG_FILE).exists() and is_finished(folder):
+        return load_run(folder)
+    return Run.reopen(folder, observer).advance().close()
+
+
+def _attributes(experiment: Experiment) -> pa.Table | None:
+    """What is known about the clients that are evaluated."""
+    clients = experiment.simulation.evaluation_clients
+    known = experiment.federation.attributes(clients)
+    return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
+
+
+def _describe_fleet(experiment: Experiment) -> dict[str, Any] | None:
+    """What the report shows of the clients' devices."""
+    simulation = experiment.simulation
+    if simulation.fleet is None:
+        return None
+    return describe_fleet(simulation.fleet, simulation.training_clients, simulation.seed)
