@@ -99,9 +99,7 @@ def test_a_link_in_place_of_an_abandoned_folder_is_not_followed(tmp_path: Path) 
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 
-def test_an_interrupted_removal_is_finished_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_removal_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with writer(tmp_path / "a"):
         pass
     with monkeypatch.context() as patch:

@@ -36,8 +36,9 @@ from fedarena.simulate import (
     simulate,
 )
 from fedarena.storage.checkpoint import FORMAT, read_state
-from fedarena.storage.recorder import CONFIG_FILE, Recorder, check_new
-from fedarena.storage.run_data import RunData, load_run
+from fedarena.storage.recorder import Recorder, check_new
+from fedarena.storage.run_data import RunData, is_finished, load_run
+from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles
 from fedarena.train import ENGINES, JOB, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 
@@ -260,13 +261,14 @@ def start_run(config: RunConfig, runs_folder: Path, observer: Observer | None = 
 def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
     """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
     observer = observer or Observer()
-    if not (folder / CONFIG_FILE).exists():
-        raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
     if is_finished(folder):
         return load_run(folder)
+    RunFiles.open(folder).check_first_files()
     experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer)
     _check_same_experiment(experiment, folder)
-    recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, experiment.config.memories_ram_bytes)
+    simulation = experiment.simulation
+    fresh = simulation.algorithm.server_init(simulation.engine.initial_params())
+    recorder, snapshot = Recorder.reopen(folder, simulation.metrics, experiment.config.memories_ram_bytes, fresh)
     return _execute(experiment, recorder, snapshot, observer)
 
 
@@ -327,17 +329,6 @@ def _free_name(config: RunConfig, runs_folder: Path) -> str:
     return candidate
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
-    path = folder / "summary.json"
-    if not path.exists():
-        return False
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["status"] == "finished")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
-
-
 def _describe_fleet(experiment: Experiment) -> dict[str, Any] | None:
     """What the report shows of the clients' phones."""
     simulation = experiment.simulation
@@ -360,17 +351,17 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def _check_same_experiment(experiment: Experiment, folder: Path) -> None:
-    path = folder / "environment.json"
+    path = folder / ENVIRONMENT_FILE
     now = _identity(experiment)
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
+        recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
         committed = read_state(folder)
-        if "fleet_fingerprint" not in recorded or (committed is not None and committed.format != FORMAT):
+        if RUN_ID not in recorded or (committed is not None and committed.format != FORMAT):
             raise BadInputError(
                 f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
             )
         before = {key: recorded[key] for key in now}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
     if before["settings_fingerprint"] != now["settings_fingerprint"]:
         raise BadInputError(

@@ -27,8 +27,8 @@ from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, Tr
 from fedarena.core.registry import nearest
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
 from fedarena.runs.experiment import Observer, prepare, resume_run, start_run
-from fedarena.storage.recorder import CONFIG_FILE
 from fedarena.storage.run_data import flatten_settings
+from fedarena.storage.run_files import CONFIG_FILE
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
