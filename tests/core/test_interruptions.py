@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from small_runs import SMALL, StopAfter, config, content, interrupt
+from small_runs import SMALL, StopAfter, config, content, forge, interrupt
 
 from fedarena.algorithms import FedAvg
 from fedarena.core import files
@@ -28,8 +28,9 @@ from fedarena.runs.config import merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import memory_log
-from fedarena.storage import checkpoint, recorder
+from fedarena.storage import checkpoint, recorder, tables
 from fedarena.storage.run_data import load_run
+from fedarena.storage.sealed_json import seal_json
 
 
 class VisitCounter(FedAvg):
@@ -177,6 +178,7 @@ def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
     assert number > 20
     for done in tmp_path.glob("done-*"):
         assert len(list((done / "small" / "checkpoint").glob("client_states-*"))) == 1
+        assert not list(done.rglob(".*"))  # nothing half-written, of the folder or in it
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
@@ -461,9 +463,9 @@ def test_a_log_of_memories_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 1}])
 def test_a_state_with_nonsense_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = stopped_run(tmp_path)
-    path = folder / "checkpoint" / "state.json"
-    files.write_json(path, json.loads(path.read_text()) | change)
-    with pytest.raises(DamagedFileError, match=r"state\.json is damaged"):
+    state = json.loads((folder / "checkpoint" / "state.json").read_text()) | change
+    forge(folder, "checkpoint/state.json", seal_json({k: v for k, v in state.items() if k != "checksum"}))
+    with pytest.raises(DamagedFileError, match=rf"state\.json is damaged: {next(iter(change))} "):
         resume_run(folder)
 
 
@@ -487,7 +489,8 @@ def test_resume_refuses_another_configuration(tmp_path: Path, setting: str) -> N
 def test_resume_refuses_other_data(tmp_path: Path) -> None:
     folder = stopped_run(tmp_path)
     environment = json.loads((folder / "environment.json").read_text())
-    files.write_json(folder / "environment.json", environment | {"federation_fingerprint": "other"})
+    changed = environment | {"federation_fingerprint": "other"}
+    forge(folder, "environment.json", files.json_text(changed).encode())
     with pytest.raises(BadInputError, match="is not the one that the run"):
         resume_run(folder)
 
@@ -495,5 +498,5 @@ def test_resume_refuses_other_data(tmp_path: Path) -> None:
 def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
     run = start_run(config(), tmp_path)
     state = checkpoint.read_state(run.path)
-    for table in checkpoint.TABLES:
+    for table in tables.TABLES:
         assert checkpoint.read_table(run.path, table, state).equals(pq.read_table(run.path / f"{table}.parquet"))

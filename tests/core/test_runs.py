@@ -24,7 +24,7 @@ def test_a_run_folder_is_complete(tmp_path: Path) -> None:
     assert run.path == folder
     assert {p.name for p in folder.iterdir()} == {
         *("config.yaml", "environment.json", "rounds.parquet", "clients.parquet", "timings.parquet"),
-        *("jobs.parquet", "summary.json", "checkpoint", "log.txt"),
+        *("jobs.parquet", "summary.json", "manifest.json", "checkpoint", "log.txt"),
     }
     assert run.status == "finished"
     rounds = run.rounds.to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,9 +15,9 @@ import pyarrow as pa
 import pytest
 from phones import random_fleet
 
-from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
+from fedarena.core.errors import BadInputError, CannotReadError, DamagedFileError, RunFailedError
 from fedarena.fleet import FLEETS, Availability, Devices, Fleet, Ragged, load_fleet
-from fedarena.fleet.storage import AVAILABILITY_NAME, DEVICES_NAME, MANIFEST_NAME, arrays_of
+from fedarena.fleet.storage import AVAILABILITY_NAME, DEVICES_NAME, MANIFEST_NAME, _map_table, arrays_of
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedarena.fleet.storage.write_json", full)
-    with pytest.raises(RunFailedError, match=r"Cannot write the fleet .*mine: No space left on device\."):
+    with pytest.raises(RunFailedError, match=r"Cannot create the fleet .*mine: No space left on device\."):
         random_fleet(3).save(tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
@@ -289,3 +290,16 @@ def test_fleets_by_name(settings: Any) -> None:
     with pytest.raises(BadInputError, match="There is no fleet called 'moon'"):
         load_fleet({"name": "moon"}, 5)
     assert FLEETS.kind == "fleet"
+
+
+def test_too_many_open_files_are_no_damage(saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST_NAME).read_text())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(CannotReadError, match=r"fleet\.json cannot be read: too many open files"):
+            Fleet.open(saved)
+        with pytest.raises(CannotReadError, match=r"devices\.arrow cannot be read: too many open files"):
+            _map_table(saved / DEVICES_NAME, manifest)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

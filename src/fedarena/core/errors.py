@@ -19,6 +19,10 @@ class DamagedFileError(BadInputError):
     """A store or checkpoint on disk is incomplete or corrupt. The sentence names the file."""
 
 
+class CannotReadError(FedArenaError):
+    """A file cannot be read now, for lack of memory, file descriptors or permission; it may be as good as ever."""
+
+
 class RunFailedError(FedArenaError):
     """A run had to stop (disk full, folder not writable). Finished rounds are intact."""
 

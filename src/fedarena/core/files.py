@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import re
-import shutil
-import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, CannotReadError
 
 MAX_FILE_BYTES = 1 << 31
 _GZIP = b"\x1f\x8b"
+# Reasons not to get at a file that have nothing to do with what is in it.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM})
+_NOT_DAMAGED = "that does not mean that it is damaged"
 
 
 @contextmanager
@@ -40,21 +42,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: Path, what: str) -> Iterator[Path]:
-    """A temporary folder beside `path`, which gets that name when the block ends, unless it raises."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+def reading(path: Path) -> Iterator[None]:
+    """Tells a shortage from damage: a file that cannot be read for lack of memory, say, may be as good as ever."""
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        sync_folder(temporary)
-        if path.exists():  # renaming would replace an empty folder without a word
-            raise BadInputError(f"{path} was made by somebody else meanwhile.")
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+        yield
+    except MemoryError as error:
+        raise CannotReadError(f"{path} cannot be read: there is not enough memory; {_NOT_DAMAGED}") from error
     except OSError as error:
-        raise RunFailedError(f"Cannot write {what} {path}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if error.errno not in _SHORTAGES:
+            raise
+        raise CannotReadError(f"{path} cannot be read: {os.strerror(error.errno).lower()}; {_NOT_DAMAGED}") from error
 
 
 def as_people_sort(name: str) -> list[tuple[int, str]]:
@@ -71,15 +68,25 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
     """Replaces the content of `path` atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces the content of `path` atomically."""
+    write_bytes(path, text.encode())
+
+
+def json_text(value: Any) -> str:
+    """`value` as indented JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replaces the content of `path` atomically with `value` as indented JSON."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
 
 
 def read_bytes(path: str | Path) -> bytes:

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import new_folder, write_json
+from fedarena.core.files import reading, write_json
+from fedarena.core.folders import new_folder
 from fedarena.fleet.arrays import AnyArray, Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import MEASURED_COLUMNS, NUMBER_COLUMNS, Devices
@@ -105,7 +106,8 @@ def _batch(columns: dict[str, pa.Array]) -> pa.RecordBatch:
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST_NAME
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        with reading(file):
+            content = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise BadInputError(f"{path} is not a fleet: it has no {MANIFEST_NAME}.") from None
     except (OSError, ValueError) as error:
@@ -130,10 +132,9 @@ def _map_table(path: Path, manifest: dict[str, Any]) -> pa.RecordBatch:
         found_bytes = path.stat().st_size
         if found_bytes != expected["bytes"]:
             raise DamagedFileError(f"{path} has {found_bytes} bytes where {expected['bytes']} were written.")
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            batch = reader.get_batch(0)
-        batch.validate(full=True)
+        with reading(path), pa.memory_map(str(path)) as file:
+            batch = pa.ipc.open_file(file).get_batch(0)
+            batch.validate(full=True)
         if len(set(batch.schema.names)) != batch.num_columns:
             raise DamagedFileError(f"{path} has several columns of one name.")
         if batch.num_rows != expected["rows"]:

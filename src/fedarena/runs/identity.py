@@ -11,7 +11,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
 from fedarena.storage.checkpoint import FORMAT, read_state
-from fedarena.storage.recorder import CONFIG_FILE
+from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles
 
 
 def free_name(config: RunConfig, runs_folder: Path) -> str:
@@ -24,17 +24,6 @@ def free_name(config: RunConfig, runs_folder: Path) -> str:
         number += 1
         candidate = f"{name}-{number}"
     return candidate
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
-    path = folder / "summary.json"
-    if not path.exists():
-        return False
-    try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["status"] == "finished")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
 
 
 def identity(experiment: Experiment) -> dict[str, Any]:
@@ -51,17 +40,17 @@ def identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:
-    path = folder / "environment.json"
+    path = folder / ENVIRONMENT_FILE
     now = identity(experiment)
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
+        recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
         committed = read_state(folder)
-        if "fleet_fingerprint" not in recorded or (committed is not None and committed.format != FORMAT):
+        if RUN_ID not in recorded or (committed is not None and committed.format != FORMAT):
             raise BadInputError(
                 f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
             )
         before = {key: recorded[key] for key in now}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
     if before["settings_fingerprint"] != now["settings_fingerprint"]:
         raise BadInputError(

@@ -19,12 +19,13 @@ from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.environment import describe_environment
-from fedarena.runs.identity import check_same_experiment, free_name, identity, is_finished
+from fedarena.runs.identity import check_same_experiment, free_name, identity
 from fedarena.runs.observer import Observer
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
-from fedarena.storage.recorder import CONFIG_FILE, Recorder, check_new
-from fedarena.storage.run_data import RunData, load_run
+from fedarena.storage.recorder import Recorder, check_new
+from fedarena.storage.run_data import RunData, is_finished, load_run
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
 _FORKABLE = frozenset(
@@ -89,15 +90,12 @@ class Run:
     ) -> Run:
         """Goes on with a run that was stopped before its end."""
         observer = observer or Observer()
-        if not (folder / CONFIG_FILE).exists():
-            raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
         if is_finished(folder):
             raise BadInputError(f"The run {folder} is finished; fedarena.load reads it")
+        RunFiles.open(folder).check_first_files()
         experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
         check_same_experiment(experiment, folder)
-        ram_bytes = experiment.config.client_states_ram_bytes
-        recorder, snapshot = Recorder.reopen(folder, experiment.simulation.metrics, ram_bytes)
-        return cls(experiment, recorder, snapshot, observer, callbacks)
+        return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks)
 
     @property
     def config(self) -> RunConfig:
@@ -209,11 +207,12 @@ class Run:
         check_new(folder)
         given = GivenParts(self.experiment.federation, self.experiment.fleet)
         experiment = prepare(config.model_copy(update={"name": name}), self._observer, given)
-        self._recorder.commit()
         environment = describe_environment() | identity(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
-        recorder, snapshot = self._recorder.fork(folder, experiment.config.to_yaml(), environment)
-        return Run(experiment, recorder, snapshot, self._observer)
+        self._recorder.fork(
+            folder, experiment.config.to_yaml(), environment, _describe_fleet(experiment), _attributes(experiment)
+        )
+        return Run(experiment, *_reopen_folder(experiment, folder), self._observer)
 
     def __enter__(self) -> Run:
         return self
@@ -281,9 +280,15 @@ def start_run(
 
 def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
     """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
-    if (folder / CONFIG_FILE).exists() and is_finished(folder):
+    if is_finished(folder):
         return load_run(folder)
     return Run.reopen(folder, observer).advance().close()
+
+
+def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:
+    simulation = experiment.simulation
+    fresh = simulation.algorithm.server_init(simulation.engine.initial_params())
+    return Recorder.reopen(folder, simulation.metrics, experiment.config.client_states_ram_bytes, fresh)
 
 
 def _attributes(experiment: Experiment) -> pa.Table | None:

@@ -29,8 +29,8 @@ from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.storage.recorder import CONFIG_FILE
 from fedarena.storage.run_data import flatten_settings
+from fedarena.storage.run_files import CONFIG_FILE
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")

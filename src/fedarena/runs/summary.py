@@ -71,7 +71,7 @@ def summarize(
             "wall_seconds": train_seconds + _total(timings, "evaluate_seconds"),
             "clients_per_second": clients / train_seconds if train_seconds else None,
         },
-        **({"participation": summarize_participation(jobs.client, jobs.used, training_clients)} if at_clients else {}),
+        **({"participation": summarize_participation(jobs.index, jobs.used, training_clients)} if at_clients else {}),
         **_summarize_time(rounds, jobs, baseline),
         **({} if attributes is None else {"strata": strata(tables["clients"], attributes)}),
     }
@@ -95,7 +95,7 @@ def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) 
         "failures": {reason: count for reason, count in outcomes.items() if reason != USED},
         "wasted": {
             "seconds": _total(rounds, "wasted_seconds"),
-            "share": wasted_share(jobs.worked, jobs.used),
+            "share": wasted_share(jobs.worked_seconds, jobs.used),
             "bytes": _total(rounds, "wasted_bytes"),
         },
         "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,

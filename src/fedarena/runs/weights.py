@@ -26,7 +26,7 @@ from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_our_names, without_prefix
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
-from fedarena.storage.recorder import CONFIG_FILE
+from fedarena.storage.run_files import CONFIG_FILE
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")

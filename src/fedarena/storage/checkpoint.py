@@ -1,28 +1,34 @@
 """The form of a checkpoint on disk, and reading it back.
 
-``checkpoint/state.json`` names the last committed round, the file with the server's tensors, the log of the clients'
-states, and how many bytes of that log and of each growing table belong to it. Replacing that one small file is the
-commit; whatever was appended after it does not count.
+``checkpoint/state.json`` names the run, its last committed round, the file with the server's tensors, the log of the
+clients' states, and how many bytes of that log and of each growing table belong to it. Replacing that one small file
+is the commit; whatever was appended after it does not count. It carries a checksum of itself and those of the others,
+so a checkpoint that was changed, or is another run's, is refused.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
+from fedarena.core.files import reading
+from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Clock, Jobs, LogEnd, Snapshot
 from fedarena.simulate.jobs import no_jobs
+from fedarena.storage.run_files import STATE_FILE, RunFiles
+from fedarena.storage.sealed_json import seal_json, unseal_json
+from fedarena.storage.tables import TABLES
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
 # Groups beside those of the server's state.
@@ -30,84 +36,7 @@ _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
 _TRANSFORM = "transform:"
 FORMAT = 6
-TABLES = ("rounds", "clients", "timings", "jobs")
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
-
-
-def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
-    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such."""
-    personal = any(metric.startswith(PERSONAL) for metric in metrics)
-    rounds = [
-        ("round", pa.int32()),
-        ("clients", pa.int64()),
-        ("samples", pa.int64()),
-        ("steps", pa.int64()),
-        ("train_loss", pa.float64()),
-        ("bytes_down", pa.int64()),
-        ("bytes_up", pa.int64()),
-        ("real_bytes_up", pa.int64()),  # where clients send other than what was planned
-        ("flops", pa.float64()),
-        ("invited", pa.int64()),
-        ("failed", pa.int64()),
-        ("end_seconds", pa.float64()),
-        ("wasted_seconds", pa.float64()),
-        ("wasted_bytes", pa.int64()),
-        ("joules", pa.float64()),
-        ("staleness", pa.float64()),
-        ("succeeded", pa.bool_()),
-        ("eval_clients", pa.int64()),
-        ("eval_samples", pa.int64()),
-        *((name, pa.float64()) for metric in metrics for name in summary_names(metric)),
-        *((TRAINING_SET + metric, pa.float64()) for metric in metrics if not metric.startswith(PERSONAL)),
-    ]
-    clients = [
-        ("round", pa.int32()),
-        ("client", pa.string()),
-        ("samples", pa.int64()),
-        ("predictions", pa.int64()),  # of which a sample may hold several; they weigh the means
-        *((metric, pa.float64()) for metric in metrics),
-    ]
-    if personal:  # on how many clients and samples, which may be fewer than for the global model
-        rounds += [(f"{PERSONAL}clients", pa.int64()), (f"{PERSONAL}samples", pa.int64())]
-        clients += [(f"{PERSONAL}samples", pa.int64()), (f"{PERSONAL}predictions", pa.int64())]
-    # Virtual time is part of the result.
-    jobs = [
-        ("round", pa.int32()),
-        ("job", pa.int64()),
-        ("client", pa.string()),
-        ("index", pa.int64()),
-        ("start_version", pa.int32()),
-        ("staleness", pa.int32()),
-        ("begin_seconds", pa.float64()),
-        ("downloaded_seconds", pa.float64()),
-        ("trained_seconds", pa.float64()),
-        ("uploaded_seconds", pa.float64()),
-        ("end_seconds", pa.float64()),
-        ("worked_seconds", pa.float64()),
-        ("outcome", pa.string()),
-        ("share", pa.float64()),
-        ("samples", pa.int64()),
-        ("loss", pa.float64()),
-        ("weight", pa.float64()),
-        ("bytes_down", pa.int64()),
-        ("bytes_up", pa.int64()),
-        ("real_bytes_up", pa.int64()),
-        ("flops", pa.float64()),
-        ("joules", pa.float64()),
-    ]
-    # Real times are kept apart: everything else is the same in every repetition of a run.
-    timings = [
-        ("round", pa.int32()),
-        ("train_seconds", pa.float64()),
-        ("evaluate_seconds", pa.float64()),
-        ("clients_per_second", pa.float64()),
-    ]
-    return {
-        "rounds": pa.schema(rounds),
-        "clients": pa.schema(clients),
-        "timings": pa.schema(timings),
-        "jobs": pa.schema(jobs),
-    }
 
 
 def table_log_path(folder: Path, table: str) -> Path:
@@ -122,7 +51,7 @@ def client_state_log_path(folder: Path, round: int) -> Path:
 
 def state_path(folder: Path) -> Path:
     """The file whose replacement is the commit."""
-    return folder / "checkpoint" / "state.json"
+    return folder / STATE_FILE
 
 
 class TableState(BaseModel):
@@ -157,12 +86,15 @@ class ClockState(BaseModel):
 class CommitState(BaseModel):
     """The content of ``state.json``."""
 
-    format: Literal[2, 3, 4, 5, 6]  # runs of former ones lack parts of the clock and can be read, but not resumed
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[2, 3, 4, 5, 6]  # runs of former ones lack something and can be read, but not resumed
+    run_id: str | None = None  # of the run whose checkpoint it is
     round: Annotated[int, Field(ge=0, strict=True)]
     clock: ClockState = ClockState()
     transforms: Annotated[int, Field(ge=0, strict=True)] = 0  # how many keep something at the server
     tensors: TensorState
-    client_states: ClientStateLogState
+    client_states: ClientStateLogState = Field(validation_alias=AliasChoices("client_states", "memories"))
     tables: dict[str, TableState]
 
     @field_validator("tables")
@@ -173,36 +105,78 @@ class CommitState(BaseModel):
         return tables
 
 
+def state_bytes(state: CommitState) -> bytes:
+    """The content of ``state.json`` for a commit."""
+    return seal_json(state.model_dump(mode="json"))
+
+
 def read_state(folder: Path) -> CommitState | None:
     """What the last commit says, or None where there was none yet."""
-    path = state_path(folder)
-    if not path.exists():
+    files, path = RunFiles.open(folder), state_path(folder)
+    if STATE_FILE not in files and not path.exists():
         return None
+    data = files.read(STATE_FILE)
+    content = unseal_json(data)
+    if content is None and files.run_id is None:
+        content = _unsealed(data)
+    if content is None:
+        raise _damaged(path)
     try:
-        return CommitState.model_validate_json(path.read_bytes())
+        state = CommitState.model_validate(content)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise DamagedFileError(f"The checkpoint {path} is damaged: {where} {problem['msg']}") from None
+    if state.run_id != files.run_id:
+        raise DamagedFileError(f"The checkpoint {path} belongs to another run than {folder}")
+    return state
+
+
+def _unsealed(data: bytes) -> Any:
+    """The content of a state that an earlier version wrote, without a checksum."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates) -> Snapshot:
     """The last commit with the clients' states that belong to it."""
     path = folder / "checkpoint" / state.tensors.file
-    found = safetensors.torch.load(_read_checked(path, state.tensors))
-    ordered = {key: found[key] for key in state.tensors.keys}
-    groups = unflatten_groups(ordered, state.tensors.groups)
-    running = Jobs(**{name: t.numpy() for name, t in groups.pop(_RUNNING).items()}) if _RUNNING in groups else no_jobs()
-    broadcasts: dict[int, Groups] = {}
-    for key in [key for key in groups if key.startswith(_BROADCAST)]:
-        version, _, group = key.removeprefix(_BROADCAST).partition(":")
-        broadcasts.setdefault(int(version), {})[group] = groups.pop(key)
-    transforms: dict[int, Groups] = {number: {} for number in range(state.transforms)}
-    for key in [key for key in groups if key.startswith(_TRANSFORM)]:
-        number, _, group = key.removeprefix(_TRANSFORM).partition(":")
-        transforms[int(number)][group] = groups.pop(key)
-    clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, running)
+    try:
+        found = safetensors.torch.load(_read_checked(path, state.tensors))
+        ordered = {key: found[key] for key in state.tensors.keys}
+        groups = unflatten_groups(ordered, state.tensors.groups)
+        running = groups.pop(_RUNNING, None)
+        jobs = no_jobs() if running is None else Jobs(**{name: t.numpy() for name, t in running.items()})
+        broadcasts: dict[int, Groups] = {}
+        for key in [key for key in groups if key.startswith(_BROADCAST)]:
+            version, _, group = key.removeprefix(_BROADCAST).partition(":")
+            broadcasts.setdefault(int(version), {})[group] = groups.pop(key)
+        transforms: dict[int, Groups] = {number: {} for number in range(state.transforms)}
+        for key in [key for key in groups if key.startswith(_TRANSFORM)]:
+            number, _, group = key.removeprefix(_TRANSFORM).partition(":")
+            transforms[int(number)][group] = groups.pop(key)
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"The checkpoint {path} does not hold what {STATE_FILE} says: {error}") from None
+    clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, jobs)
     return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()))
+
+
+def check_fits(path: Path, state: Groups, fresh: Groups) -> None:
+    """Refuses a state of the server that is not for the model and the algorithm, which would begin with `fresh`."""
+    missing = [group for group in fresh if group not in state]
+    if missing:
+        raise DamagedFileError(f"The checkpoint {path} is of another algorithm: it has no {', '.join(missing)}")
+    found, expected = (_forms(groups.get("params", {})) for groups in (state, fresh))
+    for name in expected | found:
+        if found.get(name) != expected.get(name):
+            forms = f"{found.get(name, 'nothing')} there and {expected.get(name, 'nothing')} here"
+            raise DamagedFileError(f"The checkpoint {path} is of another model: {name!r} is {forms}")
+
+
+def _forms(tensors: Tensors) -> dict[str, str]:
+    return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors.items()}
 
 
 def snapshot_groups(snapshot: Snapshot) -> Groups:
@@ -238,13 +212,17 @@ def parse_table(data: bytes) -> pa.Table:
 
 def _read_checked(path: Path, expected: TableState) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
             data = file.read(expected.bytes)
     except OSError as error:
         raise DamagedFileError(f"The checkpoint {path} cannot be read: {error.strerror}") from None
     if len(data) != expected.bytes or zlib.crc32(data) != expected.crc32:
-        raise DamagedFileError(f"The checkpoint {path} is damaged: its content does not match its checksum")
+        raise _damaged(path)
     return data
+
+
+def _damaged(path: Path) -> DamagedFileError:
+    return DamagedFileError(f"The checkpoint {path} is damaged: its content does not match its checksum")
 
 
 def named_tensors(groups: Groups) -> dict[str, Tensor]:

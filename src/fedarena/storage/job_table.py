@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +19,26 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class JobTable:
-    """The jobs of a run; what is not known or was not reached is NaN."""
+    """The jobs of a run, under the names of the columns (see `fedarena.storage.tables`) that are read as numbers.
 
-    round: IntArray  # in which a job ended
-    client: IntArray
+    What is not known or was not reached is NaN.
+    """
+
     outcome_names: tuple[str, ...]
     outcome: IntArray  # index into the names
-    used: npt.NDArray[np.bool_]
+    round: IntArray
+    index: IntArray
     staleness: IntArray
-    begin: FloatArray  # these five in seconds of virtual time
-    downloaded: FloatArray
-    trained: FloatArray
-    uploaded: FloatArray
-    end: FloatArray
-    worked: FloatArray  # seconds of computing, sending and receiving, without pauses
-    bytes: FloatArray  # down and up
+    samples: IntArray
+    begin_seconds: FloatArray
+    downloaded_seconds: FloatArray
+    trained_seconds: FloatArray
+    uploaded_seconds: FloatArray
+    end_seconds: FloatArray
+    worked_seconds: FloatArray
+    loss: FloatArray
+    bytes_down: IntArray
+    bytes_up: IntArray
     joules: FloatArray
 
     @classmethod
@@ -39,33 +46,26 @@ class JobTable:
         """Reads the table ``jobs`` of a run."""
         outcomes = pc.dictionary_encode(table["outcome"].combine_chunks())
         names = tuple(map(str, outcomes.dictionary.to_pylist()))
-        code = _integers(outcomes.indices)
-        return cls(
-            round=_integers(table["round"]),
-            client=_integers(table["index"]),
-            outcome_names=names,
-            outcome=code,
-            used=code == (names.index(USED) if USED in names else -2),
-            staleness=_integers(table["staleness"], missing=0),
-            begin=_floats(table["begin_seconds"]),
-            downloaded=_floats(table["downloaded_seconds"]),
-            trained=_floats(table["trained_seconds"]),
-            uploaded=_floats(table["uploaded_seconds"]),
-            end=_floats(table["end_seconds"]),
-            worked=_floats(table["worked_seconds"]),
-            bytes=np.nan_to_num(_floats(table["bytes_down"])) + np.nan_to_num(_floats(table["bytes_up"])),
-            joules=_floats(table["joules"]),
-        )
+        others = [field.name for field in fields(cls) if not field.name.startswith("outcome")]
+        return cls(names, _numbers(outcomes.indices, missing=-1), **{name: _numbers(table[name]) for name in others})
 
     def __len__(self) -> int:
         return len(self.round)
 
+    @cached_property
+    def used(self) -> npt.NDArray[np.bool_]:
+        """Whose updates went into a model."""
+        return np.asarray(self.outcome == (self.outcome_names.index(USED) if USED in self.outcome_names else -2))
 
-def _integers(values: pa.ChunkedArray | pa.Array, missing: int = -1) -> IntArray:
-    whole = pc.fill_null(pc.cast(values, pa.int64()), missing)
-    return np.asarray(whole.to_numpy(zero_copy_only=False), dtype=np.int64)
+    @property
+    def bytes(self) -> FloatArray:
+        """Down and up."""
+        return (self.bytes_down + self.bytes_up).astype(np.float64)
 
 
-def _floats(values: pa.ChunkedArray) -> FloatArray:
-    values = pc.cast(values, pa.float64(), safe=False)
-    return np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
+def _numbers(values: pa.ChunkedArray | pa.Array, missing: int = 0) -> npt.NDArray[Any]:
+    """The numbers of a column as its type says: NaN stands for what is missing, or another number if all are whole."""
+    if pa.types.is_integer(values.type):
+        whole = pc.fill_null(pc.cast(values, pa.int64()), missing)
+        return np.asarray(whole.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return np.asarray(pc.fill_null(values, float("nan")).to_numpy(zero_copy_only=False), dtype=np.float64)

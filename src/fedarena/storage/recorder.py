@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,22 +20,22 @@ from typing import Any
 import filelock
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import safetensors.torch
 
 from fedarena.core.errors import BadInputError, RunFailedError
-from fedarena.core.files import replacing, write_json, write_text
+from fedarena.core.files import json_text, replacing, write_bytes
+from fedarena.core.folders import new_folder
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
-from fedarena.simulate import ClientStateLog, ClientStates, Feedback, Outcome, RoundOutcome, Snapshot
+from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
 from fedarena.storage.checkpoint import (
     FORMAT,
-    TABLES,
     ClientStateLogState,
     ClockState,
     CommitState,
     TableState,
     TensorState,
+    check_fits,
     client_state_log_path,
     named_tensors,
     open_client_states,
@@ -43,15 +44,26 @@ from fedarena.storage.checkpoint import (
     read_state,
     read_table,
     snapshot_groups,
+    state_bytes,
     state_path,
     table_log_path,
-    table_schemas,
 )
-from fedarena.train import ClientScores, flatten_groups
+from fedarena.storage.job_table import JobTable
+from fedarena.storage.run_files import (
+    ATTRIBUTES_FILE,
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    FLEET_FILE,
+    MANIFEST_FILE,
+    RUN_ID,
+    STATE_FILE,
+    SUMMARY_FILE,
+    RunFiles,
+    parquet_bytes,
+)
+from fedarena.storage.tables import TABLES, batch_of_columns, batch_of_row, table_schemas
+from fedarena.train import ClientScores, Groups, flatten_groups
 
-CONFIG_FILE = "config.yaml"
-FLEET_FILE = "fleet.json"
-ATTRIBUTES_FILE = "attributes.parquet"
 LOCK_FILE = "lock"
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.05
@@ -60,8 +72,9 @@ _COMMIT_SHARE = 0.05
 class Recorder:
     """Writes one run's folder. Use `create` for a new run and `reopen` to go on with an old one."""
 
-    def __init__(self, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int):
-        self.folder = folder
+    def __init__(self, files: RunFiles, metrics: Sequence[str], client_states_ram_bytes: int):
+        self.folder = folder = files.folder
+        self._files = files
         self.client_states_ram_bytes = client_states_ram_bytes  # the others are read from the folder
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics)
@@ -90,33 +103,48 @@ class Recorder:
         `fleet` describes the clients' phones, `attributes` has a row of what is known about each client to evaluate.
         """
         check_new(folder)
-        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-        try:
-            (temporary / "checkpoint").mkdir(parents=True)
-            write_text(temporary / CONFIG_FILE, config_yaml)
-            write_json(temporary / "environment.json", environment)
-            if fleet is not None:
-                write_json(temporary / FLEET_FILE, fleet)
-            if attributes is not None:
-                pq.write_table(attributes, temporary / ATTRIBUTES_FILE)
-            temporary.rename(folder)  # complete or absent, never a folder without its configuration
-        except OSError as error:
-            raise RunFailedError(f"Cannot create the run folder {folder}: {error.strerror}") from error
-        recorder = cls(folder, metrics, client_states_ram_bytes)
+        with new_folder(folder, "the run folder") as temporary:
+            _write_first_files(temporary, config_yaml, environment, fleet, attributes)
+        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
         recorder._acquire()
         with recorder._explaining_disk_errors():
             recorder._start_tables()
         return recorder
 
+    def fork(
+        self,
+        folder: Path,
+        config_yaml: str,
+        environment: dict[str, Any],
+        fleet: dict[str, Any] | None = None,
+        attributes: pa.Table | None = None,
+    ) -> None:
+        """Makes the folder of another run, to be reopened: it goes on after the last finished round of this one."""
+        check_new(folder)
+        self.commit()
+        committed = read_state(self.folder)
+        assert committed is not None, "there is a round to go on from"
+        logs = [table_log_path(self.folder, table) for table in TABLES]
+        copied = [*logs, *(self._checkpoint / part.file for part in (committed.tensors, committed.client_states))]
+        with new_folder(folder, "the run folder") as temporary:
+            files = _write_first_files(temporary, config_yaml, environment, fleet, attributes)
+            for path in copied:
+                if path.exists():  # there is no log of clients' states as long as it is empty
+                    shutil.copyfile(path, temporary / "checkpoint" / path.name)
+            write_bytes(state_path(temporary), state_bytes(committed.model_copy(update={"run_id": files.run_id})))
+
     @classmethod
     def reopen(
-        cls, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int
+        cls, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int, fresh: Groups | None = None
     ) -> tuple[Recorder, Snapshot | None]:
-        """Continues an interrupted run after its last committed round (None: before the first)."""
-        recorder = cls(folder, metrics, client_states_ram_bytes)
+        """Continues an interrupted run after its last committed round (None: before the first).
+
+        `fresh` is the state that the server would begin with, to which that of the commit must be alike.
+        """
+        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
         recorder._acquire()
         try:
-            return recorder, recorder._go_back_to_commit()
+            return recorder, recorder._go_back_to_commit(fresh)
         except BaseException:
             recorder.release()
             raise
@@ -124,7 +152,7 @@ class Recorder:
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
         with deferring_interrupts(), self._explaining_disk_errors():
-            self._append("rounds", [outcome.row])
+            self._append("rounds", batch_of_row("rounds", self._schemas["rounds"], outcome.row))
             round = outcome.snapshot.round
             if outcome.scores is not None:
                 scores = outcome.scores
@@ -136,11 +164,11 @@ class Recorder:
                     **{metric: scores.means(metric) for metric in scores.sums},
                     **_personal_columns(scores, outcome.personal_scores),
                 }
-                self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
+                self._append("clients", batch_of_columns("clients", self._schemas["clients"], columns))
             if outcome.jobs:
                 schema = self._schemas["jobs"]
                 jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
-                self._append_batch("jobs", pa.record_batch(jobs, schema=schema))
+                self._append("jobs", batch_of_columns("jobs", schema, jobs))
             clients = outcome.row.get("clients", 0)
             timing = {
                 "round": round,
@@ -148,7 +176,7 @@ class Recorder:
                 "evaluate_seconds": outcome.evaluate_seconds,
                 "clients_per_second": clients / outcome.train_seconds if clients else None,
             }
-            self._append("timings", [timing])
+            self._append("timings", batch_of_row("timings", self._schemas["timings"], timing))
             outcome.snapshot.client_states.keep_in(self._client_state_log, self.client_states_ram_bytes)
             outcome.snapshot.client_states.settle()
             self._latest = outcome.snapshot
@@ -163,13 +191,15 @@ class Recorder:
                 self._commit()
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Commits the last finished round, writes the tables as Parquet and the summary."""
+        """Commits the last finished round, writes the tables as Parquet, the summary, and last of all the manifest."""
         self.commit()
         with deferring_interrupts(), self._explaining_disk_errors():
             for table in TABLES:
-                with replacing(self.folder / f"{table}.parquet") as temporary:
-                    pq.write_table(self._read_table(table), temporary)
-            write_json(self.folder / "summary.json", summary)
+                self._files.write(f"{table}.parquet", parquet_bytes(self._read_table(table)))
+            self._files.write(SUMMARY_FILE, json_text(summary).encode())
+            if self._committed_round is not None:
+                self._files.include(STATE_FILE, state_path(self.folder).read_bytes())
+            self._files.write_manifest()
 
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
@@ -179,17 +209,15 @@ class Recorder:
         """What the selector was told after every committed round."""
         if self._latest is None:
             return
-        jobs = self._read_table("jobs")
-        columns = {
-            name: jobs[name].to_numpy() for name in ("round", "index", "samples", "begin_seconds", "end_seconds")
-        }
-        used = jobs["outcome"].to_numpy(zero_copy_only=False) == Outcome.USED.label
-        losses = jobs["loss"].to_numpy(zero_copy_only=False)
-        bounds = np.searchsorted(columns["round"], np.arange(1, self._latest.round + 2))
+        jobs = JobTable.from_table(self._read_table("jobs"))
+        seconds = jobs.end_seconds - jobs.begin_seconds
+        bounds = np.searchsorted(jobs.round, np.arange(1, self._latest.round + 2))
         for round, (begin, end) in enumerate(itertools.pairwise(bounds.tolist()), start=1):
             rows = slice(begin, end)
-            seconds = columns["end_seconds"][rows] - columns["begin_seconds"][rows]
-            yield round, Feedback(columns["index"][rows], used[rows], losses[rows], seconds, columns["samples"][rows])
+            yield (
+                round,
+                Feedback(jobs.index[rows], jobs.used[rows], jobs.loss[rows], seconds[rows], jobs.samples[rows]),
+            )
 
     def log(self, message: str) -> None:
         """Adds a line to ``log.txt``."""
@@ -208,27 +236,47 @@ class Recorder:
         except OSError as error:
             raise RunFailedError(f"Cannot write to the run folder {self.folder}: {error.strerror}") from error
 
-    def _go_back_to_commit(self) -> Snapshot | None:
+    def _go_back_to_commit(self, fresh: Groups | None) -> Snapshot | None:
         committed = read_state(self.folder)
         with self._explaining_disk_errors():
-            (self.folder / "summary.json").unlink(missing_ok=True)  # it tells how the run ended before
             if committed is None:
+                self._files.reopen()
                 self._remove_old("client_states-*.log", keep=None)
+                self._remove_temporary_files()
                 self._start_tables()
                 return None
             self._client_state_log = open_client_states(self.folder, committed)
             states = ClientStates()
             states.keep_in(self._client_state_log, self.client_states_ram_bytes)
             snapshot = read_snapshot(self.folder, committed, states)
+            if fresh is not None:
+                check_fits(self._checkpoint / committed.tensors.file, snapshot.state, fresh)
             for table in TABLES:
-                read_table(self.folder, table, committed)
+                if read_table(self.folder, table, committed).schema != self._schemas[table]:
+                    raise BadInputError(
+                        f"The run {self.folder} was begun by another version of FedArena, whose table of {table} has "
+                        "other columns; it can be read, but not go on"
+                    )
+            # Nothing is changed before everything is found to be as it should.
+            self._files.reopen()
+            for table in TABLES:
                 with open(table_log_path(self.folder, table), "rb+") as file:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
             self._client_state_log.cut()
             self._remove_old("client_states-*.log", keep=committed.client_states.file)
+            self._remove_temporary_files()
         self._latest, self._committed_round = snapshot, snapshot.round
         return snapshot
+
+    def _remove_temporary_files(self) -> None:
+        """Removes what a killed process was about to rename; whoever holds the run's lock is the only writer."""
+        names = (MANIFEST_FILE, SUMMARY_FILE, *(f"{table}.parquet" for table in TABLES))
+        for left_over in [
+            *self._checkpoint.glob(".*.tmp"),
+            *(path for name in names for path in self.folder.glob(f".{name}.*.tmp")),
+        ]:
+            left_over.unlink()
 
     def _start_tables(self) -> None:
         for table, schema in self._schemas.items():
@@ -236,10 +284,7 @@ class Recorder:
             table_log_path(self.folder, table).write_bytes(header)
             self._tables[table] = TableState(bytes=len(header), crc32=zlib.crc32(header))
 
-    def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
-        self._append_batch(table, pa.RecordBatch.from_pylist(rows, schema=self._schemas[table]))
-
-    def _append_batch(self, table: str, batch: pa.RecordBatch) -> None:
+    def _append(self, table: str, batch: pa.RecordBatch) -> None:
         data = batch.serialize()
         before = self._tables[table]
         with open(table_log_path(self.folder, table), "rb+") as file:
@@ -266,6 +311,7 @@ class Recorder:
         log_file, log_end = self._client_state_log.path.name, self._client_state_log.settled
         state = CommitState(
             format=FORMAT,
+            run_id=self._files.run_id,
             round=self._latest.round,
             transforms=len(self._latest.transform_states),
             clock=ClockState(time=clock.time, version=clock.version, next_job=clock.next_job),
@@ -279,7 +325,7 @@ class Recorder:
             client_states=ClientStateLogState(file=log_file, bytes=log_end.bytes, crc32=log_end.crc32),
             tables=self._tables,
         )
-        write_json(state_path(self.folder), state.model_dump())
+        write_bytes(state_path(self.folder), state_bytes(state))
         self._remove_old("round-*.safetensors", keep=file_name)
         self._remove_old("client_states-*.log", keep=log_file)
         self._committed_round = self._latest.round
@@ -325,6 +371,26 @@ def _reached(values: Any, type: pa.DataType) -> Any:
         missing = ~np.isfinite(values)
         return pa.array(np.where(missing, 0, values), type=type, mask=missing, safe=False)
     return values
+
+
+def _write_first_files(
+    folder: Path,
+    config_yaml: str,
+    environment: dict[str, Any],
+    fleet: dict[str, Any] | None,
+    attributes: pa.Table | None,
+) -> RunFiles:
+    """What a run begins with."""
+    (folder / "checkpoint").mkdir()
+    files = RunFiles.create(folder)
+    files.write(CONFIG_FILE, config_yaml.encode())
+    files.write(ENVIRONMENT_FILE, json_text({RUN_ID: files.run_id, **environment}).encode())
+    if fleet is not None:
+        files.write(FLEET_FILE, json_text(fleet).encode())
+    if attributes is not None:
+        files.write(ATTRIBUTES_FILE, parquet_bytes(attributes))
+    files.write_manifest()
+    return files
 
 
 def check_new(folder: Path) -> None:

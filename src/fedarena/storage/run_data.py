@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import as_people_sort
-from fedarena.storage.checkpoint import TABLES, read_state, read_table, table_schemas
-from fedarena.storage.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
+from fedarena.storage.checkpoint import read_state, read_table
+from fedarena.storage.recorder import is_being_written
+from fedarena.storage.run_files import (
+    ATTRIBUTES_FILE,
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    FLEET_FILE,
+    SUMMARY_FILE,
+    RunFiles,
+    read_parquet,
+)
+from fedarena.storage.tables import TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
 _NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
@@ -41,19 +50,37 @@ class RunData:
 
 
 def load_run(folder: Path) -> RunData:
-    """Reads a run folder; a run that was killed is read up to its last committed round."""
-    if not (folder / CONFIG_FILE).exists():
-        raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
-    config = _parse(folder / CONFIG_FILE, yaml.safe_load, "algorithm")
-    environment = _parse(folder / "environment.json", json.loads, "seed")
-    summary_path = folder / "summary.json"
-    if summary_path.exists():
-        summary = _parse(summary_path, json.loads, "status")
+    """Reads a run folder; a run that was killed is read up to its last committed round.
+
+    Whatever is not what the run wrote is refused by name; only runs of earlier versions are not protected.
+    """
+    files = RunFiles.open(folder)
+    try:
+        return _load(files)
+    except DamagedFileError:
+        now = RunFiles.open(folder)
+        if now == files:
+            raise
+        return _load(now)  # a process has begun or ended to write the run meanwhile
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    files = RunFiles.open(folder)
+    return files.is_closed and _parse(files, SUMMARY_FILE, json.loads, "status")["status"] == "finished"
+
+
+def _load(files: RunFiles) -> RunData:
+    folder = files.folder
+    config = _parse(files, CONFIG_FILE, yaml.safe_load, "algorithm")
+    environment = _parse(files, ENVIRONMENT_FILE, json.loads, "seed")
+    if files.is_closed:
+        summary = _parse(files, SUMMARY_FILE, json.loads, "status")
     else:
         summary = {"status": "running" if is_being_written(folder) else "interrupted"}
     if summary["status"] == "finished":
-        paths = {table: folder / f"{table}.parquet" for table in TABLES}
-        found = {table: _read_parquet(path) for table, path in paths.items() if table != "jobs" or path.exists()}
+        names = {table: f"{table}.parquet" for table in TABLES}
+        found = {table: read_parquet(files, name) for table, name in names.items() if table != "jobs" or name in files}
     else:
         state = read_state(folder)
         if state is None:
@@ -61,7 +88,6 @@ def load_run(folder: Path) -> RunData:
         found = {table: read_table(folder, table, state) for table in state.tables}
         summary.setdefault("rounds_done", state.round)
         summary.setdefault("rounds", config["rounds"])
-    fleet_path, attributes_path = folder / FLEET_FILE, folder / ATTRIBUTES_FILE
     return RunData(
         path=folder,
         name=config["name"],
@@ -70,22 +96,20 @@ def load_run(folder: Path) -> RunData:
         environment=environment,
         summary=summary,
         status=summary["status"],
-        fleet=_parse(fleet_path, json.loads, "name") if fleet_path.exists() else None,
-        attributes=_read_parquet(attributes_path) if attributes_path.exists() else None,
-        **_with_all_columns(found),
+        fleet=_parse(files, FLEET_FILE, json.loads, "name") if FLEET_FILE in files else None,
+        attributes=read_parquet(files, ATTRIBUTES_FILE) if ATTRIBUTES_FILE in files else None,
+        **{table: _complete(found.get(table), schema) for table, schema in table_schemas(()).items()},
     )
 
 
-def _with_all_columns(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Tables and columns that a run of an earlier version does not have are there and empty."""
-    complete = {}
-    for name, schema in table_schemas(()).items():
-        table = tables.get(name, schema.empty_table())
-        for field in schema:
-            if field.name not in table.column_names:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
-        complete[name] = table
-    return complete
+def _complete(table: pa.Table | None, schema: pa.Schema) -> pa.Table:
+    """A table in which columns that a run of an earlier version does not have are there and empty."""
+    if table is None:
+        return schema.empty_table()
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
 
 
 class NothingRecordedError(BadInputError):
@@ -184,18 +208,12 @@ def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]
     return flat
 
 
-def _parse(path: Path, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
+def _parse(files: RunFiles, name: str, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
+    path, data = files.folder / name, files.read(name)
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        value = parse(data.decode())
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict) or needed not in value:
         raise DamagedFileError(f"{path} is damaged: it has no {needed!r}")
     return value
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error}") from None

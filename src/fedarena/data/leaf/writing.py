@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.files import new_folder
+from fedarena.core.folders import new_folder
 from fedarena.data.leaf.description import KEY, Description, Piece, describe_for_leaf, hierarchy_among
 from fedarena.data.leaf.files import FOLDERS, HELD_OUT
 from fedarena.data.leaf.samples import SampleForm

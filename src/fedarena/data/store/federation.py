@@ -17,6 +17,7 @@ import numpy as np
 import pydantic
 
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.data.store.schema import (
     FORMAT,
@@ -185,7 +186,9 @@ class Federation:
             file = self.path / name
             if not file.is_file():
                 raise DamagedFileError(f"{file} is missing.")
-            if file_crc32(file) != spec.crc32:
+            with reading(file):
+                found = file_crc32(file)
+            if found != spec.crc32:
                 raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
 
     def _locate(self, clients: Sequence[int] | IntArray, part: str) -> tuple[IntArray, IntArray]:
@@ -232,7 +235,8 @@ def _read_manifest(folder: Path) -> Manifest:
     if not folder.is_dir():
         raise BadInputError(f"There is no federation at {folder}: a store is a folder with a {MANIFEST_NAME}.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with reading(path):
+            content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if (folder / SAMPLES_NAME).exists() or (folder / CLIENTS_NAME).exists():
             raise DamagedFileError(f"{path} is missing, so the store in {folder} is incomplete.") from None

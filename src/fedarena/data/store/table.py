@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import reading
 from fedarena.data.store.schema import AnyArray, ColumnSpec, FileSpec, IntArray
 
 MAX_RESIDENT_BYTES = 1 << 25
@@ -51,9 +52,10 @@ class TableReader:
             found_bytes = path.stat().st_size
             if found_bytes != spec.bytes:
                 raise DamagedFileError(f"{path} has {found_bytes} bytes where {spec.bytes} were written.")
-            with open(path, "rb") as file:
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._reader = pa.ipc.open_file(pa.py_buffer(self._mapped))
+            with reading(path):
+                with open(path, "rb") as file:
+                    self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._reader = pa.ipc.open_file(pa.py_buffer(self._mapped))
             schema, num_batches = self._reader.schema, self._reader.num_record_batches
         except FileNotFoundError:
             raise DamagedFileError(f"{path} is missing.") from None
@@ -116,16 +118,17 @@ class TableReader:
     def _load(self, index: int, column: str) -> Any:
         expected_rows = min(self.rows_per_batch, self.rows - index * self.rows_per_batch)
         try:
-            if index not in self._batches:
-                self._batches[index] = self._reader.get_batch(index)
-            array = self._batches[index].column(column)
-            if len(array) != expected_rows:
-                raise pa.ArrowInvalid(f"it has {len(array)} rows instead of {expected_rows}")
-            spec = self.columns[column]
-            # Damaged strings would crash Arrow later, so they are all looked at; for numbers the length is
-            # enough.
-            array.validate(full=isinstance(spec, str))
-            return array if isinstance(spec, str) else _numpy_view(array, spec)
+            with reading(self.path):
+                if index not in self._batches:
+                    self._batches[index] = self._reader.get_batch(index)
+                array = self._batches[index].column(column)
+                if len(array) != expected_rows:
+                    raise pa.ArrowInvalid(f"it has {len(array)} rows instead of {expected_rows}")
+                spec = self.columns[column]
+                # Damaged strings would crash Arrow later, so they are all looked at; for numbers the length is
+                # enough.
+                array.validate(full=isinstance(spec, str))
+                return array if isinstance(spec, str) else _numpy_view(array, spec)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedFileError(f"{self.path} is damaged in batch {index}: {_first_line(error)}") from error
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.core.errors import BadInputError, RunFailedError
-from fedarena.core.files import sync_folder, write_json
+from fedarena.core.files import write_json
+from fedarena.core.folders import FolderExistsError, NewFolder
 from fedarena.data.store.federation import ATTRIBUTE_PREFIX, CLIENTS_NAME, MANIFEST_NAME, SAMPLES_NAME, client_columns
 from fedarena.data.store.labels import count_labels
 from fedarena.data.store.schema import (
@@ -89,10 +87,11 @@ class FederationWriter:
         self._id_hashes = array("q")
         self._failed = False
 
-        self._temporary = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.tmp")
+        self._folder: NewFolder | None = None
         bytes_per_row = sum(column.bytes_per_sample for column in self._columns.values())
         with self._reporting_failure():
-            self._temporary.mkdir(parents=True)
+            self._folder = NewFolder(self.path)
+            self._temporary = self._folder.temporary
             self._samples = TableWriter(
                 self._temporary / SAMPLES_NAME, self._columns, rows_per_batch or max(BATCH_BYTES // bytes_per_row, 1)
             )
@@ -230,7 +229,7 @@ class FederationWriter:
         finally:
             self._samples.abandon()
             self._clients.abandon()
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._discard()
 
     def _finish(self) -> None:
         if self._failed:
@@ -243,20 +242,15 @@ class FederationWriter:
             manifest = self._manifest(files)
             content = {"fingerprint": manifest.fingerprint, **manifest.model_dump(mode="json")}
             write_json(self._temporary / MANIFEST_NAME, content)
-            sync_folder(self._temporary)
-            self._publish()
+            assert self._folder is not None
+            try:
+                self._folder.publish()
+            except FolderExistsError as error:
+                raise StoreExistsError(str(error)) from None
 
-    def _publish(self) -> None:
-        """Gives the complete folder its name, unless somebody else was faster."""
-        if self.path.exists():  # renaming would replace an empty folder without a word
-            raise StoreExistsError(f"{self.path} was made by somebody else meanwhile.")
-        try:
-            os.rename(self._temporary, self.path)
-        except OSError:
-            if self.path.exists():
-                raise StoreExistsError(f"{self.path} was made by somebody else meanwhile.") from None
-            raise
-        sync_folder(self.path.parent)
+    def _discard(self) -> None:
+        if self._folder is not None:
+            self._folder.discard()
 
     @contextmanager
     def _reporting_failure(self) -> Iterator[None]:
@@ -265,7 +259,7 @@ class FederationWriter:
             yield
         except OSError as error:
             self._failed = True
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._discard()
             raise RunFailedError(f"Cannot write the federation {self.path}: {error.strerror or error}.") from error
 
     def _check_ids_differ(self, clients_file: FileSpec) -> None:

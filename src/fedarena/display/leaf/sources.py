@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedarena.analysis.leaf_metrics import LeafTable, accuracies_of_run, costs_of_run, read_leaf_metrics
 from fedarena.core.errors import BadInputError
-from fedarena.storage.recorder import CONFIG_FILE
 from fedarena.storage.run_data import NothingRecordedError, find_runs, load_run
+from fedarena.storage.run_files import CONFIG_FILE
 
 # As LEAF's baselines are called (stat_metrics_k_10.csv), and as its released code calls its files (metrics_stat.csv).
 _METRICS_FILE = re.compile(r"(?!\.).*(_metrics.*|_stat|_sys)\.csv(\.gz)?")

@@ -270,7 +270,7 @@ def _final_row(method: Method, level: float | None) -> FinalRow:
         level=level,
         hours_to_level=None if reach is None or reach.hours is None else Spread(reach.hours, None),
         failed=Spread.of([_failed_share(run) for run in counted]) if timed else None,
-        wasted=Spread.of([wasted_share(jobs.worked, jobs.used) for jobs in jobs_of(method)]),
+        wasted=Spread.of([wasted_share(jobs.worked_seconds, jobs.used) for jobs in jobs_of(method)]),
         joules=Spread.of([float(curve["joules"][-1]) for curve in curves]),
     )
 

@@ -125,7 +125,7 @@ def participation_figure(runs: Sequence[RunData]) -> go.Figure | None:
     figure = empty_figure("Participation", "share of clients, the least invited first", "share of jobs", height=400)
     for method in methods_of(runs):
         counts = [
-            (np.unique(jobs.client, return_counts=True)[1], clients)
+            (np.unique(jobs.index, return_counts=True)[1], clients)
             for run in method.counted
             if (clients := training_clients(run)) is not None and (jobs := jobs_in(run)) is not None
         ]
@@ -232,7 +232,7 @@ def _wasted(method: Method) -> dict[str, float]:
     """Shares by kind, each the mean of the seeds that know it; energy may be known in some alone."""
     by_seed = [
         {
-            "phones' time": share_wasted(jobs.worked, jobs.used),
+            "phones' time": share_wasted(jobs.worked_seconds, jobs.used),
             "traffic": share_wasted(jobs.bytes, jobs.used),
             **({"energy": share_wasted(jobs.joules, jobs.used)} if np.isfinite(jobs.joules).any() else {}),
         }

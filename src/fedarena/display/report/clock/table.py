@@ -113,7 +113,7 @@ def clock_columns(rows: Sequence[ClockRow]) -> list[ClockColumn]:
 def _seed(run: RunData) -> dict[str, float]:
     jobs = JobTable.from_table(run.jobs)  # empty where nobody ever began
     ends, joules = column(run.rounds, "end_seconds"), column(run.rounds, "joules")
-    _, invited = np.unique(jobs.client, return_counts=True)
+    _, invited = np.unique(jobs.index, return_counts=True)
     clients = training_clients(run)
     seconds = float(ends[-1] - ends[0])
     return {
@@ -122,7 +122,7 @@ def _seed(run: RunData) -> dict[str, float]:
         "failed_rounds": float((column(run.rounds, "succeeded")[1:] == 0).sum()),
         "jobs": len(jobs),
         "failed": 1 - float(jobs.used.mean()) if len(jobs) else math.nan,
-        "wasted_time": wasted_share(jobs.worked, jobs.used) if len(jobs) else math.nan,
+        "wasted_time": wasted_share(jobs.worked_seconds, jobs.used) if len(jobs) else math.nan,
         "wasted_bytes": wasted_share(jobs.bytes, jobs.used) if len(jobs) else math.nan,
         "joules": _sum_of_known(joules),
         "staleness": float(jobs.staleness[jobs.used].mean()) if jobs.used.any() else math.nan,

@@ -41,21 +41,21 @@ def timeline_figure(run: RunData) -> go.Figure | None:
     rows = np.flatnonzero(jobs.round == number)
     if over_rounds:
         middle = (begun + ended) / 2
-        at_work = np.flatnonzero((jobs.begin <= middle) & (middle < jobs.end))
+        at_work = np.flatnonzero((jobs.begin_seconds <= middle) & (middle < jobs.end_seconds))
         rows = at_work if at_work.size else rows  # there may be a pause in which nobody is available
-    rows = rows[np.lexsort((jobs.begin[rows], jobs.end[rows]))]
+    rows = rows[np.lexsort((jobs.begin_seconds[rows], jobs.end_seconds[rows]))]
     rows = rows[evenly(len(rows), MAX_ROWS)][::-1]  # the first to end is on top
     if over_rounds:  # a window that holds most jobs: a few very slow ones would make all others small
-        reach = 1.5 * float(np.median(jobs.end[rows] - jobs.begin[rows]))
-        start = max(float(np.median(jobs.begin[rows])) - reach, float(jobs.begin[rows].min()))
-        end = min(float(np.median(jobs.end[rows])) + reach, float(jobs.end[rows].max()))
+        reach = 1.5 * float(np.median(jobs.end_seconds[rows] - jobs.begin_seconds[rows]))
+        start = max(float(np.median(jobs.begin_seconds[rows])) - reach, float(jobs.begin_seconds[rows].min()))
+        end = min(float(np.median(jobs.end_seconds[rows])) + reach, float(jobs.end_seconds[rows].max()))
     else:
-        start, end = min(begun, float(jobs.begin[rows].min())), max(ended, float(jobs.end[rows].max()))
+        start, end = min(begun, float(jobs.begin_seconds[rows].min())), max(ended, float(jobs.end_seconds[rows].max()))
     factor, unit = fitting_unit(end - start, SECONDS)
     title = f"Phones at work: {figure_text(run.label)}, " + ("around " if over_rounds else "") + f"round {number}"
     figure = empty_figure(title, f"virtual time ({unit})", "", height=100 + _ROW_PIXELS * len(rows))
     _add_phases(figure, jobs, rows, start, factor, unit, None if over_rounds else ended)
-    _add_outcomes(figure, run, jobs, rows, (jobs.end[rows] - start) / factor)
+    _add_outcomes(figure, run, jobs, rows, (jobs.end_seconds[rows] - start) / factor)
     inside = ends[(ends >= start) & (ends <= end)]
     if over_rounds and 0 < inside.size <= MAX_ROUND_ENDS:
         for moment in inside:
@@ -105,10 +105,13 @@ def _add_phases(
 ) -> None:
     places = np.arange(len(rows))
     # A phase that was not completed lasts until the job ended.
-    marks = [jobs.begin[rows], *(np.fmin(end[rows], jobs.end[rows]) for end in (jobs.downloaded, jobs.trained))]
-    marks.append(np.fmin(jobs.uploaded[rows], jobs.end[rows]))
+    marks = [
+        jobs.begin_seconds[rows],
+        *(np.fmin(end[rows], jobs.end_seconds[rows]) for end in (jobs.downloaded_seconds, jobs.trained_seconds)),
+    ]
+    marks.append(np.fmin(jobs.uploaded_seconds[rows], jobs.end_seconds[rows]))
     waits = jobs.used[rows] if round_end is not None else np.zeros(len(rows), dtype=bool)
-    marks.append(np.where(waits, jobs.end[rows] if round_end is None else round_end, marks[-1]))
+    marks.append(np.where(waits, jobs.end_seconds[rows] if round_end is None else round_end, marks[-1]))
     for index, (phase, colour) in enumerate(_PHASES.items()):
         lasting = marks[index + 1] - marks[index]
         there = lasting > 0

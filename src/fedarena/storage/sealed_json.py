@@ -1,0 +1,35 @@
+"""JSON that carries a checksum of itself, so that no byte of it can change unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedarena.core.files import json_text
+
+CHECKSUM_KEY = "checksum"
+
+
+def checksum_of(data: bytes) -> str:
+    """A hash that stands for these bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def seal_json(value: Mapping[str, Any]) -> bytes:
+    """`value` as indented JSON, with the checksum of the rest as its last entry."""
+    checksum = checksum_of(json_text(value).encode())
+    return json_text({**value, CHECKSUM_KEY: checksum}).encode()
+
+
+def unseal_json(data: bytes) -> dict[str, Any] | None:
+    """What was sealed; None unless every byte, spaces included, is as `seal_json` wrote it."""
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            return None
+        content.pop(CHECKSUM_KEY, None)
+        return content if seal_json(content) == data else None
+    except (ValueError, RecursionError):
+        return None

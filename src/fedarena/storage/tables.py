@@ -1,0 +1,128 @@
+"""The tables of a run: the one place that says which columns they have, of which types, and what these mean.
+
+The recorder writes by it and refuses what does not fit, readers complete runs of earlier versions by it, and
+``docs/runs.md`` shows what it says. Columns of metrics follow from the metrics that a run measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
+
+INT, LONG, FLOAT, TEXT, FLAG = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+ROUNDS = (
+    Column("round", INT, "number of the round; round 0 is the untrained model"),
+    Column("clients", LONG, "clients whose updates were used"),
+    Column("samples", LONG, "samples that these clients processed"),
+    Column("steps", LONG, "gradient steps that they took"),
+    Column("train_loss", FLOAT, "mean over the processed samples, during local training"),
+    Column("bytes_down", LONG, "what clients downloaded in this round"),
+    Column("bytes_up", LONG, "what clients uploaded in this round, as it was planned"),
+    Column("real_bytes_up", LONG, "what they really uploaded, where that depends on what they learned"),
+    Column(
+        "flops",
+        FLOAT,
+        "operations of the clients' gradients, as torch's `FlopCounterMode` counts them: "
+        "matrix products and convolutions, where a multiplication and an addition are two",
+    ),
+    Column("invited", LONG, "jobs that ended in this round"),
+    Column("failed", LONG, "how many of them were not used"),
+    Column("end_seconds", FLOAT, "the virtual clock at the end of the round; in round 0 at the start of the run"),
+    Column("wasted_seconds", FLOAT, "the phones' time for jobs that were not used"),
+    Column("wasted_bytes", LONG, "the traffic of jobs that were not used"),
+    Column("joules", FLOAT, "energy of the phones, where the fleet's devices tell it"),
+    Column("staleness", FLOAT, "steps that the server had made since a client began, mean over the used updates"),
+    Column("succeeded", FLAG, "whether the round brought an update"),
+    Column("eval_clients", LONG, "on how many clients the model was evaluated"),
+    Column("eval_samples", LONG, "on how many of their samples"),
+)
+CLIENTS = (
+    Column("round", INT, "after which the model was evaluated"),
+    Column("client", TEXT, "id of the client in the original data"),
+    Column("samples", LONG, "samples that the model was evaluated on"),
+    Column("predictions", LONG, "predictions for these samples, several a sample in text; they weigh the means"),
+)
+# Real times are kept apart: everything else is the same in every repetition of a run.
+TIMINGS = (
+    Column("round", INT, "number of the round"),
+    Column("train_seconds", FLOAT, "real time of training"),
+    Column("evaluate_seconds", FLOAT, "real time of evaluation"),
+    Column("clients_per_second", FLOAT, "clients trained per second of real time"),
+)
+# Virtual time is part of the result. What was not reached or is not known is empty.
+JOBS = (
+    Column("round", INT, "round in which the job ended"),
+    Column("job", LONG, "number of the job, counted over the whole run"),
+    Column("client", TEXT, "id of the client in the original data"),
+    Column("index", LONG, "number of the client in the federation"),
+    Column("start_version", INT, "version of the model that the job began with"),
+    Column("staleness", INT, "steps that the server had made since the job began"),
+    Column("begin_seconds", FLOAT, "virtual time at which the job began"),
+    Column("downloaded_seconds", FLOAT, "virtual time at which the download was complete"),
+    Column("trained_seconds", FLOAT, "virtual time at which training was complete"),
+    Column("uploaded_seconds", FLOAT, "virtual time at which the upload was complete"),
+    Column("end_seconds", FLOAT, "virtual time at which the job ended, one way or the other"),
+    Column("worked_seconds", FLOAT, "how long the phone had worked by then, without pauses"),
+    Column("outcome", TEXT, "how the job ended, see below"),
+    Column("share", FLOAT, "share of a whole job that was to be done; below 1 under methods with partial work"),
+    Column("samples", LONG, "samples that were to be processed"),
+    Column("loss", FLOAT, "mean training loss of a used update"),
+    Column("weight", FLOAT, "what staleness left of a used update"),
+    Column("bytes_down", LONG, "what was downloaded, as far as the job came"),
+    Column("bytes_up", LONG, "what was uploaded, as far as the job came, as it was planned"),
+    Column("real_bytes_up", LONG, "size of a used update, where that depends on what was learned"),
+    Column("flops", FLOAT, "operations of the client's gradients, as far as the job came"),
+    Column("joules", FLOAT, "energy of the phone, as far as the job came"),
+)
+COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS}
+TABLES = tuple(COLUMNS)
+
+
+def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
+    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such."""
+    fields = {table: [(column.name, column.type) for column in columns] for table, columns in COLUMNS.items()}
+    fields["rounds"] += [(name, FLOAT) for metric in metrics for name in summary_names(metric)]
+    fields["rounds"] += [(TRAINING_SET + metric, FLOAT) for metric in metrics if not metric.startswith(PERSONAL)]
+    fields["clients"] += [(metric, FLOAT) for metric in metrics]
+    if any(metric.startswith(PERSONAL) for metric in metrics):
+        # On how many clients and samples, which may be fewer than for the global model.
+        fields["rounds"] += [(f"{PERSONAL}clients", LONG), (f"{PERSONAL}samples", LONG)]
+        fields["clients"] += [(f"{PERSONAL}samples", LONG), (f"{PERSONAL}predictions", LONG)]
+    return {table: pa.schema(columns) for table, columns in fields.items()}
+
+
+def batch_of_row(table: str, schema: pa.Schema, row: Mapping[str, Any]) -> pa.RecordBatch:
+    """One row of a table; what it does not mention is empty."""
+    _check_known(table, schema, row)
+    return pa.RecordBatch.from_pylist([dict(row)], schema=schema)
+
+
+def batch_of_columns(table: str, schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Rows of a table from all its columns."""
+    _check_known(table, schema, columns)
+    missing = [name for name in schema.names if name not in columns]
+    if missing:
+        raise ValueError(f"The table of {table} needs {', '.join(missing)}")
+    return pa.record_batch(dict(columns), schema=schema)
+
+
+def _check_known(table: str, schema: pa.Schema, names: Mapping[str, Any]) -> None:
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise ValueError(f"The table of {table} has no column {', '.join(unknown)}")
