@@ -22,16 +22,17 @@ from fedarena.algorithms import FedAvg, FedAvgM, FedKD, FedNova, FetchSGD, QFedA
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Asynchronous, Buffered, Synchronous
 from fedarena.train import CohortEngine, ReferenceEngine
+from fedarena.transforms.aggregators import Mean, Mixing
 
 ROUNDS = 12
 RUN_NUMBERS = itertools.count()
 
 
-def run(make_federation, protocol, engine_kind, algorithm=None, cohort: int = 4):
+def run(make_federation, protocol, engine_kind, algorithm=None, cohort: int = 4, aggregator=None):
     federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, ROUNDS, cohort)
-    simulation = replace(simulation, protocol=protocol, fleet=phones_of_different_speeds())
-    return list(simulate(simulation))
+    parts = {"protocol": protocol, "aggregator": aggregator, "fleet": phones_of_different_speeds()}
+    return list(simulate(replace(simulation, **parts)))
 
 
 def jobs_of(outcome):
@@ -46,8 +47,8 @@ def trained(versions, job) -> np.ndarray:
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 @pytest.mark.parametrize("rescale", [False, True])
 def test_buffered_is_the_mean_of_updates_that_shrink_with_age(make_federation, engine_kind, rescale: bool) -> None:
-    protocol = Buffered(buffer_size=3, max_staleness=2, rescale=rescale)
-    first, *rounds = run(make_federation, protocol, engine_kind)
+    protocol = Buffered(buffer_size=3, max_staleness=2)
+    first, *rounds = run(make_federation, protocol, engine_kind, aggregator=Mean(rescale=rescale))
     versions = [flat(first.snapshot.state["params"])]
     ages = set()
     for outcome in rounds:
@@ -71,8 +72,8 @@ def test_buffered_is_the_mean_of_updates_that_shrink_with_age(make_federation, e
 
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) -> None:
-    protocol = Asynchronous(mixing=0.6, staleness_exponent=0.5, updates_per_round=4)
-    first, *rounds = run(make_federation, protocol, engine_kind)
+    aggregator = Mixing(share=0.6, staleness_exponent=0.5)
+    first, *rounds = run(make_federation, Asynchronous(updates_per_round=4), engine_kind, aggregator=aggregator)
     versions = [flat(first.snapshot.state["params"])]
     within_the_round = 0
     for outcome in rounds:
@@ -137,8 +138,9 @@ def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation,
 @pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("kind", [Buffered, Asynchronous])
 def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, rescale: bool) -> None:
-    protocol = Buffered(buffer_size=3, rescale=rescale) if kind is Buffered else Asynchronous(updates_per_round=3)
-    *_, last = run(make_federation, protocol, CohortEngine, Scaffold())
+    protocol = Buffered(buffer_size=3) if kind is Buffered else Asynchronous(updates_per_round=3)
+    aggregator = Mean(rescale=rescale) if kind is Buffered else None
+    *_, last = run(make_federation, protocol, CohortEngine, Scaffold(), aggregator=aggregator)
     memories = last.snapshot.client_states
     own = [memories.get(client) for client in range(len(SIZES))]
     (group,) = {group for memory in own if memory for group in memory}

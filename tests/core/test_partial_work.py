@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fedarena.simulate.merging import merge_by_age
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from logistic_clients import (
@@ -34,6 +33,8 @@ from fedarena.simulate.phones import Phones
 from fedarena.simulate.protocols import Asynchronous, Buffered, Deadline, Readiness, StalenessAware
 from fedarena.train import COVERAGE, CohortEngine, LocalTraining, PartialWork, ReferenceEngine
 from fedarena.train.batches import batch_indices
+from fedarena.transforms.aggregators import ByAge, Mixing
+from fedarena.transforms.aggregators.by_age import merge_by_age
 
 RUN_NUMBERS = itertools.count()
 STEPS = 5  # of ten samples in batches of two
@@ -274,11 +275,11 @@ def trains_whole(client: int) -> bool:
 
 @pytest.mark.parametrize("merging", ["surgery", "sum"])
 def test_what_nobody_of_an_age_trained_is_not_part_of_its_mean(make_federation, merging) -> None:
-    protocol = StalenessAware(seconds=9, minimum_invited=1, merging=merging)
+    protocol = StalenessAware(seconds=9, minimum_invited=1)
     simulation = simulation_of(
         make_federation, LastLayerOfSome(), LOCAL, ReferenceEngine, protocol, model="mlp", hidden=(4,)
     )
-    first, *rounds = simulate(replace(simulation, rounds=8))
+    first, *rounds = simulate(replace(simulation, rounds=8, aggregator=ByAge(merging=merging)))
     versions, ages_seen = [first.snapshot.state["params"]], set()
     for outcome in rounds:
         by_age: dict[int, list] = {}
@@ -305,11 +306,12 @@ def test_what_nobody_of_an_age_trained_is_not_part_of_its_mean(make_federation, 
 
 
 def test_layers_that_were_not_trained_are_not_rolled_back(make_federation) -> None:
-    protocol = Asynchronous(mixing=1.0, staleness_exponent=0.0, updates_per_round=1)
+    protocol = Asynchronous(updates_per_round=1)
     simulation = simulation_of(
         make_federation, LastLayerOfSome(), LOCAL, ReferenceEngine, protocol, model="mlp", hidden=(4,)
     )
-    before, *rounds = simulate(replace(simulation, rounds=8))
+    mixing = Mixing(share=1.0, staleness_exponent=0.0)
+    before, *rounds = simulate(replace(simulation, rounds=8, aggregator=mixing))
     stayed = 0
     for outcome in rounds:
         (job,) = used_jobs(outcome)
@@ -354,7 +356,7 @@ def test_a_model_of_another_size_on_its_way(make_federation) -> None:
 class KnowsHowMuch(FedAvg):
     """Clients are expected to upload nine bytes."""
 
-    def upload_bytes(self, state):
+    def expected_upload_bytes(self, state):
         return 9
 
 

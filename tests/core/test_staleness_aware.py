@@ -25,9 +25,10 @@ from small_worlds import make_world, play
 from fedarena.algorithms import FedAvg, LocalOnly, Scaffold
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.simulate import Outcome, simulate
-from fedarena.simulate.merging import merge_by_age, without_contradiction
 from fedarena.simulate.protocols import StalenessAware
 from fedarena.train import CohortEngine, ReferenceEngine
+from fedarena.transforms.aggregators import ByAge, Mean
+from fedarena.transforms.aggregators.by_age import merge_by_age, without_contradiction
 
 RUN_NUMBERS = itertools.count()
 ROUNDS = 12
@@ -59,15 +60,15 @@ def test_stale_updates_are_used_in_the_round_they_arrive_in() -> None:
     plans = play(StalenessAware(seconds=10, minimum_invited=1), make_world(SECONDS), 4, cohort=4)
     # Client 2 needs 24 seconds: it began with the first round and arrives in the fourth, three steps later.
     assert (2, "used", 3) in labels(plans[3])
-    assert plans[3].factors.tolist() == [1.0] * len(plans[3].ended)
+    assert ByAge().factors(plans[3].staleness).tolist() == [1.0] * len(plans[3].ended)
     assert plans[3].clock.running.clients.tolist() == [3]
 
 
-@pytest.mark.parametrize("merging", ["sum", "shrink"])
-def test_age_shrinks_updates_if_they_are_not_operated_on(merging) -> None:
-    plans = play(StalenessAware(seconds=10, minimum_invited=1, merging=merging), make_world(SECONDS), 4, cohort=4)
+@pytest.mark.parametrize("aggregator", [ByAge(merging="sum"), Mean()])
+def test_age_shrinks_updates_if_they_are_not_operated_on(aggregator) -> None:
+    plans = play(StalenessAware(seconds=10, minimum_invited=1), make_world(SECONDS), 4, cohort=4)
     old = [place for place, (client, *_) in enumerate(labels(plans[3])) if client == 2]
-    assert plans[3].factors[old].tolist() == [4**-0.5]
+    assert aggregator.factors(plans[3].staleness)[old].tolist() == [4**-0.5]
 
 
 def test_updates_that_can_no_longer_be_used_are_not_waited_for() -> None:
@@ -130,10 +131,16 @@ def test_nobody_ever_available_ends_with_a_sentence() -> None:
         play(StalenessAware(), make_world(SECONDS, [[]] * 4), 3, cohort=3)
 
 
-@pytest.mark.parametrize("option", ["max_staleness", "staleness_exponent"])
-def test_negative_options_are_refused(option: str) -> None:
-    with pytest.raises(BadInputError, match=rf"protocol\.{option} must not be negative"):
-        StalenessAware(**{option: -1})
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda: StalenessAware(max_staleness=-1), "protocol.max_staleness"),
+        (lambda: ByAge(staleness_exponent=-1), "aggregator.staleness_exponent"),
+    ],
+)
+def test_negative_options_are_refused(make, option: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{option} must not be negative"):
+        make()
 
 
 def groups(vector: np.ndarray) -> dict:
@@ -176,17 +183,19 @@ def test_what_is_left_contradicts_nothing(change: np.ndarray, other: np.ndarray)
         np.testing.assert_array_equal(left, change)
 
 
-def run(make_federation, protocol, engine_kind, algorithm):
+def run(make_federation, protocol, engine_kind, algorithm, aggregator=None):
     federation = make_federation(make_clients(), 3, name=f"run {next(RUN_NUMBERS)}")
     simulation = logistic_simulation(federation, algorithm, LOCAL, engine_kind, ROUNDS, cohort=4)
-    return list(simulate(replace(simulation, protocol=protocol, fleet=phones_of_different_speeds(growth=1.6))))
+    parts = {"protocol": protocol, "aggregator": aggregator, "fleet": phones_of_different_speeds(growth=1.6)}
+    return list(simulate(replace(simulation, **parts)))
 
 
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 @pytest.mark.parametrize("merging", ["surgery", "sum", "shrink"])
 def test_the_server_merges_the_means_of_every_age(make_federation, engine_kind, merging) -> None:
-    protocol = StalenessAware(seconds=6, minimum_invited=1, merging=merging)
-    first, *rounds = run(make_federation, protocol, engine_kind, FedAvg())
+    aggregator = Mean() if merging == "shrink" else ByAge(merging=merging)
+    protocol = StalenessAware(seconds=6, minimum_invited=1)
+    first, *rounds = run(make_federation, protocol, engine_kind, FedAvg(), aggregator)
     versions = [flat(first.snapshot.state["params"])]
     ages_seen = set()
     for outcome in rounds:

@@ -24,6 +24,7 @@ from fedarena.train import (
 )
 from fedarena.train.batches import batch_indices
 from fedarena.train.execution import without_gradients
+from fedarena.train.jobs import newcomer
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.transforms import Rows
 from fedarena.transforms.aggregators import Mean
@@ -114,7 +115,8 @@ def test_fedprox_adds_the_gradient_of_its_proximal_term() -> None:
     start, point = torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64).requires_grad_()
     (expected,) = torch.autograd.grad(0.7 / 2 * (point - start).square().sum(), point)
     grad = {"w": torch.randn(5, dtype=torch.float64)}
-    corrected = FedProx(mu=0.7).local_gradient(grad, {"w": point.detach()}, {"params": {"w": start}}, {})
+    client = newcomer({"params": {"w": start}}, {})
+    corrected = FedProx(mu=0.7).local_gradient(grad, {"w": point.detach()}, client)
     torch.testing.assert_close(corrected["w"], grad["w"] + expected, rtol=0, atol=1e-12)
 
 

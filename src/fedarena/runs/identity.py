@@ -40,6 +40,7 @@ def identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:
+    """Refuses to go on with a run whose settings, data, fleet or weights are no longer those that it began with."""
     path = folder / ENVIRONMENT_FILE
     now = identity(experiment)
     try:

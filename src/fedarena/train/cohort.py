@@ -51,7 +51,7 @@ _MOST_GPU_LANES = 4096
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
-# Samples of the batch that a model is tried out with to see how much memory it takes; few clients have so many.
+# Samples that a model is tried out with to see how much memory a batch takes; larger ones take as much more.
 _LARGEST_TRIED = 4096
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
 _EVALUATED_AT_ONCE = 64
@@ -101,8 +101,7 @@ class CohortEngine:
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
-        tried = min(local.batch_size, _LARGEST_TRIED)
-        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, tried))
+        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
         self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.programs = StepPrograms(self._step)
@@ -326,7 +325,8 @@ def _channels_last(values: Tensor) -> Tensor:
 def _bytes_per_lane(task: Task, batch_size: int) -> int:
     """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
     parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    return parameters + _TENSORS_PER_OUTPUT * _output_bytes(task, batch_size)
+    tried = min(batch_size, _LARGEST_TRIED)
+    return parameters + _TENSORS_PER_OUTPUT * _output_bytes(task, tried) * batch_size // tried
 
 
 def _output_bytes(task: Task, samples: int) -> int:

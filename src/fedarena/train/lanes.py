@@ -76,14 +76,15 @@ class Lanes:
         self.changing = Changing(
             params, optimizer_init(engine.local, params), torch.ones_like(one_each), torch.zeros_like(one_each)
         )
-        self._steps: dict[tuple[int, bool], Program] = {}
+        self._steps: dict[tuple[int, int, bool], Program] = {}
 
     def step(self, width: int, batch: Batch, widest: bool) -> None:
         """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
-        if (width, widest) not in self._steps:
+        form = (width, batch.mask.shape[1], widest)
+        if form not in self._steps:
             changing, given = self.changing.first(width), self.given.first(width)
-            self._steps[width, widest] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
-        self._steps[width, widest](batch)
+            self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
+        self._steps[form](batch)
 
 
 class LanePool:
@@ -166,7 +167,7 @@ class LaneTraining:
     def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
         schedule = self.schedule
         if lanes.given.shared:
-            _copy(lanes.given.broadcast, self._downloads[0])
+            _copy(lanes.given.broadcast, self._downloads[0], ...)
         starting = _clients_at(schedule.start, schedule)
         ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
         batches: deque[Batch] = deque()
@@ -316,7 +317,7 @@ def _stack_states(
     )
 
 
-def _copy(into: Groups, groups: Groups, place: slice | Tensor = slice(None)) -> None:
+def _copy(into: Groups, groups: Groups, place: Any) -> None:
     """Writes rows to their places."""
     for group, tensors in into.items():
         for name, t in tensors.items():

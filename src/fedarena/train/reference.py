@@ -88,8 +88,7 @@ class ReferenceEngine:
             else:
                 params, loss = self._train(job, batches, client)
         processed = sum(len(batch["x"]) for batch in batches)
-        start_loss = self._start_loss(job.client, broadcast)
-        work = Work(samples, len(batches), processed, None if start_loss is None else torch.tensor(start_loss))
+        work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
         with torch.no_grad():
             update, state = self.algorithm.client_update(params, client, work)
         amounts = {name: None if value is None else np.array([value]) for name, value in vars(work).items()}
@@ -101,12 +100,12 @@ class ReferenceEngine:
             losses=np.array([loss]),
         )
 
-    def _start_loss(self, client: int, broadcast: Groups) -> float | None:
+    def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
         if not self.algorithm.needs_start_loss:
             return None
         scores = self.evaluate(broadcast["params"], np.array([client]), "train")
         self.task.module.train()
-        return float(scores.means("loss")[0])
+        return torch.tensor(scores.means("loss")[0])
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.client]), "train").columns
