@@ -296,6 +296,17 @@ def test_a_run_that_goes_on_has_a_new_manifest(copy: Callable[[str], Path], orig
     }
 
 
+def test_a_run_that_goes_on_does_not_tell_how_it_ended_before(copy: Callable[[str], Path]) -> None:
+    folder, seen = copy("stopped-0"), []
+
+    def look() -> None:
+        run = load_run(folder)
+        seen.append((run.status, run.summary["rounds_done"] >= 5, RunFiles.open(folder).is_closed))
+
+    resume_run(folder, StopAfter(7, look))
+    assert seen == [("running", True, False)]
+
+
 def test_what_a_killed_closing_left_does_not_count(copy: Callable[[str], Path]) -> None:
     """Tables and summary are there, but the manifest that would make them count was not written yet."""
     folder = copy("finished-0")

@@ -40,6 +40,7 @@ from fedarena.display.leaf.sources import join_tables, load_leaf_results
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
+from fedarena.storage.run_files import RunFiles
 
 BASELINES = Path(__file__).parents[3] / "shared" / "data" / "leaf_baseline_metrics"
 STAT_HEADER = "client_id,round_number,hierarchy,num_samples,accuracy\n"
@@ -248,9 +249,9 @@ def test_the_commands(run: RunData, tmp_path: Path) -> None:
         call("leaf-plot", folder, "-o", tmp_path / f"{folder.name}.html")
         assert "1 file of accuracies and 1 file of bytes" in (tmp_path / f"{folder.name}.html").read_text()
     for name in ("begun/a", "begun/b"):
-        (tmp_path / name).mkdir(parents=True)
-        for file in ("config.yaml", "environment.json"):
-            shutil.copy(run.path / file, tmp_path / name / file)
+        shutil.copytree(run.path, tmp_path / name)
+        RunFiles.open(tmp_path / name).reopen()  # as if it had been killed in its first round
+        (tmp_path / name / "checkpoint" / "state.json").unlink()
     assert "b has no finished round yet" in call("leaf-plot", tmp_path / "begun" / "b", code=2)
     assert "a has no finished round yet" in call("leaf-plot", tmp_path / "begun", code=2)
     shutil.copytree(run.path, tmp_path / "begun" / "a", dirs_exist_ok=True)

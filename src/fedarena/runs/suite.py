@@ -30,7 +30,7 @@ from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, 
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import flatten_settings
-from fedarena.storage.run_files import CONFIG_FILE
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
@@ -165,6 +165,7 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
     """Refuses to mix runs of an older version of the suite with new ones."""
     if not (folder / CONFIG_FILE).exists():
         return
+    RunFiles.open(folder).read(CONFIG_FILE)  # which nobody may have changed
     before = flatten_settings(read_settings(folder / CONFIG_FILE))
     now = flatten_settings(config.to_dict())
     if config.model["name"] == AUTOMATIC_MODEL:

@@ -24,7 +24,7 @@ import safetensors.torch
 
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import json_text, replacing, write_bytes
-from fedarena.core.folders import new_folder
+from fedarena.core.folders import new_folder, remove_abandoned
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
 from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
@@ -143,6 +143,7 @@ class Recorder:
         """
         recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
         recorder._acquire()
+        remove_abandoned(folder.parent)
         try:
             return recorder, recorder._go_back_to_commit(fresh)
         except BaseException:
