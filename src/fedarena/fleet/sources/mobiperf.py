@@ -18,7 +18,7 @@ from fedarena.fleet.arrays import FloatArray, Ragged, first_true
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
+from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, has_model, seconds_of_models
 from fedarena.fleet.reading.traces import (
     Places,
     as_shown,
@@ -28,6 +28,7 @@ from fedarena.fleet.reading.traces import (
     naming,
     read_json,
     records_in_list,
+    report,
 )
 from fedarena.fleet.registry import FLEETS
 
@@ -79,17 +80,25 @@ def read_mobiperf(path: str) -> MeasuredPhones:
                 "speeds must be above 0"
             )
         offsets = np.append(0, np.cumsum([len(speeds) for speeds in kilobits]))
-        return MeasuredPhones(
-            [_description(record, places[position]) for position, record in enumerate(records)],
-            Ragged(offsets, 1000 * flat),
-        )
+        descriptions = [_description(record, places[position]) for position, record in enumerate(records)]
+    nameless = sum(not has_model(model) for _, model, *_ in descriptions)
+    report(path, nameless, f"of {len(records):,} records have no phone model and count as unmatched")
+    return MeasuredPhones(descriptions, Ragged(offsets, 1000 * flat))
 
 
 def _description(record: dict[str, Any], place: str) -> tuple[str, ...]:
-    properties = record.get("device_properties")
-    info = properties.get("device_info") if isinstance(properties, dict) else None
-    if not isinstance(info, dict) or not isinstance(info.get("model"), str):
-        raise BadInputError(f"{place} has no text 'device_properties.device_info.model', but {as_shown(properties)}")
+    found: Any = record
+    for key in ("device_properties", "device_info"):
+        found = found.get(key)
+        found = {} if found is None else found
+        if not isinstance(found, dict):
+            raise BadInputError(f"{key!r} of {place} must be a dictionary, not {as_shown(found)}")
+    info, model = found, found.get("model")
+    if not isinstance(model, str | None):
+        raise BadInputError(f"'model' of {place} must be a text, not {as_shown(model)}")
+    if not has_model(model):
+        # Nothing says that two of them are one device, so the place tells them apart.
+        return "", "", "", "", place
     return tuple(str(info.get(key, "")) for key in ("manufacturer", "model", "tac", "os"))
 
 
