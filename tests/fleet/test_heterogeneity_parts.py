@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,7 +73,19 @@ def test_whether_anybody_is_ever_met(
     for row, period in enumerate(periods):
         moments = time + step * np.arange(1, 4 * period + 1)
         reached.append(availability.is_available(row, np.ceil(moments) if rounded_up else moments).any())
-    assert Calendar(availability).ever_met(time, step, rounded_up) == any(reached)
+    assert Calendar(availability, whole_seconds=rounded_up).ever_met(time, step) == any(reached)
+
+
+def test_whether_anybody_is_ever_met_depends_on_the_start_of_its_trace() -> None:
+    """Rounds are every ten seconds from 4.5: rounded up they meet second 5 of each hundred, rounded down second 4."""
+    for second, before, after in ((5, True, False), (4, True, True), (6, False, False)):
+        availability = Availability.from_intervals([0], [second], [second + 1], [100])
+        starting = Calendar(replace(availability, trace_starts=np.array([1_000])), whole_seconds=True)
+        assert starting.ever_met(4.5, 10.0) == before
+        assert starting.ever_met(1_004.5, 10.0) == after
+        times = np.array([4.5, 104.5, 1_004.5])
+        there = starting.are_there(np.zeros(3, dtype=np.int64), starting.client_times(np.zeros(3, dtype=int), times))
+        assert there.tolist() == [second == 5, second == 5, second == 4]
 
 
 def test_times_that_everybody_takes() -> None:

@@ -144,11 +144,12 @@ NAMELESS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*not in this list")
 @pytest.mark.parametrize("position", range(4))
 def test_a_record_without_a_model_is_unmatched(load, position: int) -> None:
     devices = [*DEVICES[:position], NAMELESS[position], *DEVICES[position + 1 :]]
     files = {"devices_file": devices, "latencies_file": LATENCIES, "model_names_file": MODEL_NAMES}
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="no phone model") as warned:
         found = load(**files, unmatched="mean", training_factor=1.0).devices
     said = [str(warning.message) for warning in warned if "devices_file" in str(warning.message)]
     assert len(said) == 1

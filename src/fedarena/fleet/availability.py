@@ -50,12 +50,16 @@ class Availability:
 
     Times are seconds from 0, and infinity is a time like others: nobody is available then. Arguments of questions are
     broadcast against each other.
+
+    `trace_starts` has the seconds at which recordings began, where a source tells. Nothing depends on them but
+    heterogeneity metrics that round as FLHetBench's code does.
     """
 
     offsets: IntArray
     starts: Int32Array
     ends: Int32Array
     periods: IntArray
+    trace_starts: IntArray | None = None
 
     @classmethod
     def from_intervals(
@@ -86,10 +90,16 @@ class Availability:
 
     @classmethod
     def with_sums(
-        cls, offsets: IntArray, starts: Int32Array, ends: Int32Array, periods: IntArray, before: Int32Array
+        cls,
+        offsets: IntArray,
+        starts: Int32Array,
+        ends: Int32Array,
+        periods: IntArray,
+        before: Int32Array,
+        trace_starts: IntArray | None = None,
     ) -> Availability:
         """Like the constructor, for somebody who kept `before`, so that it need not be computed again."""
-        availability = cls(offsets, starts, ends, periods)
+        availability = cls(offsets, starts, ends, periods, trace_starts)
         availability.__dict__["before"] = before  # where cached_property would put it
         return availability
 
@@ -105,7 +115,8 @@ class Availability:
         """The phones at `rows`, in their order."""
         wanted = known_rows(np.atleast_1d(np.asarray(rows)), len(self))
         offsets, positions = gather_lists(self.offsets, wanted)
-        return Availability(offsets, self.starts[positions], self.ends[positions], self.periods[wanted])
+        trace_starts = None if self.trace_starts is None else self.trace_starts[wanted]
+        return Availability(offsets, self.starts[positions], self.ends[positions], self.periods[wanted], trace_starts)
 
     def share(self) -> FloatArray:
         """The available share of every phone's period."""

@@ -98,10 +98,13 @@ class ComingAndGoing:
         if self.timetable is not None:
             return Present(*self.timetable.available(rounds.times))
         everyone = np.arange(self.clients)
-        there = [np.flatnonzero(self._calendar.are_there(everyone, time)) for time in rounds.times]
+        there = [np.flatnonzero(self._are_there(everyone, time)) for time in rounds.times]
         rows = np.repeat(np.arange(len(rounds)), [len(clients) for clients in there])
         return Present(rows, np.concatenate(there))
 
     def are_there(self, rounds: Beginnings, clients: IntArray) -> BoolArray:
         """Looks each of them up."""
-        return self._calendar.are_there(clients, rounds.times[:, None])
+        return self._are_there(clients, rounds.times[:, None])
+
+    def _are_there(self, clients: IntArray, times: FloatArray) -> BoolArray:
+        return self._calendar.are_there(clients, self._calendar.client_times(clients, times))

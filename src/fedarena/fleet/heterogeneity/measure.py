@@ -91,7 +91,7 @@ def measure_heterogeneity(
     _check_cohort(len(clients), options)
     availability = phones.fleet.availability.take(phones.availability_of[clients])
     costs = DeviceCosts(phones.fleet.devices.take(phones.device_of[clients]), options)
-    calendar = Calendar(availability)
+    calendar = Calendar(availability, options.whole_seconds)
     everyone = len(clients)
     still = _Runs("DevMC-R", "DevMC-T", options=options, first_stream=0)
     moving = _Runs("StatMC-R", "InterMC-R", "StatMC-T", "InterMC-T", options=options, first_stream=len(still.names))
@@ -129,7 +129,7 @@ def single_state_metric(availability: Availability, options: HeterogeneityOption
     """
     _check_cohort(len(availability), options)
     runs = _Runs("StatMC-R", options=options, first_stream=0)
-    course = Simulation(runs.plan, Calendar(availability), None, options).run()
+    course = Simulation(runs.plan, Calendar(availability, options.whole_seconds), None, options).run()
     return _state_metric(course.in_time, options)
 
 

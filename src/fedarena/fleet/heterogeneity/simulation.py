@@ -148,7 +148,7 @@ class Simulation:
     def _step(self, now: IntArray) -> None:
         """One round of the simulations at `now`."""
         times = self._clocks[now] + self._options.break_seconds
-        asked = np.ceil(times) if self._options.whole_seconds else times
+        asked = self._calendar.lookup_times(times)
         invited = self._invitations.invite(Beginnings(self._plan.streams_of[now], self._rounds[now], asked))
         taken = self._seconds_taken(invited, now, asked)
         counts = np.bincount(invited.rows, minlength=len(now))
@@ -177,7 +177,7 @@ class Simulation:
             )
             if self._options.whole_seconds:
                 work[by_device] = np.ceil(work[by_device])
-        begins = times[rows]
+        begins = self._calendar.client_times(clients, times[rows])
         slots = invited.slots
         if slots is None:
             slots = self._calendar.find(clients, begins)[1]
@@ -212,7 +212,8 @@ class Simulation:
         rows = np.flatnonzero(same)
         if not len(rows):
             return times_over
-        room = self._crowd.timetable.steady_until(rows) - asked[rows] - costs[rows]
+        latest = np.ceil(asked[rows]) if self._options.whole_seconds else asked[rows]
+        room = self._crowd.timetable.steady_until(rows) - latest - costs[rows]
         apart = self._options.break_seconds + lengths[rows]
         more = np.floor(np.maximum(room, 0.0) / apart).astype(np.int64)
         # A round in which nothing takes any time must begin before somebody comes or goes, not at that very moment.
@@ -237,7 +238,7 @@ class Simulation:
         earliest = self._calendar.earliest(math.ceil(clock) if rounded_up else clock)
         if not has_deadline and (
             math.isinf(earliest)
-            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause, rounded_up))
+            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause))
         ):
             self._clocks[simulation] = np.inf
             return

@@ -1,7 +1,8 @@
 """Who is there, written down for a span of time.
 
-The span is cut into windows, and each lists the intervals that touch it. A client that is available is in exactly one
-interval of the window, so looking through its list finds everybody.
+The span is cut into windows, and each lists the intervals that touch it or begin where it ends, because times may be
+rounded up. A client that is available is in exactly one interval of the window, so looking through its list finds
+everybody.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class Timetable:
         per_window = calendar.shares.sum() + (window / calendar.periods)[calendar.owners].sum()
         # At least two, so that `begin` is not in the last second.
         windows = int(np.clip(np.ceil(seconds / window) + 1, 2, max(2.0, _MOST_ENTRIES / max(per_window, 1.0))))
-        self._window, self._first_window = window, first_window
+        self._calendar, self._window, self._first_window = calendar, window, first_window
         self.begin, self.end = float(first_window * window), float((first_window + windows) * window)
         intervals, begins, ends = _unrolled(calendar, self.begin, self.end)
-        first = np.maximum(begins // window, first_window).astype(np.int64) - first_window
+        first = np.maximum((begins - 1) // window, first_window).astype(np.int64) - first_window
         last = np.minimum((ends - 1) // window, first_window + windows - 1).astype(np.int64) - first_window
         touched = last - first + 1
         entries = np.repeat(np.arange(len(first)), touched)
@@ -48,7 +49,7 @@ class Timetable:
         columns = np.arange(counts.max(initial=0))
         # Where a window has fewer entries, later ones follow, which do not count.
         entries = np.minimum(first[:, None] + columns, len(self._clients) - 1)
-        moments = times[:, None]
+        moments = self._calendar.client_times(self._clients[entries], times[:, None])
         begins = self._slots.begins[entries]
         inside = (begins <= moments) & (moments < self._slots.ends[entries])
         inside &= columns < counts[:, None]

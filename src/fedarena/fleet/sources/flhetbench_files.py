@@ -7,12 +7,14 @@ CVPR 2024).
 - ``training_latency.json``: how fast models of phones compute.
 
 Availability is as in their code: by whole seconds, both ends of an interval included, at the position
-``(t - trace_start)`` modulo ``(trace_end - trace_start)``. Where t is not whole, their code takes the second that
-follows, because it rounds towards 0 and t is before the start of the trace; here it is the second that t is in.
+``(t - trace_start)`` modulo ``(trace_end - trace_start)``. Where t is not whole, their code rounds that difference
+towards 0, so that it takes the second that follows t as long as t is before the start of the trace. Here it is the
+second that t is in; heterogeneity metrics that compare with their code do as it does.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -141,10 +143,12 @@ def _intervals(records: list[Any], places: Places) -> tuple[IntArray, IntArray, 
 
 
 def _shifted(availability: Availability, seconds: IntArray) -> Availability:
-    """The same with every phone's intervals that many seconds later."""
+    """The same with every phone's trace, which began at 0, that many seconds later."""
     rows = np.repeat(np.arange(len(availability)), np.diff(availability.offsets))
     starts, ends = (side + seconds[rows] for side in (availability.starts, availability.ends))
-    return Availability.from_intervals(rows, starts, ends, availability.periods, wrap=True)
+    return replace(
+        Availability.from_intervals(rows, starts, ends, availability.periods, wrap=True), trace_starts=seconds
+    )
 
 
 def _read_case(path: str, names: list[str], timers_path: str) -> IntArray:
