@@ -23,7 +23,7 @@ from fedarena.fleet.heterogeneity import (
     measure_heterogeneity,
     single_state_metric,
 )
-from fedarena.fleet.heterogeneity.crowds import ComingAndGoing
+from fedarena.fleet.heterogeneity.populations import IntermittentlyAvailable
 
 FEW = HeterogeneityOptions(
     deadline_seconds=40.0,
@@ -97,7 +97,7 @@ def with_trace_starts(phones: ClientFleet, latest: int) -> ClientFleet:
 def test_seconds_rounded_by_the_start_of_traces_equal_the_plain_loop(
     variant: str, latest: int, seed: int, draws: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ComingAndGoing, "many", 0.0 if draws else math.inf)
+    monkeypatch.setattr(IntermittentlyAvailable, "drawing_ratio", 0.0 if draws else math.inf)
     # Quantiles of whole seconds make times that are not whole.
     more = {"rounded quarters": {**VARIANTS["code"], "cohort": 4, "ready_share": 0.75, "trips": 300}}
     options = replace(FEW, repetitions=1, **(VARIANTS | more)[variant])
@@ -124,7 +124,7 @@ def test_when_traces_start_matters_for_whole_seconds_alone() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("seed", "draws"), [(0, False), (0, True), (1, False)])
 def test_all_six_equal_the_plain_loop(variant: str, seed: int, draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ComingAndGoing, "many", 0.0 if draws else math.inf)
+    monkeypatch.setattr(IntermittentlyAvailable, "drawing_ratio", 0.0 if draws else math.inf)
     options = replace(FEW, **VARIANTS[variant])
     phones = small_fleet(seed)
     world = PlainWorld(phones, 9, options, draws)
@@ -155,10 +155,10 @@ def test_rounds_that_take_no_time_equal_the_plain_loop(seed: int) -> None:
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_timetables_of_many_spans_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_many_spans_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     phones = small_fleet(4)
     whole = measure_heterogeneity(phones, np.arange(9), FEW)
-    monkeypatch.setattr("fedarena.fleet.heterogeneity.timetable._MOST_ENTRIES", 30)
+    monkeypatch.setattr("fedarena.fleet.heterogeneity.availability_windows._MOST_ENTRIES", 30)
     assert measure_heterogeneity(phones, np.arange(9), FEW).as_dict() == whole.as_dict()
 
 
@@ -248,7 +248,7 @@ def test_a_deadline_nobody_can_meet_is_zero() -> None:
 )
 @pytest.mark.parametrize("draws", [False, True])
 def test_a_fleet_that_is_never_there(availability: Availability, draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ComingAndGoing, "many", 0.0 if draws else math.inf)
+    monkeypatch.setattr(IntermittentlyAvailable, "drawing_ratio", 0.0 if draws else math.inf)
     options = replace(FEW, cohort=2, readiness_costs_seconds=(0.0, 10.0))
     found = measure_heterogeneity(always_or_never(availability), np.arange(5), options)
     for name in ("StatMC-R", "InterMC-R"):

@@ -20,9 +20,9 @@ from fedarena.fleet.intervals import seconds_before
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Phones that clients can be matched to.
+    """Devices that clients can be matched to.
 
-    `paired` says that row i of the devices and of the availability is the same phone; otherwise they come from
+    `paired` says that row i of the devices and of the availability is the same device; otherwise they come from
     different sources, and a client gets one of each.
     """
 
@@ -42,12 +42,12 @@ class Fleet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that decides what phones do."""
+        """A hash of everything that decides what devices do."""
         return self._computed_fingerprint()
 
     @cached_property
     def trace_fingerprint(self) -> str | None:
-        """A hash of when traces started, which is no part of what phones do, if that is known."""
+        """A hash of when traces started, which is no part of what devices do, if that is known."""
         return self._computed_trace_fingerprint()
 
     def save(self, path: Path | str) -> None:
@@ -79,9 +79,9 @@ class Fleet:
     def match(self, clients: IntArray, sizes: IntArray | None, seed: int, correlation: float = 0.0) -> ClientFleet:
         """Gives every client a device and an availability.
 
-        Where there are enough phones nobody shares one; otherwise all are used equally often, give or take one.
+        Where there are enough devices nobody shares one; otherwise all are used equally often, give or take one.
         `correlation` is between -1 and 1: how much clients with many samples (`sizes`, of the same order as
-        `clients`) tend to have phones that compute fast.
+        `clients`) tend to have devices that compute fast.
         """
         if not -1 <= correlation <= 1:
             raise BadInputError(f"A correlation must be between -1 and 1, not {correlation}.")
@@ -91,7 +91,7 @@ class Fleet:
         indexes = indexes[order]
         if (indexes[:1] < 0).any() or (indexes[1:] == indexes[:-1]).any():
             raise ValueError("clients must be different and not negative")
-        devices = matching.draw_phones(len(self.devices), len(indexes), seed, "fleet/device")
+        devices = matching.draw_devices(len(self.devices), len(indexes), seed, "fleet/device")
         if correlation != 0:
             if sizes is None or len(sizes) != len(indexes):
                 raise ValueError("a correlation needs the size of every client's data")
@@ -99,7 +99,7 @@ class Fleet:
             devices = matching.correlate(devices, speeds, np.asarray(sizes)[order], correlation, seed)
         availabilities = devices
         if not self.paired:
-            availabilities = matching.draw_phones(len(self.availability), len(indexes), seed, "fleet/availability")
+            availabilities = matching.draw_devices(len(self.availability), len(indexes), seed, "fleet/availability")
         return ClientFleet(self, _lookup(indexes, devices), _lookup(indexes, availabilities))
 
     def _computed_fingerprint(self) -> str:

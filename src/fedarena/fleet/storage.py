@@ -1,7 +1,7 @@
 """A fleet on disk: a folder that appears complete or not at all, and opens without being read.
 
-``devices.arrow`` and ``availability.arrow`` are uncompressed Arrow files of one record batch with a row per phone. They
-are mapped into memory. ``fleet.json`` describes them.
+``devices.arrow`` and ``availability.arrow`` are uncompressed Arrow files of one record batch with a row per device.
+They are mapped into memory. ``fleet.json`` describes them.
 """
 
 from __future__ import annotations

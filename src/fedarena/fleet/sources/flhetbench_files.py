@@ -132,13 +132,13 @@ def read_timers(path: str, clock: Clock) -> tuple[list[str], Availability]:
 
 
 def _intervals(records: list[Any], places: Places) -> tuple[IntArray, IntArray, IntArray]:
-    pairs_of_phones = lists(entries(records, "ready_time", places), "ready_time", places)
-    for position, pairs in enumerate(pairs_of_phones):
+    pairs_of_devices = lists(entries(records, "ready_time", places), "ready_time", places)
+    for position, pairs in enumerate(pairs_of_devices):
         wrong = next((pair for pair in pairs if not isinstance(pair, list) or len(pair) != 2), None)
         if wrong is not None:
             raise BadInputError(f"'ready_time' of {places[position]} must have pairs of seconds, not {as_shown(wrong)}")
-    rows, starts = flat_numbers([[start for start, _ in pairs] for pairs in pairs_of_phones], "ready_time", places)
-    _, stops = flat_numbers([[stop for _, stop in pairs] for pairs in pairs_of_phones], "ready_time", places)
+    rows, starts = flat_numbers([[start for start, _ in pairs] for pairs in pairs_of_devices], "ready_time", places)
+    _, stops = flat_numbers([[stop for _, stop in pairs] for pairs in pairs_of_devices], "ready_time", places)
     return rows, whole_seconds(starts), whole_seconds(stops)
 
 

@@ -34,20 +34,20 @@ from fedarena.fleet.registry import FLEETS
 
 
 @dataclass(frozen=True)
-class MeasuredPhones:
+class MeasuredDevices:
     """Phones and the bits per second that they measured."""
 
     descriptions: list[tuple[str, ...]]  # manufacturer, model, and what else tells phones apart
     speeds: Ragged
 
-    def grouped(self) -> MeasuredPhones:
+    def grouped(self) -> MeasuredDevices:
         """The same with one row for all records that describe their phone alike, in the order of the first."""
         first_of: dict[tuple[str, ...], int] = {}
         group = np.array([first_of.setdefault(phone, len(first_of)) for phone in self.descriptions])
         order = np.argsort(group, kind="stable")
         speeds = self.speeds.take(order)
         ends = np.searchsorted(group[order], np.arange(len(first_of)), side="right")
-        return MeasuredPhones(list(first_of), Ragged(np.append(0, speeds.offsets[ends]), speeds.values))
+        return MeasuredDevices(list(first_of), Ragged(np.append(0, speeds.offsets[ends]), speeds.values))
 
     def devices(self, seconds_per_sample: FloatArray) -> Devices:
         """Devices that draw from these speeds for downloads and, because nothing else is known, for uploads."""
@@ -63,7 +63,7 @@ class MeasuredPhones:
         return seconds_of_models(models, path, names_path, **options)
 
 
-def read_mobiperf(path: str) -> MeasuredPhones:
+def read_mobiperf(path: str) -> MeasuredDevices:
     """Phones and speeds of a list of records, one row for each."""
     records = records_in_list(read_json(path), path)
     places = Places("record", range(1, len(records) + 1))
@@ -83,7 +83,7 @@ def read_mobiperf(path: str) -> MeasuredPhones:
         descriptions = [_description(record, places[position]) for position, record in enumerate(records)]
     nameless = sum(not has_model(model) for _, model, *_ in descriptions)
     report(path, nameless, f"of {len(records):,} records have no phone model and count as unmatched")
-    return MeasuredPhones(descriptions, Ragged(offsets, 1000 * flat))
+    return MeasuredDevices(descriptions, Ragged(offsets, 1000 * flat))
 
 
 def _description(record: dict[str, Any], place: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from fedarena.fleet.availability import Availability
-from fedarena.fleet.moments import count_below
+from fedarena.fleet.trace_positions import count_below
 
 _LARGEST_DENOMINATOR = 1000
 
@@ -32,7 +32,7 @@ class Slots:
         return Slots(self.intervals[positions], self.begins[positions], self.ends[positions])
 
 
-class Calendar:
+class AvailabilityIndex:
     """When client i, the row i of an availability, is there.
 
     With `whole_seconds` clients are looked up in whole seconds, as FLHetBench's code does: at the difference between a
@@ -80,8 +80,8 @@ class Calendar:
         # In floating point, as in the published code: the difference may be whole where the time is not quite.
         return starts + np.trunc(times - starts)
 
-    def are_there(self, clients: IntArray, times: FloatArray) -> BoolArray:
-        """Whether clients are available at these times: quicker than `find` for many clients of a large calendar.
+    def are_available(self, clients: IntArray, times: FloatArray) -> BoolArray:
+        """Whether clients are available at these times: quicker than `find` for many clients of a large fleet.
 
         A search among the few intervals of a client stays in one place of memory.
         """
