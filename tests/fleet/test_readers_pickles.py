@@ -287,6 +287,15 @@ def test_keys_must_be_plain(key: bytes, form: bytes) -> None:
         parse_pickle(form % key, "x")
 
 
+def test_a_frame_must_be_in_the_file() -> None:
+    data = pickle.dumps(list(range(20)), 4)
+    assert data[2:3] == pickle.FRAME
+    longer = data[:3] + struct.pack("<Q", len(data) - 11 + 1) + data[11:]
+    assert parse_pickle(data, "x") == list(range(20))
+    with pytest.raises(BadInputError, match=f"x is not a complete pickle: it breaks off at byte {len(data)}"):
+        parse_pickle(longer, "x")
+
+
 def test_large_files_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(pickles, "MAX_PICKLE_BYTES", 100)
     with pytest.raises(BadInputError, match=r"x has 1\d\d bytes; a pickle may have at most 100"):
