@@ -39,6 +39,13 @@ class PlainFleet:
                 there[availability.starts[interval] : availability.ends[interval]] = 1
             self.seconds.append(there)
         self.there = [np.flatnonzero(seconds) for seconds in self.seconds]
+        self.trace_starts = None if availability.trace_starts is None else availability.trace_starts.tolist()
+
+    def second(self, client: int, clock: float) -> int:
+        """The second in which a client is looked up, rounded by the start of its trace."""
+        if self.trace_starts is None:
+            return math.ceil(clock)
+        return int(self.trace_starts[client] + int(clock - self.trace_starts[client]))
 
     def position(self, client: int, second: int) -> int:
         return second % len(self.seconds[client])
@@ -66,10 +73,9 @@ class PlainFleet:
         clock, rounds, trips = 0.0, 0, 0
         while (rounds < options.rounds) if with_deadline else (trips < options.trips):
             clock += options.break_seconds
-            second = math.ceil(clock)
             ready = list(range(clients))
             if leaving:
-                ready = [client for client in ready if self.is_there(client, second)]
+                ready = [client for client in ready if self.is_there(client, self.second(client, clock))]
             chosen = random.choice(ready, cohort, replace=False) if len(ready) >= cohort else ready
             taken = []
             for client in chosen:
@@ -78,7 +84,7 @@ class PlainFleet:
                     down, up = random.choice(self.speeds[client], 2)
                     seconds = 8 * options.model_bytes / down + 8 * options.model_bytes / up
                 if leaving:
-                    seconds = self.paused(client, second, seconds)
+                    seconds = self.paused(client, self.second(client, clock), seconds)
                 if with_deadline and seconds <= options.deadline_seconds:
                     in_time[client] += 1
                 taken.append(min(seconds, options.deadline_seconds) if with_deadline else seconds)

@@ -29,6 +29,16 @@ class PlainWorld:
                 for second in range(availability.starts[interval], availability.ends[interval]):
                     there[second] = True
             self.seconds.append(there)
+        starts = availability.trace_starts
+        self.trace_starts = None if starts is None else [int(starts[row]) for row in phones.availability_of[:clients]]
+
+    def second(self, client: int, clock: float) -> float:
+        """When a client is looked up: in whole seconds, rounded like the published code does it."""
+        if not self.options.whole_seconds:
+            return clock
+        if self.trace_starts is None:
+            return math.ceil(clock)
+        return self.trace_starts[client] + int(clock - self.trace_starts[client])
 
     def is_there(self, client: int, time: float) -> bool:
         there = self.seconds[client]
@@ -89,8 +99,7 @@ class PlainWorld:
             if round == LONGEST:
                 return in_time, math.inf
             clock += options.break_seconds
-            asked = math.ceil(clock) if options.whole_seconds else clock
-            there = [client for client in everybody if not leaving or self.is_there(client, asked)]
+            there = [client for client in everybody if not leaving or self.is_there(client, self.second(client, clock))]
             draws = self.draws if leaving else len(self.seconds) > 2 * options.cohort
             chosen = self.invited(there, stream, round, draws)
             ends = []
@@ -98,7 +107,8 @@ class PlainWorld:
                 taken = self.device_seconds(client, stream, round) if cost is None else cost
                 if leaving:
                     work = math.ceil(taken) if options.whole_seconds else taken
-                    taken = self.finish(client, asked, work) - asked
+                    second = self.second(client, clock)
+                    taken = self.finish(client, second, work) - second
                 is_in_time = (
                     taken <= options.deadline_seconds
                     if options.inclusive_deadline

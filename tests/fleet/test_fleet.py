@@ -68,6 +68,23 @@ def test_round_trip_of_no_measurement_of_anybody(tmp_path: Path) -> None:
     assert_same(Fleet.open(tmp_path / "empty"), empty)
 
 
+def with_trace_starts(fleet: Fleet) -> Fleet:
+    starts = np.arange(len(fleet.availability), dtype=np.int64) * 100_003
+    return replace(fleet, availability=replace(fleet.availability, trace_starts=starts))
+
+
+def test_round_trip_of_when_traces_start(tmp_path: Path) -> None:
+    fleet = with_trace_starts(random_fleet(20))
+    fleet.save(tmp_path / "mine")
+    opened = Fleet.open(tmp_path / "mine")
+    opened.verify()
+    assert_same(opened, fleet)
+    assert opened.availability.trace_starts.tolist() == fleet.availability.trace_starts.tolist()
+    assert opened.availability.take([3, 3, 1]).trace_starts.tolist() == [300_009, 300_009, 100_003]
+    # They change nothing that a run could notice.
+    assert opened.fingerprint == random_fleet(20).fingerprint
+
+
 def test_files_are_plain_arrow(saved: Path) -> None:
     """Anybody can read them: a row per phone, units in the names."""
     fleet = random_fleet(20)
@@ -214,8 +231,10 @@ def test_foreign_tables(saved: Path, name: str, change: Any, sentence: str) -> N
 
 
 @pytest.mark.parametrize("name", [DEVICES_NAME, AVAILABILITY_NAME])
-def test_no_changed_byte_goes_unnoticed(saved: Path, name: str) -> None:
+def test_no_changed_byte_goes_unnoticed(tmp_path: Path, name: str) -> None:
     """A changed number is found by `verify`; a changed structure at once. None of them crashes."""
+    saved = tmp_path / "mine"
+    with_trace_starts(random_fleet(20)).save(saved)
     file = saved / name
     original = file.read_bytes()
     fleet = Fleet.open(saved)
@@ -234,6 +253,7 @@ def test_no_changed_byte_goes_unnoticed(saved: Path, name: str) -> None:
         else:
             assert_same(changed, fleet)  # padding, or a part of the format that says nothing about the numbers
             assert changed.availability.before.tolist() == fleet.availability.before.tolist()
+            assert changed.availability.trace_starts.tolist() == fleet.availability.trace_starts.tolist()
     assert noticed > len(original) // 7 / 4
 
 

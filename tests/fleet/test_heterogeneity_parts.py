@@ -1,8 +1,9 @@
-"""Parts of the heterogeneity metrics: the calendar, times that everybody takes, estimates, dispersion."""
+"""Parts of the heterogeneity metrics: the index of availability, times that everybody takes, estimates, dispersion."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,35 +21,35 @@ from fedarena.fleet.heterogeneity import (
     HeterogeneityOptions,
     StateSpread,
 )
-from fedarena.fleet.heterogeneity.calendar import Calendar
-from fedarena.fleet.heterogeneity.chance import KeyedChance, PublishedChance
+from fedarena.fleet.heterogeneity.availability_index import AvailabilityIndex
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
-from fedarena.fleet.heterogeneity.crowds import AlwaysThere, Beginnings
-from fedarena.fleet.heterogeneity.inviting import Invitations
+from fedarena.fleet.heterogeneity.invitations import Invitations
+from fedarena.fleet.heterogeneity.populations import AlwaysAvailable, RoundStarts
+from fedarena.fleet.heterogeneity.random_choices import KeyedChoices, PublishedChoices
 from fedarena.fleet.heterogeneity.spread import gini
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_calendar_answers_like_the_availability(seed: int) -> None:
+def test_the_index_answers_like_the_availability(seed: int) -> None:
     availability = random_availability(40, seed)
-    calendar, random = Calendar(availability), np.random.default_rng(seed)
+    index, random = AvailabilityIndex(availability), np.random.default_rng(seed)
     clients = random.integers(40, size=3000)
     times = np.where(random.random(3000) < 0.5, random.integers(500_000, size=3000), random.uniform(0, 5e5, size=3000))
     work = np.where(
         random.random(3000) < 0.5, random.integers(1, 200_000, size=3000), random.uniform(1, 1e5, size=3000)
     )
     there = availability.is_available(clients, times)
-    inside, slots = calendar.find(clients, times)
+    inside, slots = index.find(clients, times)
     np.testing.assert_array_equal(inside, there)
-    np.testing.assert_array_equal(calendar.are_there(clients, times), there)
+    np.testing.assert_array_equal(index.are_available(clients, times), there)
     np.testing.assert_allclose(
-        calendar.finish(clients[there], slots.take(there), times[there], work[there]),
+        index.finish(clients[there], slots.take(there), times[there], work[there]),
         availability.finish_time(clients[there], times[there], work[there], leaving="pause"),
         rtol=1e-12,
     )
     assert (slots.begins[there] <= times[there]).all()
     assert (times[there] < slots.ends[there]).all()
-    without_always = Calendar(availability.take(np.arange(39)))
+    without_always = AvailabilityIndex(availability.take(np.arange(39)))
     for time in times[:50]:
         assert without_always.earliest(time) == availability.next_available(np.arange(39), time).min()
 
@@ -72,7 +73,21 @@ def test_whether_anybody_is_ever_met(
     for row, period in enumerate(periods):
         moments = time + step * np.arange(1, 4 * period + 1)
         reached.append(availability.is_available(row, np.ceil(moments) if rounded_up else moments).any())
-    assert Calendar(availability).ever_met(time, step, rounded_up) == any(reached)
+    assert AvailabilityIndex(availability, whole_seconds=rounded_up).ever_met(time, step) == any(reached)
+
+
+def test_whether_anybody_is_ever_met_depends_on_the_start_of_its_trace() -> None:
+    """Rounds are every ten seconds from 4.5: rounded up they meet second 5 of each hundred, rounded down second 4."""
+    for second, before, after in ((5, True, False), (4, True, True), (6, False, False)):
+        availability = Availability.from_intervals([0], [second], [second + 1], [100])
+        starting = AvailabilityIndex(replace(availability, trace_starts=np.array([1_000])), whole_seconds=True)
+        assert starting.ever_met(4.5, 10.0) == before
+        assert starting.ever_met(1_004.5, 10.0) == after
+        times = np.array([4.5, 104.5, 1_004.5])
+        there = starting.are_available(
+            np.zeros(3, dtype=np.int64), starting.client_times(np.zeros(3, dtype=int), times)
+        )
+        assert there.tolist() == [second == 5, second == 5, second == 4]
 
 
 def test_times_that_everybody_takes() -> None:
@@ -125,12 +140,12 @@ def test_dispersion_of_states() -> None:
     assert spread == StateSpread(0.5, 0.375, 0.25, 0.75, 0.25)
 
 
-@pytest.mark.parametrize("many", [0.0, 1000.0], ids=["drawn", "listed"])
-def test_everybody_is_invited_with_the_same_chance(many: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AlwaysThere, "many", many)
-    invitations = Invitations(AlwaysThere(12), KeyedChance(0), cohort=5, seed=0)
+@pytest.mark.parametrize("ratio", [0.0, 1000.0], ids=["drawn", "listed"])
+def test_everybody_is_invited_with_the_same_chance(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AlwaysAvailable, "drawing_ratio", ratio)
+    invitations = Invitations(AlwaysAvailable(12), KeyedChoices(0), cohort=5, seed=0)
     rounds = np.arange(4000)
-    invited = invitations.invite(Beginnings(np.zeros(4000, dtype=np.int64), rounds, np.zeros(4000)))
+    invited = invitations.invite(RoundStarts(np.zeros(4000, dtype=np.int64), rounds, np.zeros(4000)))
     pairs = np.zeros((4000, 12), dtype=np.int64)
     pairs[invited.rows, invited.clients] += 1
     assert (pairs.sum(axis=1) == 5).all()
@@ -143,7 +158,7 @@ def test_everybody_is_invited_with_the_same_chance(many: float, monkeypatch: pyt
 def test_published_random_numbers_come_from_one_generator_in_order() -> None:
     fleet = random_fleet(8)
     costs = DeviceCosts(fleet.devices, CODE_OPTIONS)
-    chosen, down, up = PublishedChance(7).deal(2_000_003, 3, 8, 4, costs.lists)
+    chosen, down, up = PublishedChoices(7).choose_for_rounds(2_000_003, 3, 8, 4, costs.lists)
     generator = np.random.default_rng(9)
     for round in range(3):
         expected = generator.choice(8, 4, replace=False)

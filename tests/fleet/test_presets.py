@@ -14,9 +14,9 @@ from scipy.stats import spearmanr
 
 from fedarena.core.errors import BadInputError
 from fedarena.fleet import Availability, Fleet, load_fleet
-from fedarena.fleet.sources import habits as module
+from fedarena.fleet.sources import availability_model as module
+from fedarena.fleet.sources.availability_model import AvailabilityModel, make_availability
 from fedarena.fleet.sources.flash import IDLE_CHARGING_WIFI
-from fedarena.fleet.sources.habits import Habits, make_availability
 from fedarena.fleet.sources.quantiles import QuantileTable, stratified
 from fedarena.fleet.statistics import slots as uninterrupted
 
@@ -193,7 +193,7 @@ def test_the_seed_decides_everything(name: str) -> None:
 
 
 def test_blocks_do_not_change_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_PHONES", 700)
+    monkeypatch.setattr(module, "BLOCK_DEVICES", 700)
     availability = make_availability(IDLE_CHARGING_WIFI, 5_000, seed=0)
     assert_possible(availability)
     assert len(availability) == 5_000
@@ -256,13 +256,13 @@ tables = st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=5).map(
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data(), phones=st.integers(1, 40), seed=st.integers(0, 2**32))
-def test_any_habits_make_possible_phones(data: st.DataObject, phones: int, seed: int) -> None:
+def test_any_model_makes_possible_devices(data: st.DataObject, phones: int, seed: int) -> None:
     def scaled(low: float, high: float) -> QuantileTable:
         table = data.draw(tables)
         return replace(table, values=tuple(low + (high - low) * value for value in table.values))
 
     days = data.draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5))
-    habits = Habits(
+    model = AvailabilityModel(
         days=tuple(day / sum(days) for day in days),
         slots=scaled(0.1, data.draw(st.sampled_from([3, 100, 5000]))),
         share=scaled(1e-7, data.draw(st.sampled_from([0.01, 0.5, 1.0]))),
@@ -276,7 +276,7 @@ def test_any_habits_make_possible_phones(data: st.DataObject, phones: int, seed:
         longest_hour=3.0,
         hour_effect=data.draw(st.sampled_from([0.0, 2.0])),
     )
-    availability = make_availability(habits, phones, seed)
+    availability = make_availability(model, phones, seed)
     assert_possible(availability)
     # Every phone is there, and leaves; at most one of its slots was cut in two at the end of the period.
     rows, _ = uninterrupted(availability)
@@ -286,8 +286,8 @@ def test_any_habits_make_possible_phones(data: st.DataObject, phones: int, seed:
     shares = np.sort(availability.share())
     assert (shares < 1).all()
     # The smallest share is at least that of the table, but for one second; the largest is at most that of the table.
-    assert shares[0] >= habits.share.values[0] * 0.5
-    assert shares[-1] <= max(habits.share.values[-1], 1 / DAY_SECONDS) + 1e-5
+    assert shares[0] >= model.share.values[0] * 0.5
+    assert shares[-1] <= max(model.share.values[-1], 1 / DAY_SECONDS) + 1e-5
 
 
 def test_a_quantile_table_keeps_its_quantiles() -> None:

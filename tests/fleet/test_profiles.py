@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedarena.cli import main
 from fedarena.core.device_record import FORMAT, VERSION, parse_record
 from fedarena.core.errors import BadInputError
-from fedarena.fleet import Fleet, load_fleet, load_fleet_with_remarks
+from fedarena.fleet import Fleet, load_fleet, load_fleet_with_notes
 
 SMALL, LARGE = 1e6, 8e9
 
@@ -167,13 +167,13 @@ def test_energy_needs_both_powers(tmp_path: Path) -> None:
 def test_devices_that_are_not_quite_comparable(folder: Path) -> None:
     other = [model_entry("resnet18", 0.1, 2 * LARGE, batch_size=64)]
     write(folder / "c.json", record(models=other))
-    fleet, remarks = load_fleet_with_remarks({"name": "profiles", "files": str(folder)}, 3)
+    fleet, notes = load_fleet_with_notes({"name": "profiles", "files": str(folder)}, 3)
     assert len(fleet.devices) == 3
-    assert [("batch_size" in remark, "flops_per_sample" in remark) for remark in remarks] == [
+    assert [("batch_size" in note, "flops_per_sample" in note) for note in notes] == [
         (True, False),
         (False, True),
     ]
-    assert "1 of 3 devices" in remarks[0]
+    assert "1 of 3 devices" in notes[0]
 
 
 def test_devices_combined_with_another_availability(folder: Path) -> None:

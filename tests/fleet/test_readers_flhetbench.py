@@ -136,6 +136,45 @@ def test_unknown_models_are_counted(load) -> None:
         load(devices_file=DEVICES, latencies_file=LATENCIES)
 
 
+NAMELESS = [
+    changed(DEVICES, 0, "device_properties", "device_info", "model", to=None)[0],
+    changed(DEVICES, 1, "device_properties", "device_info", "model", to=KeyError)[1],
+    changed(DEVICES, 2, "device_properties", to=KeyError)[2],
+    changed(DEVICES, 3, "device_properties", "device_info", "model", to=" ")[3],
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*not in this list")
+@pytest.mark.parametrize("position", range(4))
+def test_a_record_without_a_model_is_unmatched(load, position: int) -> None:
+    devices = [*DEVICES[:position], NAMELESS[position], *DEVICES[position + 1 :]]
+    files = {"devices_file": devices, "latencies_file": LATENCIES, "model_names_file": MODEL_NAMES}
+    with pytest.warns(UserWarning, match="no phone model") as warned:
+        found = load(**files, unmatched="mean", training_factor=1.0).devices
+    said = [str(warning.message) for warning in warned if "devices_file" in str(warning.message)]
+    assert len(said) == 1
+    assert said[0].endswith("devices_file.json: 1 of 4 records have no phone model and count as unmatched")
+    assert found.seconds_per_sample[position] == pytest.approx((0.1 + 0.12 + 0.4) / 3)
+    speeds = found.measured_download.take([position]).values
+    assert speeds.tolist() == [1000 * speed for speed in DEVICES[position]["tcp_speed_results"]]
+
+
+@pytest.mark.filterwarnings("ignore:.*(not in this list|no phone model)")
+def test_records_without_a_model_are_devices_of_their_own(load, write) -> None:
+    many = [NAMELESS[0]] * 40
+    seconds = load(devices_file=many, latencies_file=LATENCIES, training_factor=1.0).devices.seconds_per_sample
+    assert set(seconds) == {0.1, 0.12, 0.4}
+    assert len(load_fleet({"name": "mobiperf", "file": write("m.json", many)}, 5).devices) == 40
+
+
+@pytest.mark.filterwarnings("ignore:.*no phone model")
+def test_a_list_that_has_only_manufacturers_does_not_match_what_has_no_model(load) -> None:
+    only = [{"Phone Model": "samsung", "ResNet Latency": 1.0}, {"Phone Model": "LG", "ResNet Latency": 3.0}]
+    with pytest.warns(UserWarning, match="1 of 1 phones are of models that are not in this list"):
+        found = load(devices_file=NAMELESS[:1], latencies_file=only, unmatched="mean", training_factor=1.0)
+    assert found.devices.seconds_per_sample.tolist() == [0.002]
+
+
 def test_latencies_without_devices(load) -> None:
     fleet = load(latencies_file=LATENCIES)
     np.testing.assert_allclose(fleet.devices.seconds_per_sample, [0.3, 0.36, 1.2])
@@ -209,8 +248,16 @@ def test_bad_timers(load, timers: Any, sentence: str) -> None:
         ({"devices_file": changed(DEVICES, 2, "tcp_speed_results", to=[-5])}, "record 3 has a speed of -5 kilobits"),
         ({"devices_file": changed(DEVICES, 1, "tcp_speed_results", to=["5"])}, "of record 2 must be a number, not '5'"),
         (
-            {"devices_file": changed(DEVICES, 0, "device_properties", to=None)},
-            "record 1 has no text 'device_properties",
+            {"devices_file": changed(DEVICES, 0, "device_properties", to=[])},
+            "'device_properties' of record 1 must be a dictionary, not []",
+        ),
+        (
+            {"devices_file": changed(DEVICES, 0, "device_properties", "device_info", to="x")},
+            "'device_info' of record 1 must be a dictionary, not 'x'",
+        ),
+        (
+            {"devices_file": changed(DEVICES, 0, "device_properties", "device_info", "model", to=7)},
+            "'model' of record 1 must be a text, not 7",
         ),
         ({"latencies_file": {}}, "latencies_file.json must hold a list of records"),
         ({"latencies_file": changed(LATENCIES, 1, "ResNet Latency", to=-3)}, "of record 2 must not be negative"),
@@ -266,6 +313,28 @@ def test_the_published_cases(case: int) -> None:
     timer = json.loads((FLHETBENCH / "cached_timers.json").read_text())[name]
     for time in range(0, 200_000, 2_111):
         assert fleet.availability.is_available(17, time) == their_rule(timer, time)
+
+
+@needs_flhetbench
+@pytest.mark.filterwarnings("ignore:.*not in this list")
+@pytest.mark.parametrize("case", [1, 2])
+def test_a_published_case_of_which_one_record_lost_its_model(case: int, write) -> None:
+    records = json.loads((FLHETBENCH / f"device_case{case}.json").read_text())
+    # As in the one published record that has none.
+    records[17]["device_properties"]["device_info"] = dict.fromkeys(("model", "manufacturer", "os", "tac"))
+    settings = {
+        "name": "flhetbench",
+        "timers_file": str(FLHETBENCH / "cached_timers.json"),
+        "states_file": str(FLHETBENCH / f"state_case{case}.json"),
+        "latencies_file": str(FLHETBENCH / "training_latency.json"),
+    }
+    whole = load_fleet({**settings, "devices_file": str(FLHETBENCH / f"device_case{case}.json")}, 100)
+    with pytest.warns(UserWarning, match="1 of 100 records have no phone model"):
+        fleet = load_fleet({**settings, "devices_file": write("devices.json", records)}, 100)
+    others = np.arange(100) != 17
+    assert (fleet.devices.seconds_per_sample == whole.devices.seconds_per_sample)[others].all()
+    assert fleet.devices.seconds_per_sample[17] > 0
+    np.testing.assert_array_equal(fleet.devices.measured_download.values, whole.devices.measured_download.values)
 
 
 @needs_flhetbench

@@ -8,6 +8,8 @@ import os
 import pickle
 import random
 import struct
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,17 @@ def test_the_same_pickles_do_execute_in_python(tmp_path: Path) -> None:
         b"cnumpy.core.multiarray\nscalar\n(S'f8'\nS'12345678'\ntR.",  # a number without a type
         b"c_codecs\nencode\n(S'x'\nS'rot13'\ntR.",
         b"cnumpy.core.multiarray\n_reconstruct\n.",
+        b"c_codecs\nencode\n}S'name'\nNsb.",  # BUILD of what stands for a known name
+        b"c_codecs\nencode\nN}S'__defaults__'\n)s\x86b.",
+        b"c_codecs\nencode\n)\x81.",  # NEWOBJ of it
+        b"c_codecs\nencode\n)}\x92.",  # NEWOBJ_EX
+        b"(c_codecs\nencode\nS'x'\no.",
+        b"(S'x'\nS'latin1'\ni_codecs\nencode\n.",
+        b"c_codecs\nencode\nc_codecs\nencode\n\x85R.",
+        b"cnumpy\ndtype\n)" + b"\x85" * 300_000 + b"NN\x87R.",  # hashing this would exhaust the stack
+        b"cnumpy\ndtype.__class__.__base__\n.",
+        b"\x80\x04\x8c\x05numpy\x8c\x05dtype\x93S'f8'\nI00\nI01\n\x87RS'text'\nb.",
+        b"}S'x'\nc_codecs\nencode\ns.",
     ],
 )
 def test_instructions_that_do_something_are_refused(data: bytes, tmp_path: Path, monkeypatch) -> None:
@@ -274,6 +287,15 @@ def test_keys_must_be_plain(key: bytes, form: bytes) -> None:
         parse_pickle(form % key, "x")
 
 
+def test_a_frame_must_be_in_the_file() -> None:
+    data = pickle.dumps(list(range(20)), 4)
+    assert data[2:3] == pickle.FRAME
+    longer = data[:3] + struct.pack("<Q", len(data) - 11 + 1) + data[11:]
+    assert parse_pickle(data, "x") == list(range(20))
+    with pytest.raises(BadInputError, match=f"x is not a complete pickle: it breaks off at byte {len(data)}"):
+        parse_pickle(longer, "x")
+
+
 def test_large_files_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(pickles, "MAX_PICKLE_BYTES", 100)
     with pytest.raises(BadInputError, match=r"x has 1\d\d bytes; a pickle may have at most 100"):
@@ -287,21 +309,87 @@ def test_what_contains_itself_is_refused() -> None:
         parse_pickle(pickle.dumps(loop), "x")
 
 
-def test_depth_is_limited_but_repetition_is_not() -> None:
+def test_depth_is_limited() -> None:
     nested: list[Any] = []
     for _ in range(100):
         nested = [nested]
     with pytest.raises(BadInputError, match="more than 64"):
         parse_pickle(pickle.dumps(nested), "x")
+
+
+def repeated(times: int) -> list[Any]:
     many: list[Any] = [0]
-    for _ in range(50):
-        many = [many] * 10  # 10 to the power of 50 numbers, if one counted every path
-    read = parse_pickle(pickle.dumps(many), "x")
-    for _ in range(50):
+    for _ in range(times):
+        many = [many] * 10
+    return many
+
+
+def test_repetition_is_limited_by_what_it_comes_to() -> None:
+    read = parse_pickle(pickle.dumps(repeated(6)), "x")  # 1,111,110 lists and a million numbers
+    for _ in range(6):
         assert len(read) == 10
         assert all(inner is read[0] for inner in read)
         read = read[0]
     assert read == [0]
+    with pytest.raises(BadInputError) as refused:
+        parse_pickle(pickle.dumps(repeated(50)), "x")
+    assert str(refused.value) == (
+        "x mentions the same lists or dictionaries so often that its 501 values come to more than 8,388,608; "
+        "a file of so many must write down each of them"
+    )
+
+
+def test_what_is_written_down_may_be_more_than_what_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MAX_SHARED_VALUES", 100)
+    assert len(parse_pickle(pickle.dumps([list(range(50)) for _ in range(10)]), "x")) == 10
+    shared = list(range(50))
+    assert len(parse_pickle(pickle.dumps([shared]), "x")) == 1
+    with pytest.raises(BadInputError, match="its 52 values come to more than 100"):
+        parse_pickle(pickle.dumps([shared] * 2), "x")
+
+
+def test_many_small_containers_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MAX_HEAVY_BYTES", 1_000)
+    for code in (b"(", b"]", b"}", b"\x94", b")\x85"):
+        with pytest.raises(BadInputError, match="x holds more than 1,000 lists and dictionaries"):
+            parse_pickle(code * 1_001 + b".", "x")
+    assert len(parse_pickle(pickle.dumps(list(range(5_000))), "x")) == 5_000
+
+
+# Each asks for gigabytes: of the machine's memory, of texts and numbers that are not there, of copies of one text.
+ANNOUNCEMENTS = [
+    b"\x80\x02]r\xf0\xff\xff\x7f.",
+    b"X\xff\xff\xff\xffabc.",
+    b"B\xff\xff\xff\xffabc.",
+    b"T\xff\xff\xff\x7fabc.",
+    *(b"%b\xff\xff\xff\xff\xff\xff\xff\x7fabc." % code for code in (b"\x8d", b"\x8e", b"\x96")),
+    *(b"%b\x00\x00\x00\x00\x04\x00\x00\x00abc." % code for code in (b"\x8d", b"\x8e", b"\x96")),
+    b"\x8b\xff\xff\xff\x7fabc.",
+    b"\x80\x04\x95\x00\x00\x00\x00\x08\x00\x00\x00.",
+    b"c_codecs\nencode\nq\x00X\x40\x42\x0f\x00" + b"a" * 1_000_000 + b"q\x01X\x06\x00\x00\x00latin1q\x02"
+    b"]" + b"h\x00h\x01h\x02\x86Ra" * 10_000 + b".",
+]
+
+
+def test_announced_lengths_take_no_memory() -> None:
+    """In a process that gets an error if it asks for more than 2 GB more than it has."""
+    code = f"""
+import resource
+from fedarena.core.errors import BadInputError
+from fedarena.fleet.reading.pickles import parse_pickle
+
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 10**9,) * 2)
+for data in {ANNOUNCEMENTS!r}:
+    try:
+        print(parse_pickle(data, "x"))
+    except BadInputError as error:
+        print(str(error)[:8])
+"""
+    finished = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, check=False)
+    assert finished.stderr == ""
+    assert finished.stdout.split("\n")[0] == "[]"
+    assert set(finished.stdout.split("\n")[1:-1]) == {"x is not", "x holds "}
 
 
 @settings(max_examples=300)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from fedarena.core import streams
 
 FloatArray = npt.NDArray[np.float64]
-Coefficient = Callable[[FloatArray, FloatArray], float]
+Coefficient = Callable[..., FloatArray]  # of `x`, `y` and the `axis` along which points lie
 
 FEWEST_POINTS = 3
 # A bootstrap of fewer draws the same few points again and again, and is far too sure of itself.
@@ -27,26 +30,33 @@ class Association:
     interval: tuple[float, float] | None
 
 
-def varies(values: FloatArray) -> bool:
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Without SciPy's warnings about points that do not vary, for which there is NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        yield
+
+
+def varies(values: FloatArray, axis: int = -1) -> npt.NDArray[np.bool_]:
     """Whether values differ by more than rounding."""
-    return bool(np.ptp(values) > _RELATIVE_ROUNDING * np.abs(values).max())
+    return np.asarray(np.ptp(values, axis=axis) > _RELATIVE_ROUNDING * np.abs(values).max(axis=axis))
 
 
-def pearson(x: FloatArray, y: FloatArray) -> float:
+def pearson(x: FloatArray, y: FloatArray, axis: int = -1) -> FloatArray:
     """Pearson's r, from -1 to 1; NaN where one of them does not vary.
 
-    >>> pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 5.0])).__round__(9)
+    >>> pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 5.0])).item().__round__(9)
     1.0
     """
-    if not (varies(x) and varies(y)):
-        return float("nan")
-    x, y = x - x.mean(), y - y.mean()
-    return float(np.clip((x / np.linalg.norm(x)) @ (y / np.linalg.norm(y)), -1, 1))
+    with _without_warnings():
+        found = stats.pearsonr(x, y, axis=axis).statistic
+    return np.where(varies(x, axis) & varies(y, axis), found, np.nan)
 
 
-def spearman(x: FloatArray, y: FloatArray) -> float:
+def spearman(x: FloatArray, y: FloatArray, axis: int = -1) -> FloatArray:
     """Spearman's rho: Pearson's r of the ranks; equal values share the mean of their ranks."""
-    return pearson(_ranks(x), _ranks(y))
+    return pearson(stats.rankdata(x, axis=axis), stats.rankdata(y, axis=axis), axis=axis)
 
 
 def associate(
@@ -58,19 +68,21 @@ def associate(
     confidence: float = 0.95,
 ) -> Association | None:
     """A coefficient with the percentile interval of a bootstrap; None where points are too few or do not vary."""
-    if len(x) < FEWEST_POINTS or np.isnan(value := coefficient(x, y)):
+    if len(x) < FEWEST_POINTS or np.isnan(value := float(coefficient(x, y))):
         return None
     if len(x) < FEWEST_FOR_INTERVAL:
         return Association(value, None)
-    random = streams.generator(seed, "bootstrap")
-    drawn = random.integers(len(x), size=(resamples, len(x)))
-    found = np.array([coefficient(x[rows], y[rows]) for rows in drawn])
-    # A draw of nothing but the same point says nothing.
-    low, high = np.nanquantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    with _without_warnings():
+        found = stats.bootstrap(
+            (x, y),
+            coefficient,
+            paired=True,
+            n_resamples=resamples,
+            confidence_level=confidence,
+            method="percentile",
+            random_state=streams.generator(seed, "bootstrap"),
+        )
+    low, high = found.confidence_interval
+    if np.isnan(low):  # A draw of nothing but the same point says nothing, and must not decide the interval.
+        low, high = np.nanquantile(found.bootstrap_distribution, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Association(value, (float(low), float(high)))
-
-
-def _ranks(values: FloatArray) -> FloatArray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[place], dtype=np.float64)

@@ -27,7 +27,7 @@ Clients = Annotated[
 
 def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     """The fleet for so many clients; what its source has to say is shown."""
-    from fedarena.fleet import FLEETS, load_fleet_with_remarks
+    from fedarena.fleet import FLEETS, load_fleet_with_notes
     from fedarena.runs.config import merge, parse_overrides
 
     is_folder = Path(name).is_dir() and name not in FLEETS.names()
@@ -35,7 +35,7 @@ def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     # As in a run's settings, where an option may be called like another part of a run.
     options = {f"fleet.{key}": value for key, value in parse_overrides(settings or []).items()}
     with messages.status(f"Making {escape(name)}"):
-        fleet, remarks = load_fleet_with_remarks(merge({"fleet": part}, options)["fleet"], phones)
-    for remark in remarks:
-        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        fleet, notes = load_fleet_with_notes(merge({"fleet": part}, options)["fleet"], phones)
+    for note in notes:
+        messages.print(f"Warning: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     return fleet

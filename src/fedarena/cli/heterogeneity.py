@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedarena.fleet.heterogeneity import HeterogeneityOptions
 
 # The paper's; so many are made up unless somebody asks for more.
-DEFAULT_PHONES = 100
+DEFAULT_DEVICES = 100
 CONSTANTS = "Constants (of --like)"
 DRAWN = "drawn"
 
@@ -122,7 +122,7 @@ def heterogeneity(
     if readiness_costs_seconds is not None:
         changed["readiness_costs_seconds"] = _numbers("--readiness-costs-seconds", readiness_costs_seconds)
     options: HeterogeneityOptions = replace(CODE_OPTIONS if like == "code" else PAPER_OPTIONS, **changed)
-    fleet = open_fleet(name, settings, clients or DEFAULT_PHONES)
+    fleet = open_fleet(name, settings, clients or DEFAULT_DEVICES)
     everybody = np.arange(clients or max(len(fleet.devices), len(fleet.availability)))
     with Progress(console=messages, transient=True) as progress:
         bar = progress.add_task(f"Measuring {escape(name)}", total=1.0)

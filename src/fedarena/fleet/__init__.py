@@ -5,7 +5,7 @@ from fedarena.fleet.arrays import Ragged
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import ClientFleet, Fleet
-from fedarena.fleet.registry import FLEETS, load_fleet, load_fleet_with_remarks
+from fedarena.fleet.registry import FLEETS, load_fleet, load_fleet_with_notes
 from fedarena.fleet.statistics import describe_fleet
 
 __all__ = [
@@ -17,5 +17,5 @@ __all__ = [
     "Ragged",
     "describe_fleet",
     "load_fleet",
-    "load_fleet_with_remarks",
+    "load_fleet_with_notes",
 ]

@@ -16,7 +16,7 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.int64]
-# Rows of phones: any whole numbers, in any shape.
+# Rows of devices: any whole numbers, in any shape.
 Rows = npt.NDArray[np.integer[Any]] | Sequence[int] | int
 Names = Sequence[str] | None
 
@@ -69,13 +69,13 @@ def gather_lists(offsets: IntArray, rows: AnyArray) -> tuple[IntArray, IntArray]
     return taken, positions
 
 
-def known_rows(rows: Rows, phones: int) -> IntArray:
+def known_rows(rows: Rows, devices: int) -> IntArray:
     """`rows` as an array; raises unless all exist, because NumPy would count negative ones from the end."""
     array = np.asarray(rows)
     if array.size and array.dtype.kind not in "iu":
         raise IndexError(f"rows of phones must be whole numbers, not {array.dtype}")
-    if array.size and not (array.min() >= 0 and array.max() < phones):
-        raise IndexError(f"rows of phones must be between 0 and {phones - 1}")
+    if array.size and not (array.min() >= 0 and array.max() < devices):
+        raise IndexError(f"rows of phones must be between 0 and {devices - 1}")
     return array.astype(np.int64, copy=False)
 
 
@@ -88,14 +88,14 @@ def first_true(mask: BoolArray) -> int | None:
 
 
 def called(row: int, names: Names) -> str:
-    """How a sentence calls a phone."""
+    """How a sentence calls a device."""
     return f"phone {names[row]!r}" if names is not None else f"phone {row}"
 
 
-def check_names(names: Names, phones: int) -> None:
-    """Raises unless there is a name for every phone, or there are none."""
-    if names is not None and len(names) != phones:
-        raise BadInputError(f"There are {len(names)} names for {phones} phones; every phone needs one.")
+def check_names(names: Names, devices: int) -> None:
+    """Raises unless there is a name for every device, or there are none."""
+    if names is not None and len(names) != devices:
+        raise BadInputError(f"There are {len(names)} names for {devices} phones; every phone needs one.")
 
 
 def flat_array(values: Any, what: str) -> AnyArray:

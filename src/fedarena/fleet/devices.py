@@ -1,4 +1,4 @@
-"""What phones can do: how fast they compute, send and receive, and what that costs in energy."""
+"""What devices can do: how fast they compute, send and receive, and what that costs in energy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEASURED_COLUMNS = ("measured_download", "measured_upload")
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """One row per phone; NaN stands for what is not known.
+    """One row per device; NaN stands for what is not known.
 
     The constructor believes what it is given; `from_columns` checks it and fills in what is missing.
     """
@@ -70,10 +70,10 @@ class Devices:
             name: flat_array(given[name], name).astype(np.float64) for name in NUMBER_COLUMNS if name in given
         }
         measured: dict[str, Any] = {name: _measured(given[name], name) for name in MEASURED_COLUMNS if name in given}
-        phones = _one_length({**numbers, **measured})
-        check_names(names, phones)
+        rows = _one_length({**numbers, **measured})
+        check_names(names, rows)
         for column in NUMBER_COLUMNS:
-            numbers.setdefault(column, np.full(phones, np.nan))
+            numbers.setdefault(column, np.full(rows, np.nan))
         for column, speeds in zip(MEASURED_COLUMNS, SPEED_COLUMNS, strict=True):
             if column in measured:
                 _check_measured(measured[column], column, names)
@@ -86,7 +86,7 @@ class Devices:
         return len(self.seconds_per_sample)
 
     def take(self, rows: Rows) -> Devices:
-        """The phones at `rows`, in their order."""
+        """The devices at `rows`, in their order."""
         wanted = known_rows(np.atleast_1d(np.asarray(rows)), len(self))
         return Devices(
             **{name: getattr(self, name)[wanted] for name in NUMBER_COLUMNS},
@@ -94,7 +94,7 @@ class Devices:
         )
 
     def compute_seconds(self, rows: Rows, samples: npt.ArrayLike, flops: npt.ArrayLike) -> FloatArray:
-        """How long phones take to process that many samples, which are that many operations altogether."""
+        """How long devices take to process that many samples, which are that many operations altogether."""
         wanted = known_rows(rows, len(self))
         by_operations = np.asarray(flops, dtype=np.float64) / self.flops_per_second[wanted]
         by_samples = np.asarray(samples, dtype=np.float64) * self.seconds_per_sample[wanted]
@@ -110,7 +110,7 @@ class Devices:
 
     @cached_property
     def knows_energy(self) -> bool:
-        """Whether all phones tell what their work costs."""
+        """Whether all devices tell what their work costs."""
         return not any(np.isnan(getattr(self, column)).any() for column in POWER_COLUMNS)
 
     def joules(self, rows: Rows, compute_seconds: npt.ArrayLike, radio_seconds: npt.ArrayLike) -> FloatArray:

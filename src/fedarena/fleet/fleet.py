@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.fleet import matching, storage
-from fedarena.fleet.arrays import BoolArray, FloatArray, Int32Array, IntArray, known_rows
+from fedarena.fleet.arrays import AnyArray, BoolArray, FloatArray, Int32Array, IntArray, known_rows
 from fedarena.fleet.availability import Availability, Leaving, Times
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.intervals import seconds_before
@@ -19,9 +20,9 @@ from fedarena.fleet.intervals import seconds_before
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Phones that clients can be matched to.
+    """Devices that clients can be matched to.
 
-    `paired` says that row i of the devices and of the availability is the same phone; otherwise they come from
+    `paired` says that row i of the devices and of the availability is the same device; otherwise they come from
     different sources, and a client gets one of each.
     """
 
@@ -41,18 +42,29 @@ class Fleet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that decides what phones do."""
+        """A hash of everything that decides what devices do."""
         return self._computed_fingerprint()
+
+    @cached_property
+    def trace_fingerprint(self) -> str | None:
+        """A hash of when traces started, which is no part of what devices do, if that is known."""
+        return self._computed_trace_fingerprint()
 
     def save(self, path: Path | str) -> None:
         """Writes the fleet to the folder `path`, which must not exist yet."""
         manifest = {"name": self.name, "paired": self.paired, "fingerprint": self.fingerprint}
+        if self.trace_fingerprint is not None:
+            manifest["trace_fingerprint"] = self.trace_fingerprint
         storage.write_fleet(Path(path), manifest, self.devices, self.availability)
 
     def verify(self) -> None:
         """Reads everything and raises `DamagedFileError` where it is not what was saved."""
         sums = seconds_before(self.availability.offsets, self.availability.starts, self.availability.ends)
-        if self._computed_fingerprint() != self.fingerprint or not np.array_equal(sums, self.availability.before):
+        if (
+            self._computed_fingerprint() != self.fingerprint
+            or self._computed_trace_fingerprint() != self.trace_fingerprint
+            or not np.array_equal(sums, self.availability.before)
+        ):
             raise DamagedFileError(f"The fleet {self.name!r} is damaged: its numbers are not the ones that were saved.")
 
     @classmethod
@@ -60,15 +72,16 @@ class Fleet:
         """Opens the fleet in the folder `path` without reading it: its arrays are views of the files."""
         manifest, devices, availability = storage.read_fleet(Path(path))
         fleet = cls(manifest["name"], devices, availability, manifest["paired"])
-        fleet.__dict__["fingerprint"] = manifest["fingerprint"]  # where cached_property would put it
+        for name in ("fingerprint", "trace_fingerprint"):
+            fleet.__dict__[name] = manifest.get(name)  # where cached_property would put it
         return fleet
 
     def match(self, clients: IntArray, sizes: IntArray | None, seed: int, correlation: float = 0.0) -> ClientFleet:
         """Gives every client a device and an availability.
 
-        Where there are enough phones nobody shares one; otherwise all are used equally often, give or take one.
+        Where there are enough devices nobody shares one; otherwise all are used equally often, give or take one.
         `correlation` is between -1 and 1: how much clients with many samples (`sizes`, of the same order as
-        `clients`) tend to have phones that compute fast.
+        `clients`) tend to have devices that compute fast.
         """
         if not -1 <= correlation <= 1:
             raise BadInputError(f"A correlation must be between -1 and 1, not {correlation}.")
@@ -78,7 +91,7 @@ class Fleet:
         indexes = indexes[order]
         if (indexes[:1] < 0).any() or (indexes[1:] == indexes[:-1]).any():
             raise ValueError("clients must be different and not negative")
-        devices = matching.draw_phones(len(self.devices), len(indexes), seed, "fleet/device")
+        devices = matching.draw_devices(len(self.devices), len(indexes), seed, "fleet/device")
         if correlation != 0:
             if sizes is None or len(sizes) != len(indexes):
                 raise ValueError("a correlation needs the size of every client's data")
@@ -86,16 +99,16 @@ class Fleet:
             devices = matching.correlate(devices, speeds, np.asarray(sizes)[order], correlation, seed)
         availabilities = devices
         if not self.paired:
-            availabilities = matching.draw_phones(len(self.availability), len(indexes), seed, "fleet/availability")
+            availabilities = matching.draw_devices(len(self.availability), len(indexes), seed, "fleet/availability")
         return ClientFleet(self, _lookup(indexes, devices), _lookup(indexes, availabilities))
 
     def _computed_fingerprint(self) -> str:
-        digest = hashlib.blake2b(str(self.paired).encode(), digest_size=16)
-        for part in (self.devices, self.availability):
-            for array in storage.arrays_of(part):
-                digest.update(f"{array.dtype.str} {len(array)};".encode())
-                digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        arrays = [array for part in (self.devices, self.availability) for array in storage.arrays_of(part)]
+        return _fingerprint(str(self.paired), arrays)
+
+    def _computed_trace_fingerprint(self) -> str | None:
+        starts = self.availability.trace_starts
+        return None if starts is None else _fingerprint("", [starts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +141,14 @@ class ClientFleet:
 
     def _availabilities(self, clients: IntArray) -> Int32Array:
         return self.availability_of[known_rows(clients, len(self.availability_of))]
+
+
+def _fingerprint(text: str, arrays: Sequence[AnyArray]) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype.str} {len(array)};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _lookup(clients: IntArray, rows: IntArray) -> Int32Array:

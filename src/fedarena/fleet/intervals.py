@@ -25,7 +25,7 @@ LONGEST_PERIOD_SECONDS = 2**31 - 1
 def checked_intervals(
     rows: Any, starts: Any, ends: Any, periods: Any, names: Names, wrap: bool
 ) -> tuple[IntArray, Int32Array, Int32Array, IntArray]:
-    """Offsets, starts, ends and periods; raises `BadInputError` about the first phone whose intervals are wrong."""
+    """Offsets, starts, ends and periods; raises `BadInputError` about the first device whose intervals are wrong."""
     periods = checked_periods(periods, names)
     rows, starts, ends = (
         whole_numbers(values, what) for values, what in ((rows, "Rows"), (starts, "Starts"), (ends, "Ends"))
@@ -68,9 +68,9 @@ def checked_periods(periods: Any, names: Names) -> IntArray:
 
 
 def seconds_before(offsets: IntArray, starts: Int32Array, ends: Int32Array) -> Int32Array:
-    """The available seconds of a phone's period before each of its intervals."""
-    # A sum over all phones may exceed 32 bits. Unsigned numbers wrap around then, and the difference of two sums of one
-    # phone, which is less than its period, is right all the same; this needs half the memory of a sum of 64 bits.
+    """The available seconds of a device's period before each of its intervals."""
+    # A sum over all devices may exceed 32 bits. Unsigned numbers wrap around then, and the difference of two sums of
+    # one device, which is less than its period, is right all the same; this needs half the memory of a sum of 64 bits.
     sums = (ends - starts).astype(np.uint32)
     np.cumsum(sums, out=sums)
     before = np.zeros(len(starts), dtype=np.uint32)
@@ -126,13 +126,13 @@ def _is_sorted(rows: AnyArray, starts: Int32Array) -> bool:
 
 def _check(rows: AnyArray, starts: Int32Array, ends: Int32Array, periods: IntArray, names: Names) -> None:
     reversed_ = starts >= ends
-    # Where a phone's intervals are in order and apart, only its last one can reach over the period.
-    same_phone = rows[1:] == rows[:-1]
+    # Where a device's intervals are in order and apart, only its last one can reach over the period.
+    same_device = rows[1:] == rows[:-1]
     outside = starts < 0
-    last = np.flatnonzero(np.append(~same_phone, True)) if len(rows) else np.empty(0, dtype=np.int64)
+    last = np.flatnonzero(np.append(~same_device, True)) if len(rows) else np.empty(0, dtype=np.int64)
     outside[last] |= ends[last] > periods[rows[last]]
     overlaps: BoolArray = np.zeros(len(rows), dtype=np.bool_)
-    overlaps[1:] = same_phone & (starts[1:] < ends[:-1])
+    overlaps[1:] = same_device & (starts[1:] < ends[:-1])
     wrong = first_true(reversed_ | outside | overlaps)
     if wrong is None:
         return

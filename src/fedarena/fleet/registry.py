@@ -30,7 +30,7 @@ def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:
     return fleet
 
 
-def load_fleet_with_remarks(settings: Mapping[str, Any] | str, phones: int) -> tuple[Fleet, list[str]]:
+def load_fleet_with_notes(settings: Mapping[str, Any] | str, phones: int) -> tuple[Fleet, list[str]]:
     """Like `load_fleet`, and what its source has to say, which would otherwise be Python's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

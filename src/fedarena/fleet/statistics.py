@@ -26,7 +26,7 @@ DIGITS = 5
 
 
 def describe_fleet(client_fleet: ClientFleet, clients: IntArray, seed: int) -> dict[str, Any]:
-    """How often `clients` are available, for how long, and how fast their phones are; of many clients, of a sample.
+    """How often `clients` are available, for how long, and how fast their devices are; of many clients, of a sample.
 
     - ``shares``: the share of the time in which a client is available
     - ``week``: the share of clients that is available in every quarter of an hour of a week, mean of several weeks
@@ -57,7 +57,7 @@ def describe_fleet(client_fleet: ClientFleet, clients: IntArray, seed: int) -> d
 
 
 def slots(availability: Availability) -> tuple[IntArray, FloatArray]:
-    """The row and the length in seconds of every uninterrupted availability in a period of a phone that leaves at all.
+    """The row and the length in seconds of every uninterrupted availability in a period of a device that leaves at all.
 
     One that goes on over the end of the period counts once.
     """
@@ -67,7 +67,7 @@ def slots(availability: Availability) -> tuple[IntArray, FloatArray]:
     first, last = availability.offsets[filled], availability.offsets[filled + 1] - 1
     goes_on = (availability.starts[first] == 0) & (availability.ends[last] == availability.periods[filled])
     lengths[first[goes_on]] += lengths[last[goes_on]]
-    # The last slot was added to the first one; where it is the first one, the phone never leaves.
+    # The last slot was added to the first one; where it is the first one, the device never leaves.
     counted = np.ones(len(lengths), dtype=np.bool_)
     counted[last[goes_on]] = False
     return rows[counted], lengths[counted]
@@ -91,7 +91,7 @@ def _distribution(values: FloatArray) -> dict[str, Any]:
 def _week(availability: Availability, seed: int) -> dict[str, Any]:
     """Asks clients at random moments of every quarter of an hour, since many come and go at round times.
 
-    Phones need not repeat with the week, so several weeks count alike. Few clients are asked in each of them; of many,
+    Devices need not repeat with the week, so several weeks count alike. Few clients are asked in each of them; of many,
     every one in some of them, which keeps the number of questions small.
     """
     clients = len(availability)

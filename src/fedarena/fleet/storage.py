@@ -1,7 +1,7 @@
 """A fleet on disk: a folder that appears complete or not at all, and opens without being read.
 
-``devices.arrow`` and ``availability.arrow`` are uncompressed Arrow files of one record batch with a row per phone. They
-are mapped into memory. ``fleet.json`` describes them.
+``devices.arrow`` and ``availability.arrow`` are uncompressed Arrow files of one record batch with a row per device.
+They are mapped into memory. ``fleet.json`` describes them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MANIFEST_NAME = "fleet.json"
 DEVICES_NAME = "devices.arrow"
 AVAILABILITY_NAME = "availability.arrow"
 
+_TRACE_STARTS = "trace_start_seconds"  # a column that not all fleets have
 INTERVAL_TYPE = pa.struct(
     [pa.field(name, pa.int32(), nullable=False) for name in ("start_seconds", "end_seconds", "seconds_before")]
 )
@@ -90,12 +91,13 @@ def _availability_batch(availability: Availability) -> pa.RecordBatch:
     sums = seconds_before(availability.offsets, availability.starts, availability.ends)
     numbers = (availability.starts, availability.ends, sums)
     intervals = pa.StructArray.from_arrays([pa.array(values) for values in numbers], fields=list(INTERVAL_TYPE))
-    return _batch(
-        {
-            "period_seconds": pa.array(availability.periods),
-            "intervals": pa.LargeListArray.from_arrays(pa.array(availability.offsets), intervals),
-        }
-    )
+    columns = {
+        "period_seconds": pa.array(availability.periods),
+        "intervals": pa.LargeListArray.from_arrays(pa.array(availability.offsets), intervals),
+    }
+    if availability.trace_starts is not None:
+        columns[_TRACE_STARTS] = pa.array(availability.trace_starts)
+    return _batch(columns)
 
 
 def _batch(columns: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -169,7 +171,11 @@ def _availability_from(path: Path, batch: pa.RecordBatch) -> Availability:
         _numbers(path, lists.values.field(number), pa.int32()) for number in range(INTERVAL_TYPE.num_fields)
     )
     periods = _numbers(path, _column(path, batch, "period_seconds"), pa.int64())
-    return Availability.with_sums(_numbers(path, lists.offsets, pa.int64()), starts, ends, periods, before)
+    offsets = _numbers(path, lists.offsets, pa.int64())
+    trace_starts = None
+    if _TRACE_STARTS in batch.schema.names:
+        trace_starts = _numbers(path, batch.column(_TRACE_STARTS), pa.int64())
+    return Availability.with_sums(offsets, starts, ends, periods, before, trace_starts)
 
 
 def _column(path: Path, batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -108,7 +108,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.plan})
-    fleet, remarks = match_fleet(config, data, training_clients, given.fleet)
+    fleet, notes = match_fleet(config, data, training_clients, given.fleet)
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
     )
@@ -146,7 +146,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
-    warnings += [*remarks, *check_feasible(simulation)]
+    warnings += [*notes, *check_feasible(simulation)]
     baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
     return Experiment(
         config,

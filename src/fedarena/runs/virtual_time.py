@@ -6,7 +6,7 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
-from fedarena.fleet import Availability, ClientFleet, Fleet, load_fleet_with_remarks
+from fedarena.fleet import Availability, ClientFleet, Fleet, load_fleet_with_notes
 from fedarena.runs.config import RunConfig
 from fedarena.simulate import ClockOptions, Simulation
 from fedarena.simulate.jobs import FloatArray
@@ -30,9 +30,9 @@ def match_fleet(
                 )
     if config.fleet["name"] == "ideal":
         return None, []
-    fleet, remarks = (given, []) if given is not None else load_fleet_with_remarks(config.fleet, len(clients))
+    fleet, notes = (given, []) if given is not None else load_fleet_with_notes(config.fleet, len(clients))
     sizes = data.counts(clients, "train") if config.clock.correlation else None
-    return fleet.match(clients, sizes, config.seed, config.clock.correlation), remarks
+    return fleet.match(clients, sizes, config.seed, config.clock.correlation), notes
 
 
 def clock_options(config: RunConfig) -> ClockOptions:

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedarena.fleet.arrays import FloatArray, IntArray, Ragged
 from fedarena.fleet.devices import Devices
-from fedarena.fleet.heterogeneity.chance import Bits, Chance
 from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
+from fedarena.fleet.heterogeneity.random_choices import Bits, RandomChoices
 
 
 class DeviceCosts:
@@ -28,9 +28,9 @@ class DeviceCosts:
         # How many measured speeds there are to choose from, for downloads and for uploads.
         self.lists: IntArray = np.stack([np.diff(self._download.offsets), np.diff(self._upload.offsets)], axis=1)
 
-    def draw(self, chance: Chance, streams_of: IntArray, rounds: IntArray, clients: IntArray) -> FloatArray:
+    def draw(self, choices: RandomChoices, streams_of: IntArray, rounds: IntArray, clients: IntArray) -> FloatArray:
         """Seconds of single participations: both transfers have a measured speed each, drawn for this round."""
-        return self.seconds(clients, *chance.pick(streams_of, rounds, clients, self.lists[clients]))
+        return self.seconds(clients, *choices.choose_speeds(streams_of, rounds, clients, self.lists[clients]))
 
     def seconds(self, clients: IntArray, for_download: Bits, for_upload: Bits) -> FloatArray:
         """Seconds of participations whose measured speeds these random bits choose."""
@@ -39,7 +39,7 @@ class DeviceCosts:
         upload = self._upload.offsets[clients] + (for_upload % lengths[:, 1]).astype(np.int64)
         return self._download.values[download] + self._upload.values[upload] + self._compute[clients]
 
-    def moments(self) -> tuple[FloatArray, FloatArray]:
+    def means_and_variances(self) -> tuple[FloatArray, FloatArray]:
         """Mean and variance of every client's seconds."""
         means, variances = self._compute.copy(), np.zeros(len(self._compute))
         for seconds in (self._download, self._upload):

@@ -30,12 +30,17 @@ from fedarena.core.errors import BadInputError
 from fedarena.fleet.arrays import FloatArray, IntArray
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.fleet import ClientFleet, Fleet
-from fedarena.fleet.heterogeneity.calendar import Calendar
-from fedarena.fleet.heterogeneity.chance import STREAMS_PER_REPETITION
+from fedarena.fleet.heterogeneity.availability_index import AvailabilityIndex
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
 from fedarena.fleet.heterogeneity.estimates import Estimate
+from fedarena.fleet.heterogeneity.monte_carlo import (
+    MonteCarloRounds,
+    SimulationOutcome,
+    SimulationPlan,
+    simulate_always_available,
+)
 from fedarena.fleet.heterogeneity.options import PAPER_OPTIONS, HeterogeneityOptions
-from fedarena.fleet.heterogeneity.simulation import Course, Plan, Simulation, simulate_without_leaving
+from fedarena.fleet.heterogeneity.random_choices import STREAMS_PER_REPETITION
 from fedarena.fleet.heterogeneity.spread import DeviceSpread, StateSpread, plain
 
 METRICS: Final = ("DevMC-R", "DevMC-T", "StatMC-R", "StatMC-T", "InterMC-R", "InterMC-T")
@@ -73,7 +78,7 @@ class Heterogeneity:
 
 
 def measure_heterogeneity(
-    phones: ClientFleet,
+    client_fleet: ClientFleet,
     clients: IntArray,
     options: HeterogeneityOptions = PAPER_OPTIONS,
     progress: Callable[[float], None] | None = None,
@@ -82,41 +87,43 @@ def measure_heterogeneity(
 
     >>> from fedarena.fleet import load_fleet
     >>> everybody = np.arange(50)
-    >>> phones = load_fleet("ideal", 50).match(everybody, None, seed=0)
-    >>> found = measure_heterogeneity(phones, everybody, HeterogeneityOptions(rounds=100, trips=200, repetitions=2))
+    >>> matched = load_fleet("ideal", 50).match(everybody, None, seed=0)
+    >>> found = measure_heterogeneity(matched, everybody, HeterogeneityOptions(rounds=100, trips=200, repetitions=2))
     >>> f"{found.metrics['StatMC-R'].mean:.2f} {found.metrics['DevMC-T'].mean:.2f}"
     '0.99 1.00'
     """
     clients = np.asarray(clients, dtype=np.int64)
     _check_cohort(len(clients), options)
-    availability = phones.fleet.availability.take(phones.availability_of[clients])
-    costs = DeviceCosts(phones.fleet.devices.take(phones.device_of[clients]), options)
-    calendar = Calendar(availability)
+    availability = client_fleet.fleet.availability.take(client_fleet.availability_of[clients])
+    costs = DeviceCosts(client_fleet.fleet.devices.take(client_fleet.device_of[clients]), options)
+    index = AvailabilityIndex(availability, options.whole_seconds)
     everyone = len(clients)
-    still = _Runs("DevMC-R", "DevMC-T", options=options, first_stream=0)
-    moving = _Runs("StatMC-R", "InterMC-R", "StatMC-T", "InterMC-T", options=options, first_stream=len(still.names))
-    courses = {
-        "still": (still, simulate_without_leaving(still.plan, costs, everyone, options)),
-        "moving": (moving, Simulation(moving.plan, calendar, costs, options).run(progress)),
-    }
+    always_on = _MetricSimulations("DevMC-R", "DevMC-T", options=options, first_stream=0)
+    intermittent = _MetricSimulations(
+        "StatMC-R", "InterMC-R", "StatMC-T", "InterMC-T", options=options, first_stream=len(always_on.names)
+    )
+    outcomes = (
+        simulate_always_available(always_on.plan, costs, everyone, options),
+        MonteCarloRounds(intermittent.plan, index, costs, options).run(progress),
+    )
     metrics: dict[str, Estimate] = {}
     participation: dict[str, FloatArray] = {}
     for name in METRICS:
-        runs, course = courses["still" if name.startswith("Dev") else "moving"]
-        metrics[name] = runs.estimate(name, course, everyone)
+        simulations, outcome = (always_on, outcomes[0]) if name.startswith("Dev") else (intermittent, outcomes[1])
+        metrics[name] = simulations.estimate(name, outcome, everyone)
         if name.endswith("-R"):
-            chosen = runs.of(name)
-            participation[name] = course.in_time[chosen].mean(axis=0) / _ideal(everyone, options)
-    state_metric = _state_metric(courses["moving"][1].in_time[moving.of("StatMC-R")], options)
+            chosen = simulations.of(name)
+            participation[name] = outcome.in_time[chosen].mean(axis=0) / _ideal(everyone, options)
+    state_metric = _state_metric(outcomes[1].in_time[intermittent.of("StatMC-R")], options)
     return Heterogeneity(
         everyone,
         options,
         metrics,
         DeviceSpread.of(costs, options.deadline_seconds),
-        StateSpread.of(calendar.shares, state_metric),
+        StateSpread.of(index.shares, state_metric),
         participation,
-        costs.moments()[0],
-        calendar.shares,
+        costs.means_and_variances()[0],
+        index.shares,
         state_metric,
     )
 
@@ -128,9 +135,10 @@ def single_state_metric(availability: Availability, options: HeterogeneityOption
     often a row is in time, relative to c and at most 1; the metric is the mean over times and repetitions.
     """
     _check_cohort(len(availability), options)
-    runs = _Runs("StatMC-R", options=options, first_stream=0)
-    course = Simulation(runs.plan, Calendar(availability), None, options).run()
-    return _state_metric(course.in_time, options)
+    simulations = _MetricSimulations("StatMC-R", options=options, first_stream=0)
+    index = AvailabilityIndex(availability, options.whole_seconds)
+    outcome = MonteCarloRounds(simulations.plan, index, None, options).run()
+    return _state_metric(outcome.in_time, options)
 
 
 def in_order(fleet: Fleet) -> ClientFleet:
@@ -144,7 +152,7 @@ def in_order(fleet: Fleet) -> ClientFleet:
     return ClientFleet(fleet, rows, rows)
 
 
-class _Runs:
+class _MetricSimulations:
     """The simulations of some metrics in all repetitions."""
 
     def __init__(self, *names: str, options: HeterogeneityOptions, first_stream: int):
@@ -160,22 +168,22 @@ class _Runs:
         streams_of = self._repetitions * STREAMS_PER_REPETITION + first_stream + np.arange(len(whose)) - begins
         ends_with_rounds = np.array([name.endswith("-R") for name in names])
         costs = np.array([cost for _, _, cost in whose])
-        self.plan = Plan(streams_of, costs, ends_with_rounds[self._numbers])
+        self.plan = SimulationPlan(streams_of, costs, ends_with_rounds[self._numbers])
 
     def of(self, name: str) -> IntArray:
         """The positions of a metric's simulations."""
         return np.flatnonzero(self._numbers == self.names.index(name))
 
-    def estimate(self, name: str, course: Course, clients: int) -> Estimate:
+    def estimate(self, name: str, outcome: SimulationOutcome, clients: int) -> Estimate:
         """The metric `name`: the mean over the times that clients may take, once for every repetition."""
         chosen = self.of(name)
         options = self._options
         if name.endswith("-R"):
             ideal = _ideal(clients, options)
-            sums = np.minimum(course.in_time[chosen], ideal).sum(axis=1)
+            sums = np.minimum(outcome.in_time[chosen], ideal).sum(axis=1)
             values = np.log1p(sums) / math.log1p(clients * ideal)
         else:
-            values = course.seconds[chosen] / (options.trips / options.cohort * options.break_seconds)
+            values = outcome.seconds[chosen] / (options.trips / options.cohort * options.break_seconds)
         return Estimate.of(values.reshape(options.repetitions, -1).mean(axis=1), options.confidence)
 
     def _costs(self, name: str, repetition: int) -> list[float]:

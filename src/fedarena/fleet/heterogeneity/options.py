@@ -49,7 +49,9 @@ class HeterogeneityOptions:
     deadline_cost_step_seconds: float | None = None
     readiness_costs_seconds: tuple[float, ...] | None = None
     inclusive_deadline: bool = False  # whether a client that takes exactly as long as the deadline is in time
-    whole_seconds: bool = False  # whether work that can be interrupted, and the second it begins in, are rounded up
+    # Whether work that can be interrupted is rounded up to whole seconds, and the time it begins at to one by the
+    # start of the client's trace: up before that, down afterwards.
+    whole_seconds: bool = False
     random_numbers: RandomNumbers = "keyed"
     repetitions: int = 5
     confidence: float = 0.95

@@ -31,7 +31,7 @@ class DeviceSpread:
     @classmethod
     def of(cls, costs: DeviceCosts, deadline_seconds: float) -> DeviceSpread:
         """From the exact means and variances of clients' times."""
-        means, variances = costs.moments()
+        means, variances = costs.means_and_variances()
         mean = float(means.mean())
         low, high = (float(value) for value in np.percentile(means, (10, 90)))
         between, within = (_relative(spread, mean) for spread in (means.std(), np.sqrt(variances.mean())))

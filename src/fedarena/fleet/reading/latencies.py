@@ -121,7 +121,7 @@ def seconds_of_models(
 
     A model is looked for by its name, alone and after its manufacturer's, and by the name that the file `names_path`
     has for it; if it was measured several times, the median counts. Phones of the same model get the same latency, also
-    if it is drawn.
+    if it is drawn; those without a model (an empty text) are not in any list, and draw one each.
     """
     latencies = read_latencies(path, network)
     names = {} if names_path is None else read_model_names(names_path)
@@ -131,7 +131,8 @@ def seconds_of_models(
     result, missing = np.empty(len(phones)), 0
     for row, (manufacturer, model) in enumerate(phones):
         candidates = (_plain(model), _plain(f"{manufacturer} {model}"), _plain(names.get(_plain(model), "")))
-        measured = next((by_model[name] for name in candidates if name in by_model), None)
+        known = has_model(model)
+        measured = next((by_model[name] for name in candidates if known and name in by_model), None)
         if measured is not None:
             result[row] = np.median(measured)
             continue
@@ -139,12 +140,17 @@ def seconds_of_models(
         if unmatched == "mean":
             result[row] = latencies.seconds.mean()
         else:
-            key = hashlib.blake2b(candidates[1].encode(), digest_size=7).digest()
+            key = hashlib.blake2b((candidates[1] if known else str(row)).encode(), digest_size=7).digest()
             chosen = streams.bits(seed, "fleet/latency", int.from_bytes(key, "little")) % len(latencies.seconds)
             result[row] = latencies.seconds[int(chosen)]
     how = "got the latency of one that is, drawn by seed" if unmatched == "draw" else "got the mean latency"
     report(path, missing, f"of {len(phones):,} phones are of models that are not in this list and {how}")
     return result
+
+
+def has_model(model: str | None) -> bool:
+    """Whether a record tells the model of its phone."""
+    return bool(model and model.strip())
 
 
 def _plain(name: str) -> str:

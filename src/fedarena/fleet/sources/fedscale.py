@@ -23,8 +23,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
+from fedarena.fleet.sources.availability_model import make_availability
 from fedarena.fleet.sources.flash import IDLE_CHARGING_WIFI
-from fedarena.fleet.sources.habits import make_availability
 from fedarena.fleet.sources.quantiles import QuantileTable, stratified
 
 INFERENCE_MILLISECONDS = QuantileTable(

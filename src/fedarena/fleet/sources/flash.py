@@ -26,10 +26,10 @@ from fedarena.fleet.arrays import Ragged
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
 from fedarena.fleet.registry import FLEETS
-from fedarena.fleet.sources.habits import Habits, make_availability
+from fedarena.fleet.sources.availability_model import AvailabilityModel, make_availability
 from fedarena.fleet.sources.quantiles import QuantileTable, stratified
 
-IDLE_CHARGING_WIFI = Habits(
+IDLE_CHARGING_WIFI = AvailabilityModel(
     days=(0.070, 0.058, 0.091, 0.103, 0.234, 0.398, 0.041, 0.003, 0.0, 0.002),
     slots=QuantileTable(
         (0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1),

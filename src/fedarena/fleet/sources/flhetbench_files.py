@@ -7,12 +7,14 @@ CVPR 2024).
 - ``training_latency.json``: how fast models of phones compute.
 
 Availability is as in their code: by whole seconds, both ends of an interval included, at the position
-``(t - trace_start)`` modulo ``(trace_end - trace_start)``. Where t is not whole, their code takes the second that
-follows, because it rounds towards 0 and t is before the start of the trace; here it is the second that t is in.
+``(t - trace_start)`` modulo ``(trace_end - trace_start)``. Where t is not whole, their code rounds that difference
+towards 0, so that it takes the second that follows t as long as t is before the start of the trace. Here it is the
+second that t is in; heterogeneity metrics that compare with their code do as it does.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -130,21 +132,23 @@ def read_timers(path: str, clock: Clock) -> tuple[list[str], Availability]:
 
 
 def _intervals(records: list[Any], places: Places) -> tuple[IntArray, IntArray, IntArray]:
-    pairs_of_phones = lists(entries(records, "ready_time", places), "ready_time", places)
-    for position, pairs in enumerate(pairs_of_phones):
+    pairs_of_devices = lists(entries(records, "ready_time", places), "ready_time", places)
+    for position, pairs in enumerate(pairs_of_devices):
         wrong = next((pair for pair in pairs if not isinstance(pair, list) or len(pair) != 2), None)
         if wrong is not None:
             raise BadInputError(f"'ready_time' of {places[position]} must have pairs of seconds, not {as_shown(wrong)}")
-    rows, starts = flat_numbers([[start for start, _ in pairs] for pairs in pairs_of_phones], "ready_time", places)
-    _, stops = flat_numbers([[stop for _, stop in pairs] for pairs in pairs_of_phones], "ready_time", places)
+    rows, starts = flat_numbers([[start for start, _ in pairs] for pairs in pairs_of_devices], "ready_time", places)
+    _, stops = flat_numbers([[stop for _, stop in pairs] for pairs in pairs_of_devices], "ready_time", places)
     return rows, whole_seconds(starts), whole_seconds(stops)
 
 
 def _shifted(availability: Availability, seconds: IntArray) -> Availability:
-    """The same with every phone's intervals that many seconds later."""
+    """The same with every phone's trace, which began at 0, that many seconds later."""
     rows = np.repeat(np.arange(len(availability)), np.diff(availability.offsets))
     starts, ends = (side + seconds[rows] for side in (availability.starts, availability.ends))
-    return Availability.from_intervals(rows, starts, ends, availability.periods, wrap=True)
+    return replace(
+        Availability.from_intervals(rows, starts, ends, availability.periods, wrap=True), trace_starts=seconds
+    )
 
 
 def _read_case(path: str, names: list[str], timers_path: str) -> IntArray:

@@ -18,7 +18,7 @@ from fedarena.fleet.arrays import FloatArray, Ragged, first_true
 from fedarena.fleet.availability import Availability
 from fedarena.fleet.devices import Devices
 from fedarena.fleet.fleet import Fleet
-from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, seconds_of_models
+from fedarena.fleet.reading.latencies import Network, TrainingFactor, Unmatched, has_model, seconds_of_models
 from fedarena.fleet.reading.traces import (
     Places,
     as_shown,
@@ -28,25 +28,26 @@ from fedarena.fleet.reading.traces import (
     naming,
     read_json,
     records_in_list,
+    report,
 )
 from fedarena.fleet.registry import FLEETS
 
 
 @dataclass(frozen=True)
-class MeasuredPhones:
+class MeasuredDevices:
     """Phones and the bits per second that they measured."""
 
     descriptions: list[tuple[str, ...]]  # manufacturer, model, and what else tells phones apart
     speeds: Ragged
 
-    def grouped(self) -> MeasuredPhones:
+    def grouped(self) -> MeasuredDevices:
         """The same with one row for all records that describe their phone alike, in the order of the first."""
         first_of: dict[tuple[str, ...], int] = {}
         group = np.array([first_of.setdefault(phone, len(first_of)) for phone in self.descriptions])
         order = np.argsort(group, kind="stable")
         speeds = self.speeds.take(order)
         ends = np.searchsorted(group[order], np.arange(len(first_of)), side="right")
-        return MeasuredPhones(list(first_of), Ragged(np.append(0, speeds.offsets[ends]), speeds.values))
+        return MeasuredDevices(list(first_of), Ragged(np.append(0, speeds.offsets[ends]), speeds.values))
 
     def devices(self, seconds_per_sample: FloatArray) -> Devices:
         """Devices that draw from these speeds for downloads and, because nothing else is known, for uploads."""
@@ -62,7 +63,7 @@ class MeasuredPhones:
         return seconds_of_models(models, path, names_path, **options)
 
 
-def read_mobiperf(path: str) -> MeasuredPhones:
+def read_mobiperf(path: str) -> MeasuredDevices:
     """Phones and speeds of a list of records, one row for each."""
     records = records_in_list(read_json(path), path)
     places = Places("record", range(1, len(records) + 1))
@@ -79,17 +80,25 @@ def read_mobiperf(path: str) -> MeasuredPhones:
                 "speeds must be above 0"
             )
         offsets = np.append(0, np.cumsum([len(speeds) for speeds in kilobits]))
-        return MeasuredPhones(
-            [_description(record, places[position]) for position, record in enumerate(records)],
-            Ragged(offsets, 1000 * flat),
-        )
+        descriptions = [_description(record, places[position]) for position, record in enumerate(records)]
+    nameless = sum(not has_model(model) for _, model, *_ in descriptions)
+    report(path, nameless, f"of {len(records):,} records have no phone model and count as unmatched")
+    return MeasuredDevices(descriptions, Ragged(offsets, 1000 * flat))
 
 
 def _description(record: dict[str, Any], place: str) -> tuple[str, ...]:
-    properties = record.get("device_properties")
-    info = properties.get("device_info") if isinstance(properties, dict) else None
-    if not isinstance(info, dict) or not isinstance(info.get("model"), str):
-        raise BadInputError(f"{place} has no text 'device_properties.device_info.model', but {as_shown(properties)}")
+    found: Any = record
+    for key in ("device_properties", "device_info"):
+        found = found.get(key)
+        found = {} if found is None else found
+        if not isinstance(found, dict):
+            raise BadInputError(f"{key!r} of {place} must be a dictionary, not {as_shown(found)}")
+    info, model = found, found.get("model")
+    if not isinstance(model, str | None):
+        raise BadInputError(f"'model' of {place} must be a text, not {as_shown(model)}")
+    if not has_model(model):
+        # Nothing says that two of them are one device, so the place tells them apart.
+        return "", "", "", "", place
     return tuple(str(info.get(key, "")) for key in ("manufacturer", "model", "tac", "os"))
 
 

@@ -14,13 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedarena.fleet.arrays import BoolArray, FloatArray, IntArray
-from fedarena.fleet.heterogeneity.calendar import Calendar
-from fedarena.fleet.heterogeneity.chance import PublishedChance, chance_of
+from fedarena.fleet.heterogeneity.availability_index import AvailabilityIndex
+from fedarena.fleet.heterogeneity.availability_windows import AvailabilityWindows
 from fedarena.fleet.heterogeneity.costs import DeviceCosts
-from fedarena.fleet.heterogeneity.crowds import AlwaysThere, Beginnings, ComingAndGoing, Present
-from fedarena.fleet.heterogeneity.inviting import Invitations
+from fedarena.fleet.heterogeneity.invitations import Invitations
 from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
-from fedarena.fleet.heterogeneity.timetable import Timetable
+from fedarena.fleet.heterogeneity.populations import (
+    AlwaysAvailable,
+    AvailableClients,
+    IntermittentlyAvailable,
+    RoundStarts,
+)
+from fedarena.fleet.heterogeneity.random_choices import PublishedChoices, choices_of
 
 Progress = Callable[[float], None]
 
@@ -30,7 +35,7 @@ _ROUNDS_BETWEEN_REPORTS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SimulationPlan:
     """Simulations to be made, one in every position."""
 
     streams_of: IntArray  # of random numbers
@@ -42,14 +47,14 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class SimulationOutcome:
     """How simulations went: for those with a deadline how often each client was in time, and how long all took."""
 
     in_time: IntArray
     seconds: FloatArray
 
 
-class Rounds:
+class RoundRules:
     """What rounds of both kinds have in common."""
 
     def __init__(self, options: HeterogeneityOptions):
@@ -78,11 +83,13 @@ class Rounds:
         return np.where(counts > 0, lengths, 0.0)
 
 
-def simulate_without_leaving(plan: Plan, costs: DeviceCosts, clients: int, options: HeterogeneityOptions) -> Course:
+def simulate_always_available(
+    plan: SimulationPlan, costs: DeviceCosts, clients: int, options: HeterogeneityOptions
+) -> SimulationOutcome:
     """Simulations in which nobody ever leaves. Rounds do not depend on each other, so they are made together."""
-    chance = chance_of(options)
-    invitations = Invitations(AlwaysThere(clients), chance, options.cohort, options.seed)
-    rules = Rounds(options)
+    choices = choices_of(options)
+    invitations = Invitations(AlwaysAvailable(clients), choices, options.cohort, options.seed)
+    rules = RoundRules(options)
     in_time = np.zeros((len(plan), clients), dtype=np.int64)
     seconds = np.zeros(len(plan))
     at_once = max(1, _MOST_AT_ONCE // (4 * options.cohort if invitations.draws else clients))
@@ -91,29 +98,31 @@ def simulate_without_leaving(plan: Plan, costs: DeviceCosts, clients: int, optio
         for begin in range(0, number, at_once):
             rounds = np.arange(begin, min(begin + at_once, number))
             rows = np.repeat(np.arange(len(rounds)), options.cohort)
-            if isinstance(chance, PublishedChance):
-                invited, *picked = chance.deal(stream, len(rounds), clients, options.cohort, costs.lists)
+            if isinstance(choices, PublishedChoices):
+                invited, *picked = choices.choose_for_rounds(stream, len(rounds), clients, options.cohort, costs.lists)
                 taken = costs.seconds(invited, *picked)
             else:
                 streams_of = np.full(len(rounds), stream)
-                invited = invitations.invite(Beginnings(streams_of, rounds, np.zeros(len(rounds)))).clients
-                taken = costs.draw(chance, streams_of[rows], rounds[rows], invited)
+                invited = invitations.invite(RoundStarts(streams_of, rounds, np.zeros(len(rounds)))).clients
+                taken = costs.draw(choices, streams_of[rows], rounds[rows], invited)
             in_time[simulation] += np.bincount(invited[rules.is_in_time(taken)], minlength=clients)
             counts = np.full(len(rounds), options.cohort)
             lengths = rules.lengths(rows, counts, taken, np.full(len(rounds), has_deadline))
             seconds[simulation] += lengths.sum() + options.break_seconds * len(rounds)
-    return Course(in_time, seconds)
+    return SimulationOutcome(in_time, seconds)
 
 
-class Simulation:
+class MonteCarloRounds:
     """Simulations in which clients come and go; all take their next round at once."""
 
-    def __init__(self, plan: Plan, calendar: Calendar, costs: DeviceCosts | None, options: HeterogeneityOptions):
-        self._plan, self._calendar, self._costs, self._options = plan, calendar, costs, options
-        self._crowd = ComingAndGoing(calendar)
-        self._chance = chance_of(options)
-        self._invitations = Invitations(self._crowd, self._chance, options.cohort, options.seed)
-        self._rules = Rounds(options)
+    def __init__(
+        self, plan: SimulationPlan, index: AvailabilityIndex, costs: DeviceCosts | None, options: HeterogeneityOptions
+    ):
+        self._plan, self._index, self._costs, self._options = plan, index, costs, options
+        self._population = IntermittentlyAvailable(index)
+        self._choices = choices_of(options)
+        self._invitations = Invitations(self._population, self._choices, options.cohort, options.seed)
+        self._rules = RoundRules(options)
         # Times that are rounded up stay the same steps apart only if these are whole.
         self._repeats = not options.whole_seconds or float(options.break_seconds).is_integer()
         self._clocks = np.zeros(len(plan))
@@ -122,9 +131,9 @@ class Simulation:
         self._waited = np.zeros(len(plan), dtype=np.int64)  # rounds without anybody since the last with somebody
         # Only simulations with a deadline need to know who was in time.
         self._counted = np.cumsum(plan.with_deadline) - 1
-        self._in_time = np.zeros((int(plan.with_deadline.sum()), calendar.clients), dtype=np.int32)
+        self._in_time = np.zeros((int(plan.with_deadline.sum()), index.clients), dtype=np.int32)
 
-    def run(self, progress: Progress | None = None) -> Course:
+    def run(self, progress: Progress | None = None) -> SimulationOutcome:
         """All rounds of all simulations."""
         span_seconds = self._options.rounds * (self._options.deadline_seconds + self._options.break_seconds)
         steps = 0
@@ -132,24 +141,24 @@ class Simulation:
         while len(unfinished):
             if not self._invitations.draws:
                 begin = float(self._clocks[unfinished].min()) + self._options.break_seconds
-                self._crowd.timetable = Timetable(self._calendar, begin, span_seconds)
+                self._population.windows = AvailabilityWindows(self._index, begin, span_seconds)
                 span_seconds *= 2
             unfinished = self._unfinished(unfinished)
-            while len(now := self._in_timetable(unfinished)):
+            while len(now := self._in_windows(unfinished)):
                 self._step(now)
                 unfinished = self._unfinished(unfinished)
                 steps += 1
                 if progress is not None and steps % _ROUNDS_BETWEEN_REPORTS == 0:
                     progress(self._share_done())
-        in_time = np.zeros((len(self._plan), self._calendar.clients), dtype=np.int64)
+        in_time = np.zeros((len(self._plan), self._index.clients), dtype=np.int64)
         in_time[self._plan.with_deadline] = self._in_time
-        return Course(in_time, self._clocks)
+        return SimulationOutcome(in_time, self._clocks)
 
     def _step(self, now: IntArray) -> None:
         """One round of the simulations at `now`."""
         times = self._clocks[now] + self._options.break_seconds
-        asked = np.ceil(times) if self._options.whole_seconds else times
-        invited = self._invitations.invite(Beginnings(self._plan.streams_of[now], self._rounds[now], asked))
+        asked = self._index.lookup_times(times)
+        invited = self._invitations.invite(RoundStarts(self._plan.streams_of[now], self._rounds[now], asked))
         taken = self._seconds_taken(invited, now, asked)
         counts = np.bincount(invited.rows, minlength=len(now))
         lengths = self._rules.lengths(invited.rows, counts, taken, self._plan.with_deadline[now])
@@ -164,7 +173,7 @@ class Simulation:
         for simulation in now[counts == 0]:
             self._wait(simulation)
 
-    def _seconds_taken(self, invited: Present, now: IntArray, times: FloatArray) -> FloatArray:
+    def _seconds_taken(self, invited: AvailableClients, now: IntArray, times: FloatArray) -> FloatArray:
         """How long invited clients take, with the pauses in between."""
         rows, clients = invited.rows, invited.clients
         work = self._work_of(now)[rows]
@@ -173,17 +182,17 @@ class Simulation:
             assert self._costs is not None
             whose = now[rows[by_device]]
             work[by_device] = self._costs.draw(
-                self._chance, self._plan.streams_of[whose], self._rounds[whose], clients[by_device]
+                self._choices, self._plan.streams_of[whose], self._rounds[whose], clients[by_device]
             )
             if self._options.whole_seconds:
                 work[by_device] = np.ceil(work[by_device])
-        begins = times[rows]
+        begins = self._index.client_times(clients, times[rows])
         slots = invited.slots
         if slots is None:
-            slots = self._calendar.find(clients, begins)[1]
+            slots = self._index.find(clients, begins)[1]
         interrupted = np.flatnonzero(begins + work > slots.ends)
         if len(interrupted):
-            finished = self._calendar.finish(
+            finished = self._index.finish(
                 clients[interrupted], slots.take(interrupted), begins[interrupted], work[interrupted]
             )
             work[interrupted] = finished - begins[interrupted]
@@ -193,7 +202,7 @@ class Simulation:
         self,
         now: IntArray,
         asked: FloatArray,
-        invited: Present,
+        invited: AvailableClients,
         counts: IntArray,
         taken: FloatArray,
         lengths: FloatArray,
@@ -204,7 +213,7 @@ class Simulation:
         or goes in the meantime.
         """
         times_over = np.ones(len(now), dtype=np.int64)
-        if self._crowd.timetable is None or not self._repeats:
+        if self._population.windows is None or not self._repeats:
             return times_over
         costs = self._work_of(now)
         same = (counts > 0) & (counts < self._options.cohort) & ~np.isnan(costs)
@@ -212,7 +221,8 @@ class Simulation:
         rows = np.flatnonzero(same)
         if not len(rows):
             return times_over
-        room = self._crowd.timetable.steady_until(rows) - asked[rows] - costs[rows]
+        latest = np.ceil(asked[rows]) if self._options.whole_seconds else asked[rows]
+        room = self._population.windows.steady_until(rows) - latest - costs[rows]
         apart = self._options.break_seconds + lengths[rows]
         more = np.floor(np.maximum(room, 0.0) / apart).astype(np.int64)
         # A round in which nothing takes any time must begin before somebody comes or goes, not at that very moment.
@@ -234,10 +244,10 @@ class Simulation:
         """Lets the rounds pass in which still nobody can be there."""
         clock, pause = float(self._clocks[simulation]), self._options.break_seconds
         rounded_up, has_deadline = self._options.whole_seconds, self._plan.with_deadline[simulation]
-        earliest = self._calendar.earliest(math.ceil(clock) if rounded_up else clock)
+        earliest = self._index.earliest(math.ceil(clock) if rounded_up else clock)
         if not has_deadline and (
             math.isinf(earliest)
-            or (self._waited[simulation] % _PATIENCE == 0 and not self._calendar.ever_met(clock, pause, rounded_up))
+            or (self._waited[simulation] % _PATIENCE == 0 and not self._index.ever_met(clock, pause))
         ):
             self._clocks[simulation] = np.inf
             return
@@ -256,11 +266,11 @@ class Simulation:
         )
         return simulations[goes_on & np.isfinite(self._clocks[simulations])]
 
-    def _in_timetable(self, simulations: IntArray) -> IntArray:
-        if self._crowd.timetable is None:
+    def _in_windows(self, simulations: IntArray) -> IntArray:
+        if self._population.windows is None:
             return simulations
         # A second less, because the time may be rounded up.
-        return simulations[self._clocks[simulations] + self._options.break_seconds <= self._crowd.timetable.end - 1]
+        return simulations[self._clocks[simulations] + self._options.break_seconds <= self._population.windows.end - 1]
 
     def _share_done(self) -> float:
         by_rounds = self._rounds / self._options.rounds

@@ -1,7 +1,8 @@
 """Who is there, written down for a span of time.
 
-The span is cut into windows, and each lists the intervals that touch it. A client that is available is in exactly one
-interval of the window, so looking through its list finds everybody.
+The span is cut into windows, and each lists the intervals that touch it or begin where it ends, because times may be
+rounded up. A client that is available is in exactly one interval of the window, so looking through its list finds
+everybody.
 """
 
 from __future__ import annotations
@@ -9,26 +10,26 @@ from __future__ import annotations
 import numpy as np
 
 from fedarena.fleet.arrays import AnyArray, FloatArray, IntArray
-from fedarena.fleet.heterogeneity.calendar import Calendar, Slots
+from fedarena.fleet.heterogeneity.availability_index import AvailabilityIndex, Slots
 
 _SHORTEST_WINDOW_SECONDS = 60
 _LONGEST_WINDOW_SECONDS = 86_400
 _MOST_ENTRIES = 1_000_000
 
 
-class Timetable:
-    """The intervals of a calendar's clients from `begin` to at least `seconds` later, or less if they are too many."""
+class AvailabilityWindows:
+    """The intervals of all clients from `begin` to at least `seconds` later, or less if they are too many."""
 
-    def __init__(self, calendar: Calendar, begin: float, seconds: float):
-        window = int(np.clip(calendar.mean_slot_seconds, _SHORTEST_WINDOW_SECONDS, _LONGEST_WINDOW_SECONDS))
+    def __init__(self, index: AvailabilityIndex, begin: float, seconds: float):
+        window = int(np.clip(index.mean_slot_seconds, _SHORTEST_WINDOW_SECONDS, _LONGEST_WINDOW_SECONDS))
         first_window = int(begin // window)
-        per_window = calendar.shares.sum() + (window / calendar.periods)[calendar.owners].sum()
+        per_window = index.shares.sum() + (window / index.periods)[index.owners].sum()
         # At least two, so that `begin` is not in the last second.
         windows = int(np.clip(np.ceil(seconds / window) + 1, 2, max(2.0, _MOST_ENTRIES / max(per_window, 1.0))))
-        self._window, self._first_window = window, first_window
+        self._index, self._window, self._first_window = index, window, first_window
         self.begin, self.end = float(first_window * window), float((first_window + windows) * window)
-        intervals, begins, ends = _unrolled(calendar, self.begin, self.end)
-        first = np.maximum(begins // window, first_window).astype(np.int64) - first_window
+        intervals, begins, ends = _unrolled(index, self.begin, self.end)
+        first = np.maximum((begins - 1) // window, first_window).astype(np.int64) - first_window
         last = np.minimum((ends - 1) // window, first_window + windows - 1).astype(np.int64) - first_window
         touched = last - first + 1
         entries = np.repeat(np.arange(len(first)), touched)
@@ -37,7 +38,7 @@ class Timetable:
         entries = entries[np.argsort(lists, kind="stable")]
         self._offsets = np.append(0, np.cumsum(np.bincount(lists, minlength=windows)))
         self._slots = Slots(intervals, begins, ends).take(entries)
-        self._clients = calendar.owners[self._slots.intervals]
+        self._clients = index.owners[self._slots.intervals]
         self._asked: tuple[AnyArray, ...] = ()
 
     def available(self, times: FloatArray) -> tuple[IntArray, IntArray, Slots]:
@@ -48,9 +49,9 @@ class Timetable:
         columns = np.arange(counts.max(initial=0))
         # Where a window has fewer entries, later ones follow, which do not count.
         entries = np.minimum(first[:, None] + columns, len(self._clients) - 1)
-        moments = times[:, None]
+        asked = self._index.client_times(self._clients[entries], times[:, None])
         begins = self._slots.begins[entries]
-        inside = (begins <= moments) & (moments < self._slots.ends[entries])
+        inside = (begins <= asked) & (asked < self._slots.ends[entries])
         inside &= columns < counts[:, None]
         self._asked = (times, entries, begins, inside)
         found = entries[inside]
@@ -64,12 +65,12 @@ class Timetable:
         return np.asarray(np.minimum(changes, (times // self._window + 1) * self._window))
 
 
-def _unrolled(calendar: Calendar, begin: float, end: float) -> tuple[IntArray, FloatArray, FloatArray]:
+def _unrolled(index: AvailabilityIndex, begin: float, end: float) -> tuple[IntArray, FloatArray, FloatArray]:
     """Every interval that touches the time from `begin` to `end`, in all its periods: its number, begin and end."""
-    periods = calendar.periods[calendar.owners]
-    first = np.floor((begin - calendar.ends) / periods) + 1
-    counts = np.maximum(np.ceil((end - calendar.starts) / periods) - first, 0).astype(np.int64)
+    periods = index.periods[index.owners]
+    first = np.floor((begin - index.ends) / periods) + 1
+    counts = np.maximum(np.ceil((end - index.starts) / periods) - first, 0).astype(np.int64)
     intervals = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(intervals)) - np.repeat(np.cumsum(counts) - counts, counts)
     shifts = (first[intervals] + within) * periods[intervals]
-    return intervals, calendar.starts[intervals] + shifts, calendar.ends[intervals] + shifts
+    return intervals, index.starts[intervals] + shifts, index.ends[intervals] + shifts

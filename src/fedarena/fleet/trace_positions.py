@@ -1,7 +1,8 @@
-"""Where phones are in their periods at some time: the arithmetic behind all questions about availability.
+"""Where devices are in their periods at some time: the arithmetic behind all questions about availability.
 
 Nothing here is rounded as long as times are below 2**53: the position in a period is a remainder, which floating point
-computes exactly, the beginning of a period is then a whole number, and so is the second in which a phone comes or goes.
+computes exactly, the beginning of a period is then a whole number, and so is the second in which a device comes or
+goes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from fedarena.fleet.availability import Availability
 
 
-class Moments:
-    """One time of one phone each; rows and times are broadcast against each other."""
+class TracePositions:
+    """One time of one device each; rows and times are broadcast against each other."""
 
     def __init__(self, availability: Availability, rows: Rows, times: npt.ArrayLike):
         self._intervals = availability
@@ -44,12 +45,12 @@ class Moments:
         )
 
     def next_available(self) -> FloatArray:
-        """Now, if the phone is available; else the beginning of its next interval, or infinity."""
+        """Now, if the device is available; else the beginning of its next interval, or infinity."""
         begins = self._slot_period_start + self._pick(self._intervals.starts, self._slot, self._ever)
         return np.where(self.inside, self.times, np.where(self._ever & self.finite, begins, np.inf))
 
     def leaves_at(self) -> FloatArray:
-        """The end of the uninterrupted availability that the phone is in, or that comes next; infinity, if never."""
+        """The end of the uninterrupted availability that the device is in, or that comes next; infinity, if never."""
         starts, ends = self._intervals.starts, self._intervals.ends
         end = self._pick(ends, self._slot, self._ever)
         goes_on = self._ever & (end == self.periods) & (self._pick(starts, self._first, self._ever) == 0)
@@ -58,7 +59,7 @@ class Moments:
         return np.where(never_ends, np.inf, leaves)
 
     def time_of_work(self, work_seconds: FloatArray) -> FloatArray:
-        """The earliest time at which the phone was available for `work_seconds`, more than zero, since now."""
+        """The earliest time at which the device was available for `work_seconds`, more than zero, since now."""
         possible = self._ever & self.finite & np.isfinite(work_seconds)
         total = np.where(possible, self.seconds_in_period, 1.0)
         needed = np.where(possible, self.seconds_so_far + work_seconds, 1.0)
@@ -75,7 +76,7 @@ class Moments:
 
     @cached_property
     def seconds_so_far(self) -> FloatArray:
-        """For how long the phone was available in this period until now."""
+        """For how long the device was available in this period until now."""
         before, starts, ends = (
             self._pick(values, self._current, self._begun)
             for values in (self._intervals.before, self._intervals.starts, self._intervals.ends)
@@ -84,7 +85,7 @@ class Moments:
 
     @cached_property
     def seconds_in_period(self) -> FloatArray:
-        """For how long the phone is available in one period."""
+        """For how long the device is available in one period."""
         last = self._first + self._count - 1
         before, starts, ends = (
             self._pick(values, last, self._ever)
@@ -94,7 +95,7 @@ class Moments:
 
     @cached_property
     def _slot(self) -> IntArray:
-        """The interval that the phone is in, or the next one."""
+        """The interval that the device is in, or the next one."""
         following = np.where(self._in_next_period, self._first, self._current + 1)
         return np.where(self.inside, self._current, following)
 
@@ -104,7 +105,7 @@ class Moments:
 
     @cached_property
     def _in_next_period(self) -> BoolArray:
-        """Whether the phone is not available any more before its next period."""
+        """Whether the device is not available any more before its next period."""
         return ~self.inside & (self._current + 1 >= self._first + self._count)
 
     @staticmethod

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedarena.fleet.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from fedarena.fleet.availability import Availability
-from fedarena.fleet.moments import count_below
+from fedarena.fleet.trace_positions import count_below
 
 _LARGEST_DENOMINATOR = 1000
 
@@ -32,10 +32,15 @@ class Slots:
         return Slots(self.intervals[positions], self.begins[positions], self.ends[positions])
 
 
-class Calendar:
-    """When client i, the row i of an availability, is there."""
+class AvailabilityIndex:
+    """When client i, the row i of an availability, is there.
 
-    def __init__(self, availability: Availability):
+    With `whole_seconds` clients are looked up in whole seconds, as FLHetBench's code does: at the difference between a
+    time and the start of the client's trace, rounded towards 0. So times are rounded up before the trace starts, and
+    down afterwards; where the start is not known, always up.
+    """
+
+    def __init__(self, availability: Availability, whole_seconds: bool = False):
         counts = np.diff(availability.offsets)
         self.clients = len(availability)
         self.owners: IntArray = np.repeat(np.arange(self.clients), counts)
@@ -44,6 +49,10 @@ class Calendar:
         self.periods: FloatArray = availability.periods.astype(np.float64)
         self.shares: FloatArray = availability.share()
         self._availability = availability
+        self._whole_seconds = whole_seconds
+        self._trace_starts: FloatArray | None = None
+        if whole_seconds and availability.trace_starts is not None:
+            self._trace_starts = availability.trace_starts.astype(np.float64)
         self._first: IntArray = np.asarray(availability.offsets[:-1])
         self._behind: IntArray = np.asarray(availability.offsets[1:])
         # Seconds on the line of all periods, and available seconds before each interval on it; whole numbers below
@@ -59,8 +68,20 @@ class Calendar:
         """How long an interval lasts on average."""
         return float(self._worked[-1]) / max(1, len(self.starts))
 
-    def are_there(self, clients: IntArray, times: FloatArray) -> BoolArray:
-        """Whether clients are available at these times: quicker than `find` for many clients of a large calendar.
+    def lookup_times(self, times: FloatArray) -> FloatArray:
+        """Times to look clients up: rounded up, if that is so for all of them."""
+        return np.ceil(times) if self._whole_seconds and self._trace_starts is None else times
+
+    def client_times(self, clients: IntArray, times: FloatArray) -> FloatArray:
+        """The same for single clients, rounded by the start of each one's trace if need be."""
+        if self._trace_starts is None:
+            return times
+        starts = self._trace_starts[clients]
+        # In floating point, as in the published code: the difference may be whole where the time is not quite.
+        return starts + np.trunc(times - starts)
+
+    def are_available(self, clients: IntArray, times: FloatArray) -> BoolArray:
+        """Whether clients are available at these times: quicker than `find` for many clients of a large fleet.
 
         A search among the few intervals of a client stays in one place of memory.
         """
@@ -117,11 +138,12 @@ class Calendar:
         period_starts = slots.begins - self.starts[slots.intervals]
         return period_starts + full_periods * self.periods[clients] + self.starts[last] + into_interval
 
-    def ever_met(self, time: float, step_seconds: float, rounded_up: bool = False) -> bool:
+    def ever_met(self, time: float, step_seconds: float) -> bool:
         """Whether anybody is available at one of the moments ``time + step_seconds``, ``time + 2 * step_seconds``, …
 
-        The moments may be rounded up to whole seconds. After whole numbers of steps and periods, positions in a period
-        repeat; those that are reached have the same remainder when divided by the greatest common divisor of both.
+        After whole numbers of steps and periods, positions in a period repeat; those that are reached have the same
+        remainder when divided by the greatest common divisor of both. It may say yes for a client that is met if times
+        are rounded up, as long as its trace has not started.
         """
         step = Fraction(step_seconds).limit_denominator(_LARGEST_DENOMINATOR)
         if step <= 1 or float(step) != step_seconds:
@@ -131,12 +153,17 @@ class Calendar:
         units = step.denominator
         apart = np.gcd((units * self.periods).astype(np.int64), step.numerator)[self.owners]
         starts, ends = ((units * side).astype(np.int64) for side in (self.starts, self.ends))
-        place = math.floor(time * units)
-        if rounded_up:
-            # Whatever is less than a second early counts as well, and the last second does not.
-            starts, ends, place = starts - units + 1, ends - units + 1, math.ceil(time * units)
-        met = starts + (place - starts) % apart
-        return bool((met < ends).any())
+        met = np.zeros(len(starts), dtype=np.bool_)
+        if not self._whole_seconds or self._trace_starts is not None:
+            met |= starts + (math.floor(time * units) - starts) % apart < ends
+        if self._whole_seconds:
+            # Rounded up: whatever is less than a second early counts as well, and the last second does not.
+            starts, ends = starts - units + 1, ends - units + 1
+            met_rounded_up = starts + (math.ceil(time * units) - starts) % apart < ends
+            if self._trace_starts is not None:
+                met_rounded_up &= self._trace_starts[self.owners] > time
+            met |= met_rounded_up
+        return bool(met.any())
 
     def _latest(self, clients: IntArray, positions: FloatArray) -> IntArray:
         """The interval that began last on the line of all periods; it may be that of a client before."""

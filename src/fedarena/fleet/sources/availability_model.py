@@ -19,11 +19,11 @@ from fedarena.fleet.availability import DAY_SECONDS, Availability
 from fedarena.fleet.sources.quantiles import QuantileTable, stratified
 
 # So many phones are made at a time, which bounds the memory that is needed on the way.
-BLOCK_PHONES = 50_000
+BLOCK_DEVICES = 50_000
 
 
 @dataclass(frozen=True)
-class Habits:
+class AvailabilityModel:
     """The distributions from which `make_availability` draws."""
 
     # Probabilities of a period of 1, 2, 3, … days.
@@ -42,7 +42,7 @@ class Habits:
     hour_effect: float
 
 
-class _Phones(NamedTuple):
+class _Devices(NamedTuple):
     periods: IntArray
     counts: IntArray  # of slots
     available_seconds: IntArray
@@ -55,48 +55,48 @@ class _Bursts(NamedTuple):
     times: IntArray  # when the burst of a slot begins
 
 
-def make_availability(habits: Habits, phones: int, seed: int) -> Availability:
+def make_availability(model: AvailabilityModel, phones: int, seed: int) -> Availability:
     """An availability for that many phones."""
     if not phones:
         return Availability.never(0)
     blocks = []
-    for block in range(-(-phones // BLOCK_PHONES)):
+    for block in range(-(-phones // BLOCK_DEVICES)):
         random = streams.generator(seed, "fleet/availability", block)
-        blocks.append(_make_block(habits, min(BLOCK_PHONES, phones - block * BLOCK_PHONES), random))
+        blocks.append(_make_block(model, min(BLOCK_DEVICES, phones - block * BLOCK_DEVICES), random))
     counts, starts, ends, periods = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return Availability(_offsets(counts), starts, ends, periods)
 
 
 def _make_block(
-    habits: Habits, number: int, random: np.random.Generator
+    model: AvailabilityModel, number: int, random: np.random.Generator
 ) -> tuple[IntArray, Int32Array, Int32Array, IntArray]:
-    phones = _draw_phones(habits, number, random)
-    bursts = _draw_bursts(habits, phones, random)
-    lengths = _draw_lengths(habits, phones, bursts, random)
-    starts = _place(habits, phones, bursts, lengths, random)
+    phones = _draw_devices(model, number, random)
+    bursts = _draw_bursts(model, phones, random)
+    lengths = _draw_lengths(model, phones, bursts, random)
+    starts = _place(model, phones, bursts, lengths, random)
     return *_wrapped(phones, starts, starts + lengths), phones.periods
 
 
-def _draw_phones(habits: Habits, number: int, random: np.random.Generator) -> _Phones:
-    days_slots, days_share, slots_share = habits.correlations
+def _draw_devices(model: AvailabilityModel, number: int, random: np.random.Generator) -> _Devices:
+    days_slots, days_share, slots_share = model.correlations
     copula = np.array([[1, days_slots, days_share], [days_slots, 1, slots_share], [days_share, slots_share, 1]])
     scores = random.standard_normal((number, 3)) @ np.linalg.cholesky(copula).T
     days, slots, share = (stratified(scores[:, column], random) for column in range(3))
-    periods = DAY_SECONDS * (1 + np.searchsorted(np.cumsum(habits.days)[:-1], days, side="right"))
-    wanted = np.maximum(1, np.rint(habits.share.at(share) * periods)).astype(np.int64)
+    periods = DAY_SECONDS * (1 + np.searchsorted(np.cumsum(model.days)[:-1], days, side="right"))
+    wanted = np.maximum(1, np.rint(model.share.at(share) * periods)).astype(np.int64)
     # Every slot lasts a second at least, and a second without the phone follows.
-    counts = np.clip(np.rint(habits.slots.at(slots)).astype(np.int64), 1, np.minimum(wanted, periods // 2))
+    counts = np.clip(np.rint(model.slots.at(slots)).astype(np.int64), 1, np.minimum(wanted, periods // 2))
     owners = np.repeat(np.arange(number), counts)
-    return _Phones(periods, counts, np.minimum(wanted, periods - counts), _offsets(counts), owners)
+    return _Devices(periods, counts, np.minimum(wanted, periods - counts), _offsets(counts), owners)
 
 
-def _draw_bursts(habits: Habits, phones: _Phones, random: np.random.Generator) -> _Bursts:
+def _draw_bursts(model: AvailabilityModel, phones: _Devices, random: np.random.Generator) -> _Bursts:
     """Which slots begin a burst, and at what time: on any day alike, in hours as people prefer them."""
-    begins = random.random(len(phones.owners)) >= habits.bursts
+    begins = random.random(len(phones.owners)) >= model.bursts
     begins[phones.offsets[:-1]] = True
     owners = phones.owners[begins]
     day, moment = np.divmod(random.random(len(owners)) * (phones.periods[owners] // DAY_SECONDS), 1.0)
-    edges = np.concatenate(([0.0], np.cumsum(habits.hours))) / np.sum(habits.hours)
+    edges = np.concatenate(([0.0], np.cumsum(model.hours))) / np.sum(model.hours)
     seconds = np.interp(moment, edges, np.linspace(0, DAY_SECONDS, len(edges)))
     times = (day * DAY_SECONDS + seconds).astype(np.int64)
     # Sorted phone by phone, in one go.
@@ -104,18 +104,18 @@ def _draw_bursts(habits: Habits, phones: _Phones, random: np.random.Generator) -
     return _Bursts(begins, (np.sort(times + first) - first)[np.cumsum(begins) - 1])
 
 
-def _draw_lengths(habits: Habits, phones: _Phones, bursts: _Bursts, random: np.random.Generator) -> IntArray:
+def _draw_lengths(model: AvailabilityModel, phones: _Devices, bursts: _Bursts, random: np.random.Generator) -> IntArray:
     """Whole seconds of every slot, which add up to what each phone has."""
     offsets, owners = phones.offsets, phones.owners
-    angle = (bursts.times / DAY_SECONDS - habits.longest_hour / 24) * 2 * np.pi
-    chance = stratified(random.standard_normal(len(owners)) + habits.hour_effect * np.cos(angle), random)
+    angle = (bursts.times / DAY_SECONDS - model.longest_hour / 24) * 2 * np.pi
+    rank = stratified(random.standard_normal(len(owners)) + model.hour_effect * np.cos(angle), random)
     # Every phone has a long slot.
     long_one = offsets[:-1] + (random.random(len(phones.counts)) * phones.counts).astype(np.int64)
-    chance[long_one] = habits.short_slots + (1 - habits.short_slots) * random.random(len(phones.counts))
-    is_short = chance < habits.short_slots
+    rank[long_one] = model.short_slots + (1 - model.short_slots) * random.random(len(phones.counts))
+    is_short = rank < model.short_slots
     spare = phones.available_seconds - phones.counts  # beyond the one second that every slot has
     short = np.zeros(len(owners), dtype=np.int64)
-    short[is_short] = np.maximum(0, np.rint(habits.short_seconds.at(chance[is_short] / habits.short_slots)) - 1)
+    short[is_short] = np.maximum(0, np.rint(model.short_seconds.at(rank[is_short] / model.short_slots)) - 1)
     # Short slots are cut where they would take more than half of what the phone has.
     taken = _sums(short, offsets)
     part = np.minimum(1.0, spare / 2 / np.maximum(taken, 1))
@@ -123,7 +123,7 @@ def _draw_lengths(habits: Habits, phones: _Phones, bursts: _Bursts, random: np.r
     short[cut] = (short[cut] * part[owners][cut]).astype(np.int64)
     spare -= _sums(short, offsets)
     weights = np.zeros(len(owners))
-    weights[~is_short] = habits.long_weights.at((chance[~is_short] - habits.short_slots) / (1 - habits.short_slots))
+    weights[~is_short] = model.long_weights.at((rank[~is_short] - model.short_slots) / (1 - model.short_slots))
     # Rounding the running sum, not each length, keeps the total.
     running = np.cumsum(weights)
     before = np.concatenate(([0.0], running))[offsets[:-1]]
@@ -136,11 +136,11 @@ def _draw_lengths(habits: Habits, phones: _Phones, bursts: _Bursts, random: np.r
 
 
 def _place(
-    habits: Habits, phones: _Phones, bursts: _Bursts, lengths: IntArray, random: np.random.Generator
+    model: AvailabilityModel, phones: _Devices, bursts: _Bursts, lengths: IntArray, random: np.random.Generator
 ) -> IntArray:
     """When slots begin, ascending; those of one phone lie within one period, which may begin later than at 0."""
     offsets, owners = phones.offsets, phones.owners
-    gaps = np.maximum(1, np.rint(habits.gap_seconds.at(random.random(len(owners))))).astype(np.int64)
+    gaps = np.maximum(1, np.rint(model.gap_seconds.at(random.random(len(owners))))).astype(np.int64)
     gaps_before = _sums_before(gaps, offsets, owners) + gaps
     available_before = _sums_before(lengths, offsets, owners)
     # On a clock that stands still while the phone is available slots are moments that only must keep their order:
@@ -161,7 +161,7 @@ def _place(
     return starts + shift[owners]
 
 
-def _wrapped(phones: _Phones, starts: IntArray, ends: IntArray) -> tuple[IntArray, Int32Array, Int32Array]:
+def _wrapped(phones: _Devices, starts: IntArray, ends: IntArray) -> tuple[IntArray, Int32Array, Int32Array]:
     """Counts, starts and ends in [0, period]: what lies beyond the period comes first, one slot may be cut in two."""
     offsets, owners = phones.offsets, phones.owners
     periods = phones.periods[owners]

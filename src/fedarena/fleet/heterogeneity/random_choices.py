@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from fedarena.core import streams
 from fedarena.fleet.arrays import IntArray
-from fedarena.fleet.heterogeneity.crowds import Beginnings, Present
 from fedarena.fleet.heterogeneity.options import HeterogeneityOptions
+from fedarena.fleet.heterogeneity.populations import AvailableClients, RoundStarts
 
 # Simulations of a repetition have streams of random numbers from a multiple of this on.
 STREAMS_PER_REPETITION = 1_000_000
@@ -24,22 +24,24 @@ _HALF_BITS = np.uint64(32)
 _LOWER_HALF = np.uint64(2**32 - 1)
 
 
-class Chance(Protocol):
+class RandomChoices(Protocol):
     """Makes random choices for rounds of many simulations at once."""
 
     may_draw: bool  # whether clients may also be drawn before it is known who is available
 
-    def choose(self, rounds: Beginnings, there: Present, number: int) -> Present:
+    def choose_clients(self, rounds: RoundStarts, there: AvailableClients, number: int) -> AvailableClients:
         """At most `number` of the clients that are there, for each round."""
 
-    def pick(self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray) -> tuple[Bits, Bits]:
+    def choose_speeds(
+        self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray
+    ) -> tuple[Bits, Bits]:
         """Random bits for the download and the upload of clients, whose lists of measured speeds have these lengths.
 
         Clients of a simulation come one after the other, in the order in which they were chosen.
         """
 
 
-class KeyedChance:
+class KeyedChoices:
     """Random numbers of `fedarena.core.streams`."""
 
     may_draw = True
@@ -47,7 +49,7 @@ class KeyedChance:
     def __init__(self, seed: int):
         self._seed = seed
 
-    def choose(self, rounds: Beginnings, there: Present, number: int) -> Present:
+    def choose_clients(self, rounds: RoundStarts, there: AvailableClients, number: int) -> AvailableClients:
         """Those with the lowest random numbers."""
         counts = np.bincount(there.rows, minlength=len(rounds))
         crowded = counts > number
@@ -61,13 +63,15 @@ class KeyedChance:
         )
         return there.take(np.lexsort((numbers, there.rows))[ranks(counts) < number])
 
-    def pick(self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray) -> tuple[Bits, Bits]:
+    def choose_speeds(
+        self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray
+    ) -> tuple[Bits, Bits]:
         """Half of the bits of one number each."""
         random = streams.bits(self._seed, "heterogeneity/speeds", streams_of, rounds, clients)
         return random & _LOWER_HALF, random >> _HALF_BITS
 
 
-class PublishedChance:
+class PublishedChoices:
     """Random numbers in the order in which the published code draws them."""
 
     may_draw = False
@@ -76,7 +80,7 @@ class PublishedChance:
         self._seed = seed
         self._generators: dict[int, np.random.Generator] = {}
 
-    def choose(self, rounds: Beginnings, there: Present, number: int) -> Present:
+    def choose_clients(self, rounds: RoundStarts, there: AvailableClients, number: int) -> AvailableClients:
         """Chosen by a call of NumPy for every round that has enough clients."""
         counts = np.bincount(there.rows, minlength=len(rounds))
         crowded = np.flatnonzero(counts >= number)
@@ -92,7 +96,9 @@ class PublishedChance:
             kept[first + number : first + count] = False
         return there.take(order[kept])
 
-    def pick(self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray) -> tuple[Bits, Bits]:
+    def choose_speeds(
+        self, streams_of: IntArray, rounds: IntArray, clients: IntArray, lists: IntArray
+    ) -> tuple[Bits, Bits]:
         """Two positions in its list for every client, one client after the other."""
         found = np.empty((len(clients), 2), dtype=np.uint64)
         bounds = np.flatnonzero(np.append(True, (streams_of[1:] != streams_of[:-1]) | (rounds[1:] != rounds[:-1])))
@@ -100,8 +106,10 @@ class PublishedChance:
             found[first:last] = self._generator(streams_of[first]).integers(0, lists[first:last])
         return found[:, 0], found[:, 1]
 
-    def deal(self, stream: int, rounds: int, clients: int, number: int, lists: IntArray) -> tuple[IntArray, Bits, Bits]:
-        """`choose` and `pick` for several rounds of a simulation in which everybody is always there."""
+    def choose_for_rounds(
+        self, stream: int, rounds: int, clients: int, number: int, lists: IntArray
+    ) -> tuple[IntArray, Bits, Bits]:
+        """`choose_clients` and `choose_speeds` for rounds of a simulation in which all are always there."""
         generator = self._generator(stream)
         chosen = np.empty((rounds, number), dtype=np.int64)
         positions = np.empty((rounds, number, 2), dtype=np.uint64)
@@ -117,9 +125,9 @@ class PublishedChance:
         return self._generators[key]
 
 
-def chance_of(options: HeterogeneityOptions) -> Chance:
+def choices_of(options: HeterogeneityOptions) -> RandomChoices:
     """What the option `random_numbers` names."""
-    return PublishedChance(options.seed) if options.random_numbers == "published" else KeyedChance(options.seed)
+    return PublishedChoices(options.seed) if options.random_numbers == "published" else KeyedChoices(options.seed)
 
 
 def ranks(counts: IntArray) -> IntArray:
