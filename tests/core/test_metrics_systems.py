@@ -151,7 +151,10 @@ def test_levels_of_what_should_be_low_fall(start: float, best: float, levels: li
     assert round_levels(start, best, higher_is_better=False, span=None) == levels
 
 
-@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans())
+VALUES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
+
+
+@given(VALUES, VALUES, st.booleans())
 def test_levels_lie_between_start_and_best_and_the_best_is_last(start: float, best: float, higher: bool) -> None:
     levels = round_levels(start, best, higher, span=None)
     sign = 1 if higher else -1
