@@ -11,7 +11,7 @@ import pytest
 from clocked_runs import with_clock
 
 from fedarena.data.statistics.describe import describe
-from fedarena.display import accuracy_figure, federation_figure, write_picture, write_report
+from fedarena.display import federation_figure, metric_figure, write_picture, write_report
 from fedarena.display.drawing.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
 
 pytestmark = pytest.mark.browser
@@ -215,7 +215,7 @@ def test_the_results_table_with_hours_fits_a_laptop(show, reports):
 
 
 def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
-    picture = write_picture(accuracy_figure([make_run()]), tmp_path / "picture.html")
+    picture = write_picture(metric_figure([make_run()]), tmp_path / "picture.html")
     for page in (show(reports("one")), show(picture, plots=1)):
         buttons = page.locator(".js-plotly-plot").first.locator(".modebar-btn")
         titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
@@ -269,7 +269,7 @@ def test_pictures_follow_the_scheme(show, picture):
 
 
 def test_a_picture_shows_labels_as_they_were_written(show, make_run, tmp_path):
-    page = show(write_picture(accuracy_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
+    page = show(write_picture(metric_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
     assert page.locator(".legendtext").all_text_contents() == [HOSTILE, "baseline"]
     page.mouse.move(640, 250)
     page.locator(".hoverlayer .legendtext").first.wait_for()

@@ -17,9 +17,9 @@ from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.panels import add_panel, places
 from fedarena.display.drawing.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.display.drawing.units import ABSENT, count, listing
+from fedarena.display.report.compare_settings import as_text, as_yaml
 from fedarena.display.report.page import Plots, document
-from fedarena.display.report.sections import table
-from fedarena.display.report.settings import as_text, as_yaml
+from fedarena.display.report.sections.elements import table
 
 TITLE: Final = "Heterogeneity and training"
 _OUTCOMES: Final = {"accuracy": "test accuracy", "hours": "virtual hours"}
