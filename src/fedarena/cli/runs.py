@@ -115,7 +115,7 @@ def report(
     results = load_runs(folders, _notice)
     _print_scores(results)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
-    path = write_report(results, place, levels=sorted(set(level)) if level else None)
+    path = write_report(results, place, levels=level or None)
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 

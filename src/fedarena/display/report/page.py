@@ -14,6 +14,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from fedarena.analysis.leading_metric import leading_metric
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
 from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
@@ -28,6 +29,7 @@ from fedarena.display.report.sections.notices import left_out, notices
 from fedarena.display.report.sections.results import results
 from fedarena.display.report.sections.settings import environment, reproduction, settings
 from fedarena.display.report.sections.speed import speed
+from fedarena.display.report.tables.reach import in_order
 from fedarena.storage.run_data import RunData
 
 
@@ -40,6 +42,7 @@ def write_report(
     are chosen.
     """
     distinct = distinct_runs(runs)
+    levels = None if levels is None else in_order(levels, leading_metric(distinct))
     page = _page(distinct, title or default_title(distinct), left_out(runs), levels)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)

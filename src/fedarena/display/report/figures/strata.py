@@ -92,6 +92,6 @@ def _rows(method: Method, attribute: str) -> list[Rows]:
 
 def _mean(runs: Sequence[Rows], value: Any, metric: MetricInfo) -> dict[str, float] | None:
     """Means over seeds of the scores of one value."""
-    rows = [rows[value] for rows in runs if metric.name in rows.get(value, {})]
+    rows = [rows[value] for rows in runs if rows.get(value, {}).get(metric.name) is not None]
     names = {"over_samples": metric.name} | {name: f"{metric.name}_{name}" for name in ("by_client", "p10", "p90")}
     return {name: float(np.mean([row[column] for row in rows])) for name, column in names.items()} if rows else None

@@ -74,7 +74,7 @@ def _table(
 
 
 def _cell(rows: Sequence[Mapping[str, Any]], metric: MetricInfo) -> str:
-    scores = [row[metric.name] for row in rows if metric.name in row]
+    scores = [row[metric.name] for row in rows if row.get(metric.name) is not None]
     if not scores:
         return ABSENT
     return score_text(metric, float(np.mean(scores)), float(np.std(scores, ddof=1)) if len(scores) > 1 else None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
 from fedarena.display.drawing.units import count
 from fedarena.display.report.methods import Method, baselines, evaluation_curve, has_clock
 from fedarena.metrics import cost_to_level, round_levels
@@ -42,6 +43,18 @@ def reach_table(
     """For every method (row) and level (column; by default those of `levels_between`) the cost of reaching it."""
     levels = levels_between(methods, metric) if levels is None else levels
     return [[reach_of(method, metric, level) for level in levels] for method in methods]
+
+
+def in_order(levels: Sequence[float], metric: MetricInfo) -> list[float]:
+    """Levels that somebody asked for, each once and the best last; refuses what the metric can never be."""
+    for level in levels:
+        if not math.isfinite(level):
+            raise BadInputError(f"The level {level} cannot be reached; give a finite number")
+        if metric.low is not None and level < metric.low:
+            raise BadInputError(f"The level {level:g} cannot be reached: no {metric.label} is below {metric.low:g}")
+        if metric.high is not None and level > metric.high:
+            raise BadInputError(f"The level {level:g} cannot be reached: no {metric.label} is above {metric.high:g}")
+    return sorted(set(levels), reverse=not metric.higher_is_better)
 
 
 def levels_between(methods: Sequence[Method], metric: MetricInfo) -> list[float]:
