@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from clocked_runs import with_clock
+from other_metrics import MAE, MSE, R2, with_metrics
 
 from fedarena.data.statistics.describe import describe
 from fedarena.display import federation_figure, metric_figure, write_picture, write_report
@@ -139,6 +140,38 @@ CLIPPED = """() => {
 def test_the_results_table_fits_a_laptop(show, reports):
     box = show(reports("comparison")).locator(".scroll:has(.results)")
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+
+
+def test_the_results_table_of_long_labels_fits_a_laptop(show, make_run, tmp_path):
+    labels = ("fedavg cohort=20 synchronous", "fedprox", "fedyogi", "fedavg cohort=40 buffered")
+    runs = [with_clock(make_run(label, seed, algorithm="fedavg")) for label in labels for seed in (0, 1)]
+    page = show(write_report(runs, tmp_path / "report.html"), plots=FIGURES_WITH_CLOCK - 2)
+    box = page.locator(".scroll:has(.results)")
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_report_of_an_error_with_everything_shows_every_column(show, make_run, tmp_path, width):
+    runs = [
+        with_clock(with_metrics(make_run(label, seed, personal=0.1), (MSE, MAE, R2)))
+        for label in ("fedavg", "fedprox", "fedyogi")
+        for seed in (0, 1)
+    ]
+    page = show(write_report(runs, tmp_path / "report.html"), width, plots=FIGURES_WITH_CLOCK - 2 + 3)
+    assert page.evaluate(CLIPPED) == []
+    box = page.locator(".scroll:has(.results)")
+    hidden = box.evaluate("box => box.scrollWidth - box.clientWidth")
+    assert hidden <= 0 if width == max(WIDTHS) else hidden > 0
+    # Where it scrolls, a shadow says so, the names of methods stay, and the last column can be reached.
+    assert "linear-gradient" in box.evaluate("box => getComputedStyle(box).backgroundImage")
+    box.evaluate("box => { box.scrollLeft = box.scrollWidth }")
+    edges = box.evaluate(
+        """box => [box, ...box.querySelectorAll('tbody tr:first-child > *')].map(e => e.getBoundingClientRect())
+            .map(({left, right}) => [left, right])"""
+    )
+    (left, right), first, *_, last = edges
+    assert first[0] == pytest.approx(left, abs=1)
+    assert last[1] <= right + 1
 
 
 def rgb(colour: str) -> str:

@@ -30,11 +30,11 @@ def score_text(metric: MetricInfo, mean: float | None, std: float | None = None)
     return spread(mean, std, decimals_of(metric, mean))
 
 
-def difference_text(metric: MetricInfo, difference: float | None) -> str:
-    """How much more a metric is than that of something else, with its sign."""
-    if difference is None or not math.isfinite(difference):
+def difference_text(metric: MetricInfo, mean: float | None, difference: float | None) -> str:
+    """How much more a metric is than that of something else, with its sign and the decimals of the metric itself."""
+    if mean is None or difference is None or not math.isfinite(difference):
         return ABSENT
-    return f"{difference:+.{decimals_of(metric, difference)}f}"
+    return f"{difference:+.{decimals_of(metric, mean)}f}"
 
 
 def level_text(level: float) -> str:

@@ -53,7 +53,7 @@ def final_columns(metric: MetricInfo, others: Sequence[MetricInfo], level: float
             "over_baseline",
             "vs baseline",
             f"{label} minus that of the baseline",
-            lambda row: difference_text(metric, _mean(row.over_baseline)),
+            lambda row: difference_text(metric, _mean(row.score), _mean(row.over_baseline)),
             lambda row: row.over_baseline,
             shown_if_known=True,
         ),
