@@ -174,7 +174,8 @@ def test_divergence_does_not_flatten_an_error_of_the_others(make_run):
     last = {"mse": 1e9, "mse_p90": 1e12}
     rows = [row | (last if row["round"] == 60 else {}) for row in bad.rounds.to_pylist()]
     bad = replace(bad, rounds=type(bad.rounds).from_pylist(rows, schema=bad.rounds.schema))
-    for figure in (report.metric_figure([good, bad]), report.hours_figure([with_clock(good), with_clock(bad)])):
+    for draw in (report.metric_figure, report.hours_figure, report.traffic_figure):
+        figure = draw([with_clock(good), with_clock(bad)])
         assert [note.text for note in figure.layout.annotations] == ["axis ends at twice the initial MSE"]
         assert figure.layout.yaxis.range[1] < 11_000
 

@@ -11,6 +11,7 @@ from fedarena.display.drawing.marks import add_baselines, add_line, evenly, poin
 from fedarena.display.drawing.metrics import as_title, hover_value
 from fedarena.display.drawing.style import empty_figure, figure_text, styles
 from fedarena.display.drawing.units import BYTES, FLOPS, Scale, fitting_unit
+from fedarena.display.report.figures.curves import end_at_twice_the_start
 from fedarena.display.report.methods import baselines, mean_curves, methods_of
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
@@ -48,4 +49,5 @@ def _against_cost(
             hovertemplate=f"{hover_value(metric)} after %{{x:.3~g}} {unit}",
         )
     add_baselines(figure, baselines(runs, metric), 0.0, largest / factor, hover_value(metric))
+    end_at_twice_the_start(figure, runs, metric)
     return figure

@@ -53,7 +53,7 @@ def metric_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> 
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over rounds", _ROUNDS, look)
     rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
     add_baselines(figure, baselines(runs, metric), 0.0, max(rounds, default=1.0), hover_value(metric))
-    _end_at_twice_the_start(figure, runs, metric)
+    end_at_twice_the_start(figure, runs, metric)
     return figure
 
 
@@ -92,11 +92,11 @@ def hours_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> g
     axis = Axis("hours", f"virtual time ({unit})", factor)
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over {unit}", axis, look)
     add_baselines(figure, baselines(runs, metric), 0.0, longest / factor, hover_value(metric))
-    _end_at_twice_the_start(figure, runs, metric)
+    end_at_twice_the_start(figure, runs, metric)
     return figure
 
 
-def _end_at_twice_the_start(figure: go.Figure, runs: Sequence[RunData], metric: MetricInfo) -> None:
+def end_at_twice_the_start(figure: go.Figure, runs: Sequence[RunData], metric: MetricInfo) -> None:
     """Where a metric has no worst value: an axis up to what diverged would show nothing of the other runs."""
     if metric.higher_is_better or metric.high is not None:
         return
