@@ -25,10 +25,10 @@ from fedarena.analysis.correlation import (
 )
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
-from fedarena.display.correlation import correlation_figure, headline, overview_figure, write_correlations
+from fedarena.display.correlation import correlation_figure, headline, outcome_text, overview_figure, write_correlations
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
-from fedarena.metrics.info import ACCURACY
+from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.experiment import start_run
 from fedarena.storage.run_data import RunData, load_runs
@@ -131,18 +131,44 @@ def test_the_final_accuracy_is_that_of_the_last_tenth_of_the_rounds(make_rounds)
     assert final_score(make_rounds({0: None}), ACCURACY) is None
 
 
+def test_an_error_falls_to_its_target(make_rounds) -> None:
+    error = MetricInfo("mse", "MSE", higher_is_better=False, low=0.0)
+    runs = [make_rounds({0: 5000, 1: 4000, 2: low, 3: low + 7}, error) for low in (2900, 3100)]
+    target = default_target(runs, error)
+    assert target == 3300, "a round number before nine tenths of the way from 5000 to 3100"
+    assert [hours_to(run, error, target) for run in runs] == [2, 2]
+    assert hours_to(runs[0], error, 2800) is None
+    for run in runs:
+        run.summary["baseline"] = {"mse": 3500.0, "metric": "mse", "rule": "always the mean"}
+    assert default_target(runs, error) == 3140, "of the way from what is known beforehand"
+    assert final_score(runs[0], error) == 2907
+    small = [make_rounds({0: 0.04, 1: 0.013}, error)]
+    assert default_target(small, error) == 0.016
+    assert default_target([make_rounds({0: 3.0, 1: 3.5}, error)], error) == 3, "nothing was learned"
+
+
+def test_groups_lead_with_one_metric(folder: Path) -> None:
+    runs = load_runs([folder])
+    for run in runs[::2]:
+        run.summary["primary_metric"] = "loss"
+    found = {(group.protocol, group.outcome): group for group in study_correlations(runs).groups}
+    assert {outcome for _, outcome in found} >= {"accuracy", "loss"}
+    assert "test loss" in {outcome_text(group) for group in found.values()}
+
+
 @pytest.fixture
 def make_rounds(folder: Path):
-    """A run with these accuracies by round."""
+    """A run with these scores by round, a round an hour."""
     import pyarrow as pa
 
-    def make(accuracies: dict[int, float | None]) -> RunData:
+    def make(scores: dict[int, float | None], metric: MetricInfo = ACCURACY) -> RunData:
         run = load_runs([folder / "deadline-0"])[0]
         columns = {
-            "round": pa.array(list(accuracies), pa.int32()),
-            "accuracy": pa.array(list(accuracies.values()), pa.float64()),
+            "round": pa.array(list(scores), pa.int32()),
+            "end_seconds": pa.array([3600.0 * round for round in scores], pa.float64()),
+            metric.name: pa.array(list(scores.values()), pa.float64()),
         }
-        return replace(run, rounds=pa.table(columns))
+        return replace(run, rounds=pa.table(columns), summary={**run.summary, "baseline": None})
 
     return make
 
