@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.analysis.correlation import as_plain, default_target, final_accuracy, hours_to, study_correlations
+from fedarena.analysis.correlation import as_plain, default_target, final_score, hours_to, study_correlations
+from fedarena.analysis.leading_metric import leading_metric
 from fedarena.display import write_picture
 from fedarena.display.correlation import coefficient_text, overview_figure, write_correlations
 from fedarena.storage.run_data import RunData, load_runs
@@ -55,7 +56,8 @@ def compare_methods(runs: Sequence[RunData]) -> dict[str, Any]:
     """For every pair of fleets its severity, and for every method the accuracy and the hours to a target."""
     named = [(*split_name(run.name), run) for run in runs if run.status == "finished"]
     plain = [run for _, method, strategy, run in named if (method, strategy) == ("fedavg", "readiness")]
-    target = default_target(plain)
+    metric = leading_metric(plain)
+    target = default_target(plain, metric)
     measured = study_correlations(
         [run for _, method, strategy, run in named if (method, strategy) == ("fedavg", "deadline")]
     )
@@ -66,9 +68,9 @@ def compare_methods(runs: Sequence[RunData]) -> dict[str, Any]:
     for pair, method, strategy, run in named:
         cell = cells.setdefault(method, {}).setdefault(pair, {"accuracies": [], "hours": []})
         if strategy != "readiness":
-            cell["accuracies"].append(final_accuracy(run))
+            cell["accuracies"].append(final_score(run, metric))
         if strategy != "deadline":
-            cell["hours"].append(hours_to(run, target))
+            cell["hours"].append(hours_to(run, metric, target))
     methods = {
         method: {
             pair: {

@@ -9,7 +9,7 @@ import numpy as np
 from fedarena.data import load_federation
 from fedarena.data.statistics.describe import describe
 from fedarena.display import (
-    client_accuracy_figure,
+    client_spread_figure,
     federation_figure,
     fleet_figure,
     heterogeneity_figure,
@@ -69,7 +69,7 @@ if __name__ == "__main__":
     over_time = hours_figure(runs)
     assert over_time is not None
     write_picture(over_time, IMAGES / "quickstart.png")
-    write_picture(client_accuracy_figure(runs), IMAGES / "clients.png")
+    write_picture(client_spread_figure(runs), IMAGES / "clients.png")
     skewed = load_federation("digits", {"partition": {"name": "dirichlet", "alpha": 0.1}})
     write_picture(federation_figure(describe(skewed)), IMAGES / "digits-dirichlet.png")
     write_picture(federation_figure(describe(load_federation("chitchat"))), IMAGES / "chitchat.png")

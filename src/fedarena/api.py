@@ -9,10 +9,12 @@ from typing import Any
 import plotly.graph_objects as go
 import pyarrow as pa
 
+from fedarena.analysis.leading_metric import leading_metric, metrics_of
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
-from fedarena.display import accuracy_figure, write_report
+from fedarena.display import metric_figure, write_report
 from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
+from fedarena.metrics.info import MetricInfo
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.summary import strata
 from fedarena.storage.run_data import RunData, load_run
@@ -23,9 +25,9 @@ DEFAULT_RUNS_FOLDER = Path("runs")
 class Result(RunData):
     """A run's tables (`rounds`, `clients`, `timings`: Arrow tables; ``.to_pandas()`` converts), summary and plots."""
 
-    def plot(self) -> go.Figure:
-        """Accuracy over rounds with the spread over clients."""
-        return accuracy_figure([self])
+    def plot(self, metric: str | None = None) -> go.Figure:
+        """A metric over rounds with the spread over clients; by default the one that the run leads with."""
+        return metric_figure([self], None if metric is None else self._metric(metric))
 
     def by_attribute(self, name: str, round: int | None = None) -> pa.Table:
         """Every metric by what is known about clients, such as ``play``: one row per value, most samples first.
@@ -52,8 +54,17 @@ class Result(RunData):
         return write_report([self], Path(path) if path else self.path / REPORT_FILE)
 
     def __repr__(self) -> str:
+        metric = leading_metric([self])
         final = self.summary.get("final") or {}
-        return f"<Result {self.name!r} {self.status}, accuracy {final.get('accuracy', float('nan')):.4f}, {self.path}>"
+        return (
+            f"<Result {self.name!r} {self.status}, {metric.label} {metric.text(final.get(metric.name))}, {self.path}>"
+        )
+
+    def _metric(self, name: str) -> MetricInfo:
+        known = {metric.name: metric for metric in metrics_of([self])}
+        if name not in known:
+            raise BadInputError(f"{self.name} has no metric {name!r}; {nearest(name, known)}")
+        return known[name]
 
 
 def run(
@@ -69,7 +80,7 @@ def run(
     Settings are those of the configuration, nested or with dotted keys; what is not set has its default.
 
     >>> result = run(federation="digits", algorithm={"name": "fedprox", "mu": 0.1}, rounds=3)  # doctest: +SKIP
-    >>> result.rounds.to_pandas()["accuracy"]  # doctest: +SKIP
+    >>> result.rounds.to_pandas()[result.summary["primary_metric"]]  # doctest: +SKIP
     """
     return _result(run_with_report(resolve_settings(settings, more), Path(runs_folder), progress))
 

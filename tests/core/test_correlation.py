@@ -17,7 +17,7 @@ from fedarena.analysis.correlation import (
     Study,
     correlate_points,
     default_target,
-    final_accuracy,
+    final_score,
     hours_to,
     over_seeds,
     reasons,
@@ -25,9 +25,10 @@ from fedarena.analysis.correlation import (
 )
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
-from fedarena.display.correlation import correlation_figure, headline, overview_figure, write_correlations
+from fedarena.display.correlation import correlation_figure, headline, outcome_text, overview_figure, write_correlations
 from fedarena.fleet import load_fleet
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, measure_heterogeneity
+from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData, load_runs
@@ -74,8 +75,8 @@ def test_groups_have_the_metrics_that_belong_to_their_protocol(study: Study) -> 
         ("speeds", "fedavg", "readiness"): ["DevMC-T", "StatMC-T", "InterMC-T"],
     }
     assert [group.outcome for group in study.groups] == ["accuracy", "hours"]
-    assert len(study.remarks) == 1
-    assert "its protocol is synchronous, not deadline or readiness" in study.remarks[0]
+    assert len(study.notes) == 1
+    assert "its protocol is synchronous, not deadline or readiness" in study.notes[0]
 
 
 def test_constants_are_those_of_the_runs(study: Study, folder: Path) -> None:
@@ -114,34 +115,60 @@ def test_slow_phones_make_low_metrics_and_long_runs(study: Study) -> None:
 
 def test_hours_lead_to_a_target_that_all_reach(study: Study, folder: Path) -> None:
     runs = load_runs([folder / f"readiness-{number}" for number in range(3)])
-    target = default_target(runs)
+    target = default_target(runs, ACCURACY)
     best = min(max(score for score in run.rounds["accuracy"].to_pylist() if score is not None) for run in runs)
     assert 0.1 < target <= best
     assert study.groups[1].target == target
     for run, point in zip(runs, study.groups[1].points, strict=True):
         rows = [row for row in run.rounds.to_pylist() if row["accuracy"] is not None and row["accuracy"] >= target]
-        assert point.outcome == hours_to(run, target) == pytest.approx(rows[0]["end_seconds"] / 3600)
+        assert point.outcome == hours_to(run, ACCURACY, target) == pytest.approx(rows[0]["end_seconds"] / 3600)
 
 
 def test_the_final_accuracy_is_that_of_the_last_tenth_of_the_rounds(make_rounds) -> None:
     run = make_rounds({0: 0.1, 50: 0.5, 92: 0.6, 96: 0.7, 100: 0.8})
-    assert final_accuracy(run) == pytest.approx(0.7)
-    assert final_accuracy(make_rounds({0: 0.1, 50: 0.5, 100: None})) == pytest.approx(0.5)
-    assert final_accuracy(make_rounds({0: None})) is None
+    assert final_score(run, ACCURACY) == pytest.approx(0.7)
+    assert final_score(make_rounds({0: 0.1, 50: 0.5, 100: None}), ACCURACY) == pytest.approx(0.5)
+    assert final_score(make_rounds({0: None}), ACCURACY) is None
+
+
+def test_an_error_falls_to_its_target(make_rounds) -> None:
+    error = MetricInfo("mse", "MSE", higher_is_better=False, low=0.0)
+    runs = [make_rounds({0: 5000, 1: 4000, 2: low, 3: low + 7}, error) for low in (2900, 3100)]
+    target = default_target(runs, error)
+    assert target == 3300, "a round number before nine tenths of the way from 5000 to 3100"
+    assert [hours_to(run, error, target) for run in runs] == [2, 2]
+    assert hours_to(runs[0], error, 2800) is None
+    for run in runs:
+        run.summary["baseline"] = {"mse": 3500.0, "metric": "mse", "rule": "always the mean"}
+    assert default_target(runs, error) == 3140, "of the way from what is known beforehand"
+    assert final_score(runs[0], error) == 2907
+    small = [make_rounds({0: 0.04, 1: 0.013}, error)]
+    assert default_target(small, error) == 0.016
+    assert default_target([make_rounds({0: 3.0, 1: 3.5}, error)], error) == 3, "nothing was learned"
+
+
+def test_groups_lead_with_one_metric(folder: Path) -> None:
+    runs = load_runs([folder])
+    for run in runs[::2]:
+        run.summary["primary_metric"] = "loss"
+    found = {(group.protocol, group.outcome): group for group in study_correlations(runs).groups}
+    assert {outcome for _, outcome in found} >= {"accuracy", "loss"}
+    assert "test loss" in {outcome_text(group) for group in found.values()}
 
 
 @pytest.fixture
 def make_rounds(folder: Path):
-    """A run with these accuracies by round."""
+    """A run with these scores by round, a round an hour."""
     import pyarrow as pa
 
-    def make(accuracies: dict[int, float | None]) -> RunData:
+    def make(scores: dict[int, float | None], metric: MetricInfo = ACCURACY) -> RunData:
         run = load_runs([folder / "deadline-0"])[0]
         columns = {
-            "round": pa.array(list(accuracies), pa.int32()),
-            "accuracy": pa.array(list(accuracies.values()), pa.float64()),
+            "round": pa.array(list(scores), pa.int32()),
+            "end_seconds": pa.array([3600.0 * round for round in scores], pa.float64()),
+            metric.name: pa.array(list(scores.values()), pa.float64()),
         }
-        return replace(run, rounds=pa.table(columns))
+        return replace(run, rounds=pa.table(columns), summary={**run.summary, "baseline": None})
 
     return make
 
@@ -149,7 +176,7 @@ def make_rounds(folder: Path):
 def test_who_never_reaches_the_target_is_left_out(folder: Path) -> None:
     study = study_correlations(load_runs([folder]), target=1.0)
     assert [group.protocol for group in study.groups] == ["deadline"]
-    assert sum("never reached an accuracy of 1" in remark for remark in study.remarks) == 3
+    assert sum("never reached accuracy 1" in note for note in study.notes) == 3
 
 
 def test_a_fleet_that_changed_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -241,7 +268,7 @@ def test_the_command_prints_and_writes(folder: Path, tmp_path: Path, monkeypatch
     assert result.exit_code == 0, result.output
     assert "DevMC-T" in result.output
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [group["target_accuracy"] for group in found["groups"]] == [None, 0.3]
+    assert [group["target"] for group in found["groups"]] == [None, 0.3]
     assert found["groups"][0]["correlations"]["StatMC-R"]["pearson"] is None
     assert len(found["groups"][0]["points"]) == len(RANGES)
     assert found["groups"][0]["options"]["confidence"] == PAPER_OPTIONS.confidence

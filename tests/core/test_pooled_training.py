@@ -10,7 +10,7 @@ import torch
 from small_runs import StopAfter, config, content, interrupt
 
 from fedarena.core.errors import BadInputError
-from fedarena.display.report.sections import facts
+from fedarena.display.report.sections.headline import facts
 from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve, resolve_settings
 from fedarena.runs.observer import Observer

@@ -9,9 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 from clocked_runs import with_clock
+from other_metrics import MAE, MSE, R2, with_metrics
 
 from fedarena.data.statistics.describe import describe
-from fedarena.display import accuracy_figure, federation_figure, write_picture, write_report
+from fedarena.display import federation_figure, metric_figure, write_picture, write_report
 from fedarena.display.drawing.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
 
 pytestmark = pytest.mark.browser
@@ -141,6 +142,38 @@ def test_the_results_table_fits_a_laptop(show, reports):
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
+def test_the_results_table_of_long_labels_fits_a_laptop(show, make_run, tmp_path):
+    labels = ("fedavg cohort=20 synchronous", "fedprox", "fedyogi", "fedavg cohort=40 buffered")
+    runs = [with_clock(make_run(label, seed, algorithm="fedavg")) for label in labels for seed in (0, 1)]
+    page = show(write_report(runs, tmp_path / "report.html"), plots=FIGURES_WITH_CLOCK - 2)
+    box = page.locator(".scroll:has(.results)")
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_report_of_an_error_with_everything_shows_every_column(show, make_run, tmp_path, width):
+    runs = [
+        with_clock(with_metrics(make_run(label, seed, personal=0.1), (MSE, MAE, R2)))
+        for label in ("fedavg", "fedprox", "fedyogi")
+        for seed in (0, 1)
+    ]
+    page = show(write_report(runs, tmp_path / "report.html"), width, plots=FIGURES_WITH_CLOCK - 2 + 3)
+    assert page.evaluate(CLIPPED) == []
+    box = page.locator(".scroll:has(.results)")
+    hidden = box.evaluate("box => box.scrollWidth - box.clientWidth")
+    assert hidden <= 0 if width == max(WIDTHS) else hidden > 0
+    # Where it scrolls, a shadow says so, the names of methods stay, and the last column can be reached.
+    assert "linear-gradient" in box.evaluate("box => getComputedStyle(box).backgroundImage")
+    box.evaluate("box => { box.scrollLeft = box.scrollWidth }")
+    edges = box.evaluate(
+        """box => [box, ...box.querySelectorAll('tbody tr:first-child > *')].map(e => e.getBoundingClientRect())
+            .map(({left, right}) => [left, right])"""
+    )
+    (left, right), first, *_, last = edges
+    assert first[0] == pytest.approx(left, abs=1)
+    assert last[1] <= right + 1
+
+
 def rgb(colour: str) -> str:
     """A colour as browsers write it."""
     return f"rgb({int(colour[1:3], 16)}, {int(colour[3:5], 16)}, {int(colour[5:7], 16)})"
@@ -215,7 +248,7 @@ def test_the_results_table_with_hours_fits_a_laptop(show, reports):
 
 
 def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
-    picture = write_picture(accuracy_figure([make_run()]), tmp_path / "picture.html")
+    picture = write_picture(metric_figure([make_run()]), tmp_path / "picture.html")
     for page in (show(reports("one")), show(picture, plots=1)):
         buttons = page.locator(".js-plotly-plot").first.locator(".modebar-btn")
         titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
@@ -269,7 +302,7 @@ def test_pictures_follow_the_scheme(show, picture):
 
 
 def test_a_picture_shows_labels_as_they_were_written(show, make_run, tmp_path):
-    page = show(write_picture(accuracy_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
+    page = show(write_picture(metric_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
     assert page.locator(".legendtext").all_text_contents() == [HOSTILE, "baseline"]
     page.mouse.move(640, 250)
     page.locator(".hoverlayer .legendtext").first.wait_for()

@@ -13,13 +13,14 @@ import pytest
 from clocked_runs import with_clock
 from rich.console import Console
 
-from fedarena.display import columns_for, final_table, write_report
+from fedarena.display import final_table, write_report
 from fedarena.display.report.clock import section as clock_section
 from fedarena.display.report.clock.table import clock_columns, clock_rows
 from fedarena.display.report.methods import evaluation_curve, has_clock, methods_of
-from fedarena.display.report.sections import facts, headline
-from fedarena.display.report.tables import reach_table
-from fedarena.display.terminal import scores_table
+from fedarena.display.report.sections.headline import facts, headline
+from fedarena.display.report.tables.reach import reach_table
+from fedarena.display.terminal import scores_tables
+from fedarena.metrics.info import ACCURACY
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.summary import summarize
 
@@ -60,22 +61,22 @@ def first_reaching(run, level):
 
 
 def test_the_columns_are_there_only_with_a_clock(make_run, timed):
-    ideal = {column.title for column in columns_for(final_table([make_run()]))}
+    ideal = {column.title for column in final_table([make_run()]).columns}
     assert not ideal & CLOCK_TITLES
     assert not [title for title in ideal if title.startswith(("virtual time", "time to"))]
-    titles = [column.title for column in columns_for(final_table(timed))]
+    titles = [column.title for column in final_table(timed).columns]
     assert set(titles) >= CLOCK_TITLES
     assert len([title for title in titles if title.startswith("time to 0.")]) == 1
 
 
 def test_final_rows_have_what_the_jobs_say(timed):
-    fedavg, fedyogi, fedprox = final_table(timed)
+    fedavg, fedyogi, fedprox = final_table(timed).rows
     for row, runs in ((fedavg, timed[:2]), (fedyogi, timed[2:4])):
         ends = [[r["end_seconds"] for r in run.rounds.to_pylist()] for run in runs]
         assert row.hours.mean == pytest.approx(statistics.mean((end[-1] - end[0]) / 3600 for end in ends))
         assert row.failed.mean == pytest.approx(statistics.mean(map(failed, runs)))
         assert row.wasted.mean == pytest.approx(statistics.mean(map(wasted, runs)))
-        expected = statistics.mean(first_reaching(run, row.level) for run in runs)
+        expected = statistics.mean(first_reaching(run, final_table(timed).level) for run in runs)
         assert row.hours_to_level.mean == pytest.approx(expected)
     assert fedavg.joules is None
     assert fedyogi.joules.mean == pytest.approx(
@@ -87,12 +88,12 @@ def test_final_rows_have_what_the_jobs_say(timed):
 def test_methods_are_compared_by_the_highest_level_that_all_reach(make_run):
     low = with_clock(make_run("fedavg", rounds=10, every=10, final_metrics={"accuracy": 0.53}))
     high = with_clock(make_run("fedprox", rounds=10, every=10, final_metrics={"accuracy": 0.83}))
-    assert {row.level for row in final_table([low, high])} == {0.5}
-    assert {row.level for row in final_table([high])} == {0.8}
+    assert final_table([low, high]).level == 0.5
+    assert final_table([high]).level == 0.8
     lowest = with_clock(make_run("fedyogi", rounds=10, every=10, final_metrics={"accuracy": 0.11}))
-    rows = final_table([lowest, high])
-    assert [row.level for row in rows] == [0.8, 0.8], "where there is none, the highest that somebody reaches"
-    assert rows[0].hours_to_level is None
+    found = final_table([lowest, high])
+    assert found.level == 0.8, "where there is none, the highest that somebody reaches"
+    assert found.rows[0].hours_to_level is None
 
 
 def test_the_curve_has_hours_since_the_start_and_energy_so_far(timed):
@@ -116,7 +117,7 @@ def test_a_start_at_another_hour_is_no_passing_time(make_run):
 
 
 def test_reaching_a_level_costs_hours_and_energy(timed):
-    for method, row in zip(methods_of(timed), reach_table(methods_of(timed)), strict=True):
+    for method, row in zip(methods_of(timed), reach_table(methods_of(timed), ACCURACY), strict=True):
         for reach in row:
             hours = [first_reaching(run, reach.level) for run in method.runs] if has_clock(method.runs[0]) else [None]
             if None in hours:
@@ -237,7 +238,7 @@ def test_the_page_has_the_section_only_with_a_clock(make_run, timed, tmp_path):
 
 
 def test_the_head_of_the_page_names_time_fleet_and_protocols(make_run, timed):
-    hours = final_table(timed)[1].hours.mean
+    hours = final_table(timed).rows[1].hours.mean
     assert f"after 60 rounds and {hours:.2f} h of virtual time;" in headline(timed)
     assert facts(timed).endswith("20 clients a round · fleet fedscale · protocols synchronous and buffered")
     assert "virtual" not in headline([make_run()])
@@ -253,7 +254,7 @@ def test_the_screen_shows_hours_first(timed, make_run):
     def titles(runs, width):
         console = Console(width=width, color_system=None)
         with console.capture() as capture:
-            console.print(scores_table(runs, width))
+            console.print(*scores_tables(runs, width))
         return capture.get().splitlines()[1]
 
     assert "time to 0." in titles(timed, 60)

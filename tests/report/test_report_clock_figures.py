@@ -13,8 +13,8 @@ from clocked_runs import with_clock
 
 from fedarena import display as report
 from fedarena.display.drawing.style import DARK_COLOURS
-from fedarena.display.report.clock import figures as clock_figures
-from fedarena.display.report.clock import timeline
+from fedarena.display.report.clock import round_time, staleness, timeline
+from fedarena.metrics import OUTCOMES
 
 COMPARING = [
     report.hours_figure,
@@ -107,7 +107,7 @@ def test_reasons_have_their_usual_order_and_unknown_ones_come_last(timed):
     jobs = run.jobs.set_column(place, "outcome", [names])
     drawn = [trace.name for trace in report.failures_figure([changed(run, jobs=jobs)]).data]
     assert drawn[-1] == "eaten &lt;by&gt; a dog"
-    assert [name for name in clock_figures.OUTCOMES if name in drawn] == drawn[:-1]
+    assert [name for name in OUTCOMES if name in drawn] == drawn[:-1]
 
 
 def test_wasted_work_is_a_share_of_time_traffic_and_energy(timed):
@@ -181,7 +181,7 @@ def test_high_staleness_is_binned(timed):
     place = run.jobs.column_names.index("staleness")
     stale = np.arange(run.jobs.num_rows, dtype=np.int32) % 100
     (line,) = report.staleness_figure([changed(run, jobs=run.jobs.set_column(place, "staleness", [stale]))]).data
-    assert len(line.x) <= clock_figures.MAX_STALENESS_BINS
+    assert len(line.x) <= staleness.MAX_STALENESS_BINS
     assert sum(line.y) == pytest.approx(1)
     assert (line.customdata[0], line.x[0]) == ("0 to 3", 1.5)
     used = [age for age, job in zip(stale, run.jobs.to_pylist(), strict=True) if job["outcome"] == "used"]
@@ -205,7 +205,7 @@ def test_time_per_round_is_averaged_in_blocks(make_run, timed):
     assert list(line.y) == pytest.approx(
         [statistics.mean(end[r] - end[r - 1] for end in ends) / 60 for r in range(1, 61)]
     )
-    long = [with_clock(make_run(label, rounds=2 * clock_figures.MAX_BLOCKS // 2, every=100)) for label in ("a", "b")]
+    long = [with_clock(make_run(label, rounds=2 * round_time.MAX_BLOCKS // 2, every=100)) for label in ("a", "b")]
     line = named(report.round_time_figure(long))["a"]
     ends = [row["end_seconds"] for row in long[0].rounds.to_pylist()]
     assert list(line.x) == [r + 0.5 for r in range(1, len(ends), 2)]

@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 from fedarena import display as report
 from fedarena.display.drawing import marks as drawing
 from fedarena.display.drawing.style import DARK_COLOURS
-from fedarena.display.report import figures
+from fedarena.display.report.figures import clients as client_figures
+from fedarena.display.report.figures import curves
+from fedarena.metrics.info import LOSS
+
+
+def loss_figure(runs):
+    return report.metric_figure(runs, LOSS)
+
 
 ALL = [
-    report.accuracy_figure,
-    report.loss_figure,
+    report.metric_figure,
+    loss_figure,
     report.traffic_figure,
     report.compute_figure,
-    report.client_accuracy_figure,
+    report.client_spread_figure,
     report.client_size_figure,
     report.speed_figure,
 ]
@@ -37,7 +44,7 @@ def finished(runs, label):
     return [run for run in runs if run.label == label and run.status == "finished"]
 
 
-@pytest.mark.parametrize(("figure", "metric"), [(report.accuracy_figure, "accuracy"), (report.loss_figure, "loss")])
+@pytest.mark.parametrize(("figure", "metric"), [(report.metric_figure, "accuracy"), (loss_figure, "loss")])
 def test_thick_lines_are_means_over_finished_seeds(comparison, figure, metric):
     traces = legend_traces(figure(comparison))
     for label in ("fedavg", "fedprox", "fedyogi"):
@@ -48,7 +55,7 @@ def test_thick_lines_are_means_over_finished_seeds(comparison, figure, metric):
 
 
 def test_bands_span_the_percentiles_over_clients(comparison):
-    bands = {trace.name: trace for trace in report.accuracy_figure(comparison).data if trace.fill == "toself"}
+    bands = {trace.name: trace for trace in report.metric_figure(comparison).data if trace.fill == "toself"}
     assert set(bands) == {"fedavg", "fedprox", "fedyogi"}
     rows = [evaluated(run) for run in finished(comparison, "fedyogi")]
     highs = [np.mean([seed[i]["accuracy_p90"] for seed in rows]) for i in range(len(rows[0]))]
@@ -57,13 +64,13 @@ def test_bands_span_the_percentiles_over_clients(comparison):
 
 
 def test_more_bands_than_a_reader_can_tell_apart_are_left_out(make_run):
-    runs = [make_run(f"method {index}") for index in range(figures.MAX_BANDS + 1)]
-    assert not [trace for trace in report.accuracy_figure(runs).data if trace.fill]
-    assert [trace for trace in report.accuracy_figure(runs[1:]).data if trace.fill]
+    runs = [make_run(f"method {index}") for index in range(curves.MAX_BANDS + 1)]
+    assert not [trace for trace in report.metric_figure(runs).data if trace.fill]
+    assert [trace for trace in report.metric_figure(runs[1:]).data if trace.fill]
 
 
 def test_single_seeds_are_thin_and_a_diverged_one_ends_in_a_cross(comparison):
-    data = report.accuracy_figure(comparison).data
+    data = report.metric_figure(comparison).data
     thin = [trace for trace in data if trace.mode == "lines" and trace.line.width == 1]
     assert len(thin) == len(comparison)
     (cross,) = [trace for trace in data if trace.marker.symbol == "x"]
@@ -72,7 +79,7 @@ def test_single_seeds_are_thin_and_a_diverged_one_ends_in_a_cross(comparison):
 
 
 def test_the_baseline_is_a_dashed_line(comparison):
-    for figure in (report.accuracy_figure, report.traffic_figure, report.compute_figure):
+    for figure in (report.metric_figure, report.traffic_figure, report.compute_figure):
         baseline = legend_traces(figure(comparison))["baseline"]
         assert baseline.line.dash == "dash"
         assert list(baseline.y) == [0.178, 0.178]
@@ -92,7 +99,7 @@ def test_costs_accumulate_in_the_units_the_axis_names(make_run):
 
 
 def test_boxes_have_quartiles_and_whiskers_from_10_to_90(comparison):
-    boxes = {trace.name: trace for trace in report.client_accuracy_figure(comparison).data if trace.type == "box"}
+    boxes = {trace.name: trace for trace in report.client_spread_figure(comparison).data if trace.type == "box"}
     for label, box in boxes.items():
         finals = [evaluated(run)[-1] for run in finished(comparison, label)]
         drawn = [box.lowerfence[0], box.q1[0], box.median[0], box.q3[0], box.upperfence[0], box.mean[0]]
@@ -116,7 +123,7 @@ def test_the_size_line_averages_clients_of_similar_size(make_run):
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
 def test_size_bins_are_ordered_and_never_split_clients_of_one_size(sizes):
     samples = np.array(sizes, dtype=np.float64)
-    bins = figures._bins_of_similar_size(samples)
+    bins = client_figures._bins_of_similar_size(samples)
     ranges = sorted((samples[bins == index].min(), samples[bins == index].max()) for index in set(bins))
     assert len(ranges) <= 10
     assert all(high < low for (_, high), (low, _) in itertools.pairwise(ranges))
@@ -165,11 +172,11 @@ def test_figures_survive_runs_with_little_in_them(make_run, figure):
 
 def test_divergence_does_not_flatten_the_loss_of_the_others(make_run):
     runs = [make_run("good"), make_run("bad", final_metrics={"loss": 1e9, "loss_p90": 1e12})]
-    figure = report.loss_figure(runs)
+    figure = loss_figure(runs)
     starts = [evaluated(run)[0]["loss_p90"] for run in runs]
     assert figure.layout.yaxis.range[1] == pytest.approx(2 * max(starts))
     assert [note.text for note in figure.layout.annotations] == ["axis ends at twice the initial loss"]
-    assert report.loss_figure(runs[:1]).layout.yaxis.range is None
+    assert loss_figure(runs[:1]).layout.yaxis.range is None
 
 
 def test_labels_are_text_and_not_markup(make_run):
@@ -195,13 +202,13 @@ def test_sizes_have_round_ticks(low, high, ticks):
 def test_points_are_capped_and_keep_their_ends(make_run, monkeypatch):
     monkeypatch.setattr(drawing, "MAX_LINE_POINTS", 100)
     long = [make_run("fedavg", seed, rounds=105, every=1, clients=2) for seed in (0, 1)]
-    lines = [trace for trace in report.accuracy_figure(long).data if trace.name == "fedavg" and not trace.fill]
+    lines = [trace for trace in report.metric_figure(long).data if trace.name == "fedavg" and not trace.fill]
     assert len(lines) == 3
     for line in lines:
         assert len(line.x) == 100
         assert (line.x[0], line.x[-1]) == (0, 105)
     wide = [make_run(label, rounds=1, every=1, clients=4_000) for label in ("a", "b", "c")]
     dots = [trace for trace in report.client_size_figure(wide).data if trace.mode == "markers"]
-    assert 4_900 < sum(len(trace.x) for trace in dots) <= figures.MAX_SCATTER_POINTS
-    strips = [trace for trace in report.client_accuracy_figure(wide).data if trace.type == "scatter"]
-    assert [len(trace.x) for trace in strips] == [figures.MAX_STRIP_POINTS] * 3
+    assert 4_900 < sum(len(trace.x) for trace in dots) <= client_figures.MAX_SCATTER_POINTS
+    strips = [trace for trace in report.client_spread_figure(wide).data if trace.type == "scatter"]
+    assert [len(trace.x) for trace in strips] == [client_figures.MAX_STRIP_POINTS] * 3

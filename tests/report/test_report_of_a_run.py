@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedarena.display import final_table, timeline_figure, write_report
-from fedarena.display.report.sections import facts
+from fedarena.display.report.sections.headline import facts
 from fedarena.metrics import OUTCOMES
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.run import start_run
@@ -59,7 +59,7 @@ def test_the_head_of_the_page_says_how_many_updates_were_used(run):
 def test_summary_table_and_page_show_its_time(run, tmp_path):
     assert run.summary["virtual_hours"] == pytest.approx(run.rounds["end_seconds"][-1].as_py() / 3600 - 7)
     assert run.summary["participation"]["clients"] == run.fleet["clients"]
-    (row,) = final_table([run])
+    (row,) = final_table([run]).rows
     assert row.hours.mean == pytest.approx(run.summary["virtual_hours"])
     assert row.wasted.mean == pytest.approx(run.summary["wasted"]["share"])
     assert row.failed.mean == pytest.approx(1 - run.summary["success_share"])

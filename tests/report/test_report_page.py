@@ -9,9 +9,9 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from fedarena.core.errors import BadInputError
-from fedarena.display import FINAL_COLUMNS, final_table, write_report
+from fedarena.display import final_table, write_report
 from fedarena.display.drawing.marks import MAX_LINE_POINTS
-from fedarena.display.report.sections import facts
+from fedarena.display.report.sections.headline import facts
 
 
 class Page(HTMLParser):
@@ -79,9 +79,12 @@ def test_only_the_best_are_bold(comparison, make_run, tmp_path):
         text = write_report(runs, tmp_path / "report.html").read_text()
         return re.findall(r"<strong>([^<]*)</strong>", text.split('class="results"')[1].split("</table>")[0])
 
-    rows = final_table(comparison)
+    found = final_table(comparison)
     best = [
-        column.text(row).split(" ± ")[0] for row in rows for column in FINAL_COLUMNS if row.label in column.best(rows)
+        column.text(row).split(" ± ")[0]
+        for row in found.rows
+        for column in found.columns
+        if row.label in column.best(found.rows)
     ]
     assert bold(comparison) == best
     assert len(best) >= 6

@@ -8,16 +8,16 @@ import plotly.graph_objects as go
 import pytest
 
 from fedarena.core.errors import BadInputError
-from fedarena.display import accuracy_figure, write_picture
+from fedarena.display import metric_figure, write_picture
 
 
 def test_html_is_self_contained_and_the_same_every_time(make_run, tmp_path):
-    path = write_picture(accuracy_figure([make_run()]), tmp_path / "new folder" / "accuracy.html")
+    path = write_picture(metric_figure([make_run()]), tmp_path / "new folder" / "accuracy.html")
     text = path.read_text()
     assert "<script src=" not in text
     assert text.count('class="plot"') == 1
     assert "<title>" in text
-    again = write_picture(accuracy_figure([make_run()]), tmp_path / "again.html")
+    again = write_picture(metric_figure([make_run()]), tmp_path / "again.html")
     assert again.read_text() == text
 
 

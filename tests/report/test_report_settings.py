@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.display.report.settings import as_text, as_yaml, differing_keys, in_common
+from fedarena.display.report.compare_settings import as_text, as_yaml, differing_keys, in_common
 
 LEAVES = st.one_of(
     st.integers(0, 2), st.booleans(), st.sampled_from([1.0, 2.0, None, "a"]), st.lists(st.integers(0, 1))

@@ -8,11 +8,14 @@ import statistics
 import pytest
 
 from fedarena.core.errors import BadInputError
-from fedarena.display import FINAL_COLUMNS, final_table
+from fedarena.display import final_table
 from fedarena.display.report.methods import methods_of
-from fedarena.display.report.sections import headline
-from fedarena.display.report.tables import accuracy_levels, reach_table
+from fedarena.display.report.sections.headline import headline
+from fedarena.display.report.tables.final_columns import final_columns
+from fedarena.display.report.tables.reach import levels_between, reach_table
+from fedarena.metrics.info import ACCURACY, LOSS
 
+FINAL_COLUMNS = final_columns(ACCURACY, (LOSS,), None)
 COLUMNS = {column.title: column for column in FINAL_COLUMNS}
 
 
@@ -31,11 +34,11 @@ def over_samples(run):
 
 
 ORACLES = {
-    "accuracy": over_samples,
-    "accuracy_by_client": lambda run: last_clients(run)["accuracy"].mean(),
-    "accuracy_p10": lambda run: last_clients(run)["accuracy"].quantile(0.1),
-    "accuracy_p90": lambda run: last_clients(run)["accuracy"].quantile(0.9),
-    "accuracy_worst_decile": lambda run: last_clients(run)["accuracy"].nsmallest(24).mean(),
+    "score": over_samples,
+    "score_by_client": lambda run: last_clients(run)["accuracy"].mean(),
+    "score_p10": lambda run: last_clients(run)["accuracy"].quantile(0.1),
+    "score_p90": lambda run: last_clients(run)["accuracy"].quantile(0.9),
+    "score_worst_decile": lambda run: last_clients(run)["accuracy"].nsmallest(24).mean(),
     "over_baseline": lambda run: over_samples(run) - 0.178,
     "bytes": lambda run: sum(row["bytes_down"] + row["bytes_up"] for row in run.rounds.to_pylist()),
     "flops": lambda run: sum(row["flops"] for row in run.rounds.to_pylist()),
@@ -46,7 +49,7 @@ ORACLES = {
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_means_and_deviations_over_the_finished_seeds(comparison, name):
-    rows = final_table(comparison)
+    rows = final_table(comparison).rows
     assert [row.label for row in rows] == ["fedavg", "fedprox", "fedyogi"]
     assert [row.seeds for row in rows] == [(0, 1, 2), (0, 1), (0, 1, 2)]
     for row in rows:
@@ -56,7 +59,7 @@ def test_means_and_deviations_over_the_finished_seeds(comparison, name):
 
 
 def test_cells_say_what_they_mean(comparison):
-    fedavg, fedprox, fedyogi = final_table(comparison)
+    fedavg, fedprox, fedyogi = final_table(comparison).rows
     accuracies = by_seed(comparison, "fedyogi", over_samples)
     expected = f"{statistics.mean(accuracies):.3f} ± {statistics.stdev(accuracies):.3f}"
     assert COLUMNS["accuracy"].text(fedyogi) == expected
@@ -68,24 +71,24 @@ def test_cells_say_what_they_mean(comparison):
 
 
 def test_best_needs_something_to_compare(comparison, make_run):
-    rows = final_table(comparison)
+    rows = final_table(comparison).rows
     assert COLUMNS["accuracy"].best(rows) == {"fedyogi"}
-    assert COLUMNS["loss"].best(rows) == {min(rows, key=lambda row: row.loss.mean).label}
+    assert COLUMNS["loss"].best(rows) == {min(rows, key=lambda row: row.metrics["loss"].mean).label}
     assert COLUMNS["traffic"].best(rows) == frozenset()
-    alone = final_table([make_run()])
+    alone = final_table([make_run()]).rows
     assert all(column.best(alone) == frozenset() for column in FINAL_COLUMNS)
 
 
 def test_ties_are_all_best(make_run):
     rows = final_table(
         [make_run("one", final_metrics={"accuracy": 0.4301}), make_run("two", final_metrics={"accuracy": 0.4303})]
-    )
+    ).rows
     assert COLUMNS["accuracy"].best(rows) == {"one", "two"}
 
 
 def test_an_unfinished_method_is_not_the_best(make_run):
     broken = make_run("broken", stop_after=10, status="diverged", final_metrics={"accuracy": 0.99})
-    assert COLUMNS["accuracy"].best(final_table([broken, make_run("whole")])) == {"whole"}
+    assert COLUMNS["accuracy"].best(final_table([broken, make_run("whole")]).rows) == {"whole"}
     assert headline([broken, make_run("whole")]).startswith("whole reached")
     assert headline([broken]).startswith(
         "broken reached 0.990 accuracy on the test data of 238 clients after 10 rounds"
@@ -93,16 +96,16 @@ def test_an_unfinished_method_is_not_the_best(make_run):
 
 
 def test_one_seed_has_no_deviation(make_run):
-    (row,) = final_table([make_run()])
-    assert row.accuracy.std is None
+    (row,) = final_table([make_run()]).rows
+    assert row.score.std is None
     assert "±" not in COLUMNS["accuracy"].text(row)
 
 
 def test_unfinished_runs_stand_in_only_where_none_is_finished(make_run):
     stopped = make_run("fedavg", 1, stop_after=20, status="interrupted")
-    (both,) = final_table([make_run("fedavg", 0), stopped])
+    (both,) = final_table([make_run("fedavg", 0), stopped]).rows
     assert (both.seeds, both.round, both.finished) == ((0,), 60, True)
-    (alone,) = final_table([stopped])
+    (alone,) = final_table([stopped]).rows
     assert (alone.seeds, alone.round, alone.finished, alone.status) == ((1,), 20, False, "interrupted")
 
 
@@ -110,13 +113,13 @@ def test_a_seed_counts_once(make_run):
     first = make_run("fedavg", 0, final_metrics={"accuracy": 0.4})
     again = make_run("fedavg", 0, name="again", final_metrics={"accuracy": 0.8})
     for runs in ([first, first], [first, again]):
-        (row,) = final_table(runs)
-        assert (row.seeds, row.status, row.accuracy.mean, row.accuracy.std) == ((0,), "finished", 0.4, None)
+        (row,) = final_table(runs).rows
+        assert (row.seeds, row.status, row.score.mean, row.score.std) == ((0,), "finished", 0.4, None)
         assert "seeds" not in headline(runs)
-        assert [reach.runs for reach in reach_table(methods_of(runs))[0]] == [1, 1, 1]
-    (row,) = final_table([first, make_run("fedavg", 1, final_metrics={"accuracy": 0.6}), again])
-    assert (row.seeds, row.accuracy.mean) == ((0, 1), pytest.approx(0.5))
-    assert [row.seeds for row in final_table([first, make_run("fedprox", 0)])] == [(0,), (0,)]
+        assert [reach.runs for reach in reach_table(methods_of(runs), ACCURACY)[0]] == [1, 1, 1]
+    (row,) = final_table([first, make_run("fedavg", 1, final_metrics={"accuracy": 0.6}), again]).rows
+    assert (row.seeds, row.score.mean) == ((0, 1), pytest.approx(0.5))
+    assert [row.seeds for row in final_table([first, make_run("fedprox", 0)]).rows] == [(0,), (0,)]
 
 
 def test_of_runs_with_the_same_seed_the_finished_one_counts(make_run):
@@ -132,7 +135,7 @@ def test_of_runs_with_the_same_seed_the_finished_one_counts(make_run):
 def test_what_is_not_known_is_a_dash(make_run):
     run = make_run(baseline=None, final_metrics={"loss": math.nan, "accuracy": math.inf})
     run.summary.pop("timing")
-    (row,) = final_table([run])
+    (row,) = final_table([run]).rows
     for title in ("accuracy", "loss", "vs baseline", "time", "clients/s"):
         assert COLUMNS[title].text(row) == "–"
     assert COLUMNS["p10"].text(row) != "–"
@@ -144,7 +147,7 @@ def test_no_runs_get_a_sentence():
 
 
 def test_reaching_a_level_costs_what_was_spent_until_then(comparison):
-    table = reach_table(methods_of(comparison))
+    table = reach_table(methods_of(comparison), ACCURACY)
     checked = 0
     for row in table:
         for reach in row:
@@ -172,7 +175,7 @@ def cost_of(run, level):
 
 def test_a_level_that_some_seeds_reach_says_so(make_run):
     runs = [make_run("fedavg", seed, final_metrics={"accuracy": value}) for seed, value in ((0, 0.9), (1, 0.35))]
-    top = reach_table(methods_of(runs))[0][-1]
+    top = reach_table(methods_of(runs), ACCURACY)[0][-1]
     assert top.level > 0.4
     assert (top.reached, top.partly, top.bytes) == (1, "by 1 of 2 seeds", None)
 
@@ -181,4 +184,4 @@ def test_a_level_that_some_seeds_reach_says_so(make_run):
 def test_levels_are_round_numbers_between_baseline_and_best(make_run, final, expected):
     # Two evaluations: the start, near 0.01, and the end.
     run = make_run(rounds=10, every=10, final_metrics={"accuracy": final})
-    assert accuracy_levels(methods_of([run])) == expected
+    assert levels_between(methods_of([run]), ACCURACY) == expected

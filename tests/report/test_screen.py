@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from fedarena.display.terminal import scores_table
+from fedarena.display.terminal import scores_tables
 
 LONG = "fedavg federation=digits partitioner=dirichlet alpha=0.1 lr=0.05 batch_size=16 mu="
 
@@ -11,7 +11,7 @@ LONG = "fedavg federation=digits partitioner=dirichlet alpha=0.1 lr=0.05 batch_s
 def shown(runs, width):
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(scores_table(runs, width))
+        console.print(*scores_tables(runs, width))
     return capture.get()
 
 

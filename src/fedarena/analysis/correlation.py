@@ -1,7 +1,7 @@
 """Do metrics of a fleet tell how training on it goes? Correlations over runs, as in FLHetBench (CVPR 2024).
 
-Metrics that end in -R go with the test accuracy of runs with a deadline, those that end in -T with the virtual hours
-that runs which wait for their clients take to reach a target accuracy.
+Metrics that end in -R go with the test score of runs with a deadline, those that end in -T with the virtual hours that
+runs which wait for their clients take to reach a target score; scores are of the metric that the runs lead with.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from fedarena.analysis.association import (
     spearman,
     varies,
 )
+from fedarena.analysis.leading_metric import baseline_of, leading_metric
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_text
 from fedarena.fleet.heterogeneity import PAPER_OPTIONS, HeterogeneityOptions, measure_heterogeneity
 from fedarena.metrics import cost_to_level, elapsed_hours
+from fedarena.metrics.info import MetricInfo
 from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate import Simulation
 from fedarena.storage.run_data import RunData, flatten_settings
 
-# By protocol: what its runs are judged by, and the end of the names of metrics that should foretell it.
-OUTCOMES = {"deadline": "accuracy", "readiness": "hours"}
+# By protocol the end of the names of metrics that should foretell how its runs end.
 SUFFIXES = {"deadline": "-R", "readiness": "-T"}
+HOURS = "hours"
 # A default target is so far on the way from knowing nothing to what the run that learned least reached.
 _TARGET_SHARE = 0.9
-_TARGET_STEP = 0.01
-# Of the rounds, over which the final accuracy is averaged, because single rounds scatter.
+_TARGET_DIGITS = 2  # after the point; of a metric without bounds, of what there is to learn
+# Of the rounds, over which the final score is averaged, because single rounds scatter.
 _LAST_SHARE = 0.1
 # Settings that the metrics of a fleet do not depend on.
 _IRRELEVANT = ("name", "evaluation", "engine", "client_states_ram_bytes")
@@ -78,8 +80,8 @@ class Group:
     name: str
     method: str
     protocol: str
-    outcome: str  # accuracy or hours
-    target: float | None  # the accuracy that hours lead to
+    score: MetricInfo  # the metric that the runs lead with
+    target: float | None  # the score that hours lead to; None where the score itself is what comes out
     points: list[Point]
     correlations: list[Correlation]
     options: HeterogeneityOptions  # of the first run
@@ -89,13 +91,18 @@ class Group:
         """How the group is called."""
         return f"{self.name}, {self.method}"
 
+    @property
+    def outcome(self) -> str:
+        """The name of what came out: the metric that the runs lead with, or hours."""
+        return self.score.name if self.target is None else HOURS
+
 
 @dataclass(frozen=True)
 class Study:
     """All groups, and sentences about runs that are in none."""
 
     groups: list[Group]
-    remarks: list[str]
+    notes: list[str]
 
 
 def study_correlations(
@@ -105,46 +112,47 @@ def study_correlations(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Study:
     """Measures the fleet of every run with a deadline or readiness, and correlates within each group."""
-    remarks: list[str] = []
-    by_group: dict[tuple[Path, str, str], list[RunData]] = {}
+    notes: list[str] = []
+    by_group: dict[tuple[Path, str, str, MetricInfo], list[RunData]] = {}
     for run in runs:
         if reason := _useless(run):
-            remarks.append(f"{run.path}: {reason}")
+            notes.append(f"{run.path}: {reason}")
         else:
-            key = (run.path.resolve().parent, run.config["algorithm"]["name"], run.config["protocol"]["name"])
+            method, protocol = run.config["algorithm"]["name"], run.config["protocol"]["name"]
+            key = (run.path.resolve().parent, method, protocol, leading_metric([run]))
             by_group.setdefault(key, []).append(run)
     if not by_group:
         raise BadInputError(
             "There is nothing to correlate: no finished run has a fleet and the protocol deadline or readiness"
-            + (f" ({remarks[0]})" if remarks else "")
+            + (f" ({notes[0]})" if notes else "")
         )
-    names = _distinct_names([folder for folder, _, _ in by_group])
+    names = _distinct_names([folder for folder, *_ in by_group])
     measured = _Measured(repetitions, sum(map(len, by_group.values())), progress)
     groups = []
-    for (folder, method, protocol), members in by_group.items():
-        level = None if protocol == "deadline" else default_target(members) if target is None else target
+    for (folder, method, protocol, score), members in by_group.items():
+        level = None if protocol == "deadline" else default_target(members, score) if target is None else target
         points, options = [], []
         for run, settings in zip(members, _differences(members), strict=True):
             metrics, used = measured(run)
-            outcome = final_accuracy(run) if level is None else hours_to(run, level)
+            outcome = final_score(run, score) if level is None else hours_to(run, score, level)
             if outcome is None:
-                never = "was never evaluated" if level is None else f"never reached an accuracy of {level:g}"
-                remarks.append(f"{run.path}: it {never}")
+                never = "was never evaluated" if level is None else f"never reached {score.label} {level:g}"
+                notes.append(f"{run.path}: it {never}")
                 continue
             wanted = {metric: value for metric, value in metrics.items() if metric.endswith(SUFFIXES[protocol])}
             endless = [metric for metric, value in wanted.items() if not math.isfinite(value)]
             if endless:
-                remarks.append(f"{run.path}: {endless[0]} is infinite, because nobody is ever available")
+                notes.append(f"{run.path}: {endless[0]} is infinite, because nobody is ever available")
                 continue
             points.append(Point(run.label, (run.name,), settings, wanted, outcome))
             options.append(used)
         if points:
             means = over_seeds(points)
             found = correlate_points(means)
-            groups.append(Group(names[folder], method, protocol, OUTCOMES[protocol], level, means, found, options[0]))
+            groups.append(Group(names[folder], method, protocol, score, level, means, found, options[0]))
     if not groups:
-        raise BadInputError(f"There is nothing to correlate: {remarks[-1]}")
-    return Study(groups, remarks)
+        raise BadInputError(f"There is nothing to correlate: {notes[-1]}")
+    return Study(groups, notes)
 
 
 def _distinct_names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -180,7 +188,8 @@ def reasons(group: Group) -> list[str]:
         return [f"There is no coefficient of fewer than {FEWEST_POINTS} fleets"]
     outcomes = np.array([point.outcome for point in group.points])
     if not varies(outcomes):
-        return [f"No coefficients: the {group.outcome} of all fleets are the same"]
+        same = group.score.label if group.target is None else HOURS
+        return [f"No coefficients: the {same} of all fleets are the same"]
     alike = [found.metric for found in group.correlations if not varies(found.x)]
     told = [f"The same for all of these fleets: {', '.join(alike)}"] if alike else []
     if fleets < FEWEST_FOR_INTERVAL:
@@ -199,27 +208,45 @@ def correlate_points(points: Sequence[Point]) -> list[Correlation]:
     return found
 
 
-def final_accuracy(run: RunData) -> float | None:
-    """The test accuracy of the last tenth of the rounds, the mean of its evaluations, and at least of the last one."""
-    accuracy, rounds = _column(run, "accuracy"), _column(run, "round")
-    evaluated = np.flatnonzero(np.isfinite(accuracy))
+def final_score(run: RunData, metric: MetricInfo) -> float | None:
+    """The test score of the last tenth of the rounds, the mean of its evaluations, and at least of the last one."""
+    scores, rounds = _column(run, metric.name), _column(run, "round")
+    evaluated = np.flatnonzero(np.isfinite(scores))
     if not len(evaluated):
         return None
     late = evaluated[rounds[evaluated] > (1 - _LAST_SHARE) * rounds[-1]]
-    return float(accuracy[late if len(late) else evaluated[-1:]].mean())
+    return float(scores[late if len(late) else evaluated[-1:]].mean())
 
 
-def hours_to(run: RunData, level: float) -> float | None:
-    """Virtual hours until the first evaluation at or above `level`."""
-    return cost_to_level(_column(run, "accuracy"), elapsed_hours(_column(run, "end_seconds")), level)
+def hours_to(run: RunData, metric: MetricInfo, level: float) -> float | None:
+    """Virtual hours until the first evaluation that is `level` or better."""
+    hours = elapsed_hours(_column(run, "end_seconds"))
+    return cost_to_level(_column(run, metric.name), hours, level, metric.higher_is_better)
 
 
-def default_target(runs: Sequence[RunData]) -> float:
-    """An accuracy that all of these runs reach, and that is most of what there is to learn."""
-    best = min(float(np.nanmax(_column(run, "accuracy"))) for run in runs)
-    trivial = max(float((run.summary.get("baseline") or {}).get("accuracy") or 0.0) for run in runs)
-    wanted = trivial + _TARGET_SHARE * (best - trivial) if best > trivial else best
-    return round(math.floor(wanted / _TARGET_STEP + 1e-9) * _TARGET_STEP, 2) or best
+def default_target(runs: Sequence[RunData], metric: MetricInfo) -> float:
+    """A score that all of these runs reach, and that is most of what there is to learn."""
+    sign = 1 if metric.higher_is_better else -1
+    best = min(float(np.nanmax(sign * _column(run, metric.name))) for run in runs)
+    trivial = max(sign * _knowing_nothing(run, metric) for run in runs)
+    learned = max(0.0, best - trivial)
+    wanted = trivial + _TARGET_SHARE * learned if learned else best
+    bounded = metric.low is not None and metric.high is not None
+    exponent = 0 if bounded or not learned else math.ceil(math.log10(learned))
+    step = 10.0 ** (exponent - _TARGET_DIGITS)
+    rounded = round(math.floor(wanted / step + 1e-9) * step, _TARGET_DIGITS - exponent)
+    return sign * (rounded or best)
+
+
+def _knowing_nothing(run: RunData, metric: MetricInfo) -> float:
+    """The baseline; without one the worst that a metric can be, or what a run began with."""
+    if (baseline := baseline_of(run, metric)) is not None:
+        return baseline[0]
+    worst = metric.low if metric.higher_is_better else metric.high
+    if worst is not None:
+        return worst
+    scores = _column(run, metric.name)
+    return float(scores[np.isfinite(scores)][0])
 
 
 def metric_options(simulation: Simulation, repetitions: int) -> HeterogeneityOptions:
@@ -281,7 +308,7 @@ def _useless(run: RunData) -> str | None:
     """Why a run cannot be used, if it cannot."""
     if run.status != "finished":
         return f"the run is {run.status}, not finished"
-    if run.config["protocol"]["name"] not in OUTCOMES:
+    if run.config["protocol"]["name"] not in SUFFIXES:
         return f"its protocol is {run.config['protocol']['name']}, not deadline or readiness"
     if run.config["fleet"]["name"] == "ideal":
         return "it has no phones to measure"
@@ -315,7 +342,8 @@ def as_plain(study: Study) -> dict[str, Any]:
                 "method": group.method,
                 "protocol": group.protocol,
                 "outcome": group.outcome,
-                "target_accuracy": group.target,
+                "score": group.score.name,
+                "target": group.target,
                 "options": group.options.as_dict(),
                 "correlations": {
                     found.metric: {
@@ -332,7 +360,7 @@ def as_plain(study: Study) -> dict[str, Any]:
             }
             for group in study.groups
         ],
-        "left_out": study.remarks,
+        "left_out": study.notes,
     }
 
 

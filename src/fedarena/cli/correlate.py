@@ -27,16 +27,15 @@ def correlate(
         float | None,
         typer.Option(
             "--target",
-            min=0.0,
-            max=1.0,
-            help="The accuracy to which hours are counted; otherwise one that all runs of a group reach.",
+            help="The score, in the metric that runs lead with, to which hours are counted; "
+            "otherwise one that all runs of a group reach.",
         ),
     ] = None,
     repetitions: Annotated[
         int, typer.Option("--repetitions", min=1, help="How often each metric is estimated; the mean counts.")
     ] = 1,
 ) -> None:
-    """Correlate metrics of runs' fleets with accuracy and time: a table, a page of scatter plots, and JSON."""
+    """Correlate metrics of runs' fleets with scores and time: a table, a page of scatter plots, and JSON."""
     from rich.progress import Progress
 
     from fedarena.analysis.correlation import reasons, study_correlations, write_study
@@ -52,8 +51,8 @@ def correlate(
         study = study_correlations(
             runs, target, repetitions, lambda done, of: progress.update(bar, completed=done, total=of)
         )
-    for remark in study.remarks:
-        _notice(remark)
+    for note in study.notes:
+        _notice(note)
     for group in study.groups:
         screen.print(_table(group))
         for sentence in reasons(group):

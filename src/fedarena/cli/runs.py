@@ -73,19 +73,21 @@ def suite(
     from fedarena.runs.suite import read_suite, run_suite
     from fedarena.storage.run_data import load_runs
 
-    plan = read_suite(source, parse_overrides(settings or []))
-    folder = runs / plan.name
-    screen.print(f"Suite [bold]{escape(plan.name)}[/]: {len(plan.runs)} runs in {escape(str(folder))}", highlight=False)
+    chosen = read_suite(source, parse_overrides(settings or []))
+    folder = runs / chosen.name
+    screen.print(
+        f"Suite [bold]{escape(chosen.name)}[/]: {len(chosen.runs)} runs in {escape(str(folder))}", highlight=False
+    )
     with ProgressBars(messages) as bars:
-        failures = run_suite(plan, runs, bars, bars.announce)
-    results = load_runs([folder / name for name in plan.runs], _notice)
+        failures = run_suite(chosen, runs, bars, bars.announce)
+    results = load_runs([folder / name for name in chosen.runs], _notice)
     if len(results) <= _MOST_SINGLE_REPORTS:
         for result in results:
             write_report([result], result.path / "report.html")
     else:
         screen.print(f"Of single runs, `fedarena report {folder}/…` makes a report", highlight=False, markup=False)
     _print_scores(results)
-    path = write_report(results, folder / "report.html", title=plan.name)
+    path = write_report(results, folder / "report.html", title=chosen.name)
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
     for failure in failures:
         messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
@@ -99,7 +101,10 @@ def report(
     output: Output = None,
     level: Annotated[
         list[float] | None,
-        typer.Option(min=0, max=1, help="An accuracy to tell the cost of reaching; may be given several times."),
+        typer.Option(
+            help="A value of the metric that the runs lead with, to tell the cost of reaching it; "
+            "may be given several times."
+        ),
     ] = None,
 ) -> None:
     """Compare runs in one self-contained HTML file."""
@@ -111,7 +116,7 @@ def report(
     results = load_runs(folders, _notice)
     _print_scores(results)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
-    path = write_report(results, place, levels=sorted(set(level)) if level else None)
+    path = write_report(results, place, levels=level or None)
     screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -131,8 +136,9 @@ def _notice(sentence: str) -> None:
 
 
 def _print_scores(results: Sequence[RunData]) -> None:
-    from fedarena.display.terminal import baselines, scores_table
+    from fedarena.display.terminal import baselines, scores_tables
 
-    screen.print(scores_table(results, screen.width))
+    for table in scores_tables(results, screen.width):
+        screen.print(table)
     for line in baselines(results):
         screen.print(line, highlight=False, markup=False)

@@ -5,39 +5,26 @@ from fedarena.display.federations.comparison import comparison_figure
 from fedarena.display.federations.picture import federation_figure
 from fedarena.display.fleets.heterogeneity import heterogeneity_figure
 from fedarena.display.fleets.picture import fleet_figure
-from fedarena.display.report.clock.figures import (
-    failures_figure,
-    participation_figure,
-    round_time_figure,
-    staleness_figure,
-    wasted_figure,
-)
+from fedarena.display.report.clock.failures import failures_figure, wasted_figure
+from fedarena.display.report.clock.participation import participation_figure
+from fedarena.display.report.clock.round_time import round_time_figure
+from fedarena.display.report.clock.staleness import staleness_figure
 from fedarena.display.report.clock.timeline import timeline_figure
-from fedarena.display.report.figures import (
-    accuracy_figure,
-    client_accuracy_figure,
-    client_size_figure,
-    compute_figure,
-    hours_figure,
-    loss_figure,
-    personal_accuracy_figure,
-    speed_figure,
-    traffic_figure,
-    training_set_figure,
-)
+from fedarena.display.report.figures.clients import client_size_figure, client_spread_figure
+from fedarena.display.report.figures.cost import compute_figure, traffic_figure
+from fedarena.display.report.figures.curves import hours_figure, metric_figure, personal_figure, training_set_figure
+from fedarena.display.report.figures.speed import speed_figure
+from fedarena.display.report.figures.strata import strata_figure
 from fedarena.display.report.page import write_report
-from fedarena.display.report.strata import strata_figure
-from fedarena.display.report.tables import FINAL_COLUMNS, TIME_TO, FinalRow, columns_for, final_table
+from fedarena.display.report.tables.final import FinalTable, final_table
+from fedarena.display.report.tables.final_row import FinalRow
 
 __all__ = [
-    "FINAL_COLUMNS",
-    "TIME_TO",
     "FinalRow",
-    "accuracy_figure",
+    "FinalTable",
     "check_picture_path",
-    "client_accuracy_figure",
     "client_size_figure",
-    "columns_for",
+    "client_spread_figure",
     "comparison_figure",
     "compute_figure",
     "failures_figure",
@@ -46,9 +33,9 @@ __all__ = [
     "fleet_figure",
     "heterogeneity_figure",
     "hours_figure",
-    "loss_figure",
+    "metric_figure",
     "participation_figure",
-    "personal_accuracy_figure",
+    "personal_figure",
     "round_time_figure",
     "speed_figure",
     "staleness_figure",

@@ -14,15 +14,15 @@ from fedarena.analysis.association import FEWEST_FOR_INTERVAL, Association, vari
 from fedarena.analysis.correlation import Correlation, Group, Point, Study
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, join, tag
+from fedarena.display.drawing.metrics import level_text
 from fedarena.display.drawing.panels import add_panel, places
 from fedarena.display.drawing.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.display.drawing.units import ABSENT, count, listing
+from fedarena.display.report.compare_settings import as_text, as_yaml
 from fedarena.display.report.page import Plots, document
-from fedarena.display.report.sections import table
-from fedarena.display.report.settings import as_text, as_yaml
+from fedarena.display.report.sections.elements import in_pairs, table
 
 TITLE: Final = "Heterogeneity and training"
-_OUTCOMES: Final = {"accuracy": "test accuracy", "hours": "virtual hours"}
 _HEIGHT: Final = 380
 _COLUMNS: Final = 3
 _FEW_COLOURS: Final = 3
@@ -31,9 +31,9 @@ _FEW_COLOURS: Final = 3
 def write_correlations(study: Study, path: Path) -> Path:
     """Writes the study as a self-contained page; returns `path`."""
     plots = Plots()
-    parts = {"Correlations": _table(study)}
-    parts |= {_heading(group): _section(group, plots) for group in study.groups}
-    parts["Runs left out"] = _left_out(study)
+    sections = {"Correlations": _table(study)}
+    sections |= {_heading(group): _section(group, plots) for group in study.groups}
+    sections["Runs left out"] = _left_out(study)
     runs = sum(len(point.runs) for group in study.groups for point in group.points)
     folders = list(dict.fromkeys(group.name for group in study.groups))
     header = [
@@ -41,7 +41,7 @@ def write_correlations(study: Study, path: Path) -> Path:
         tag("p", f"{count(runs, 'run')} · {listing(folders)}", class_="facts"),
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, document(TITLE, "FedArena study", header, [], parts, plots))
+    write_text(path, document(TITLE, "FedArena study", header, [], sections, plots))
     return path
 
 
@@ -63,7 +63,7 @@ def correlation_figure(group: Group, found: Correlation) -> go.Figure:
 
     Colours tell the values of a setting apart that has a few of them.
     """
-    figure = empty_figure(figure_text(_title(found)), found.metric, outcome_text(group), _HEIGHT)
+    figure = empty_figure(figure_text(_title(found)), found.metric, figure_text(outcome_text(group)), _HEIGHT)
     draw_correlation(figure, group, found)
     return figure
 
@@ -80,7 +80,7 @@ def overview_figure(title: str, shown: Sequence[tuple[Group, Correlation]]) -> g
         figure.update_layout(
             **{
                 f"xaxis{axis}": {"title": {"text": group.name}},
-                f"yaxis{axis}": {"title": {"text": outcome_text(group)}},
+                f"yaxis{axis}": {"title": {"text": figure_text(outcome_text(group))}},
             }
         )
     return figure
@@ -135,8 +135,8 @@ def _title(found: Correlation) -> str:
 
 def outcome_text(group: Group) -> str:
     """What the runs of a group are judged by."""
-    text = _OUTCOMES[group.outcome]
-    return text if group.target is None else f"{text} to {group.target:g} accuracy"
+    label = group.score.label
+    return f"test {label}" if group.target is None else f"virtual hours to {level_text(group.target)} {label}"
 
 
 def coefficient_text(found: Association | None) -> str:
@@ -184,12 +184,10 @@ def _section(group: Group, plots: Plots) -> Html:
         for found in group.correlations
         if varies(found.x)
     ]
-    pairs = [tag("div", *figures[place : place + 2], class_="pair") for place in range(0, len(figures) - 1, 2)]
-    rest = figures[-1:] if len(figures) % 2 else []
     nothing = [] if figures else [tag("p", "No metric differs between these runs.")]
     runs = tag("details", tag("summary", "Every fleet"), tag("div", _runs(group), class_="inner"))
     options = tag("details", tag("summary", "Constants of the metrics"), tag("pre", as_yaml(group.options.as_dict())))
-    return join([*nothing, *pairs, *rest, runs, options])
+    return join([*nothing, in_pairs(figures), runs, options])
 
 
 def _caption(group: Group, found: Correlation) -> str:
@@ -209,9 +207,9 @@ def _runs(group: Group) -> Html:
 
 
 def _left_out(study: Study) -> Html:
-    if not study.remarks:
+    if not study.notes:
         return tag("p", "None.")
-    return tag("ul", *(tag("li", remark) for remark in study.remarks))
+    return tag("ul", *(tag("li", note) for note in study.notes))
 
 
 def _colouring(points: Sequence[Point]) -> tuple[str, list[str]]:

@@ -16,13 +16,15 @@ from rich.progress import (
 )
 
 from fedarena.display.drawing.units import SECONDS, quantity
+from fedarena.metrics import PERSONAL
+from fedarena.metrics.info import FORMER_METRICS, MetricInfo
 from fedarena.runs.building import Experiment
 from fedarena.runs.observer import Observer
 from fedarena.simulate import RoundOutcome
 
 
 class ProgressBars(Observer):
-    """A bar for every run, with time left and current accuracy; plain lines where the output is not a terminal."""
+    """A bar for every run, with time left and the current score; plain lines where the output is not a terminal."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -41,6 +43,7 @@ class ProgressBars(Observer):
         self._label = ""
         self._task: TaskID | None = None
         self._rounds = 0
+        self._metric = FORMER_METRICS[-1]
         self._begin_hour = 0.0
         self._hours: float | None = None  # of virtual time, after which the run ends
 
@@ -78,6 +81,7 @@ class ProgressBars(Observer):
         super().started(run, folder, rounds_done)
         if self._task is not None:  # the building of the federation
             self._progress.remove_task(self._task)
+        self._metric = _leading_metric(run)
         self._rounds = run.config.rounds
         self._begin_hour, self._hours = run.config.clock.start_hour, run.config.clock.hours
         label = self._label or str(run.config.name)
@@ -92,10 +96,11 @@ class ProgressBars(Observer):
 
     def finished_round(self, outcome: RoundOutcome) -> None:
         """Moves the bar on."""
-        round, accuracy = outcome.snapshot.round, outcome.row.get("accuracy")
-        score = None if accuracy is None else f"accuracy {accuracy:.4f}"
-        if (personal := outcome.row.get("personal_accuracy")) is not None:
-            score = f"{score}, personal {personal:.4f}"
+        round, metric = outcome.snapshot.round, self._metric
+        value, personal = (outcome.row.get(prefix + metric.name) for prefix in ("", PERSONAL))
+        score = None if value is None else f"{metric.label} {metric.text(value)}"
+        if personal is not None:
+            score = f"{score}, personal {metric.text(personal)}"
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
             score = f"{score} after {quantity(3600 * hours, SECONDS)}"
@@ -116,3 +121,9 @@ class ProgressBars(Observer):
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def _leading_metric(run: Experiment) -> MetricInfo:
+    """The metric that reports about the run will lead with."""
+    lead = getattr(run.simulation.task, "lead", None)  # tasks that declare no metrics measure what all did before
+    return FORMER_METRICS[-1] if lead is None else lead.info

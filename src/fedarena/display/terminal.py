@@ -10,54 +10,60 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from fedarena.analysis.leading_metric import baseline_of, leading_metrics
 from fedarena.core.registry import Registry
-from fedarena.display import TIME_TO, columns_for, final_table
+from fedarena.display import FinalTable, final_table
+from fedarena.display.drawing.metrics import score_text
 from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.display.report.tables.final_columns import OTHER
 from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.storage.run_data import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *("accuracy", "status", "personal", TIME_TO, "virtual time", "failed", "by client", "worst decile"),
-    *("wasted", "loss", "time", "traffic", "energy", "compute", "personal by client", "personal worst decile"),
-    *("p10", "p90", "vs baseline", "seeds", "clients/s"),
+    *("score", "status", "personal", "time_to", "virtual_time", "failed", "by_client", "worst_decile"),
+    *("wasted", "loss", OTHER, "time", "traffic", "energy", "compute", "personal_by_client", "personal_worst_decile"),
+    *("p10", "p90", "over_baseline", "seeds", "clients_per_second"),
 )
 _SHORTEST_LABEL = 8
 # With fewer invitations of each client, chance alone keeps metrics of participation below 1.
 FEW_PARTICIPATIONS = 10
 
 
-def scores_table(results: Sequence[RunData], width: int) -> Table:
+def scores_tables(results: Sequence[RunData], width: int) -> list[Table]:
+    """The final scores, a table for every metric that runs lead with."""
+    return [scores_table(final_table(results, metric), width) for metric in leading_metrics(results)]
+
+
+def scores_table(found: FinalTable, width: int) -> Table:
     """The final scores, one method per row, with as many columns as fit into `width` characters."""
-    rows = final_table(results)
-    known = columns_for(rows)
-    cells = {column.title: [column.text(row) for row in rows] for column in known}
-    widths = {title: max(map(len, [title, *texts])) + 3 for title, texts in cells.items()}
+    rows, known = found.rows, found.columns
+    cells = [[column.text(row) for row in rows] for column in known]
+    widths = [max(map(len, [column.title, *texts])) + 3 for column, texts in zip(known, cells, strict=True)]
     all_finished = all(row.status == "finished" for row in rows)
-    needed = {"accuracy"} if all_finished else {"accuracy", "status"}
-    room_for_labels = max(_SHORTEST_LABEL, width - 4 - sum(widths[title] for title in needed))
-    labels = [_shortened(row.label, room_for_labels) for row in rows]
+    needed = {"score"} if all_finished else {"score", "status"}
+    room_for_labels = width - 4 - sum(size for column, size in zip(known, widths, strict=True) if column.key in needed)
+    labels = [_shortened(row.label, max(_SHORTEST_LABEL, room_for_labels)) for row in rows]
     room = width - 4 - max(map(len, labels))
-    shown = set()
-    for title in sorted(cells, key=_importance):
-        if title == "status" and all_finished:
+    shown = []
+    for place in sorted(range(len(known)), key=lambda place: _BY_IMPORTANCE.index(known[place].key)):
+        if known[place].key == "status" and all_finished:
             continue
-        room -= widths[title]
-        if room < 0 and title not in needed:
+        room -= widths[place]
+        if room < 0 and known[place].key not in needed:
             break
-        shown.add(title)
-    columns = [column for column in known if column.title in shown]
+        shown.append(place)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method", style="bold", no_wrap=True)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
+    for place in sorted(shown):
+        table.add_column(escape(known[place].title), justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         texts = []
-        for column in columns:
-            text = escape(cells[column.title][number])
-            texts.append(f"[bold green]{text}[/]" if row.label in column.best(rows) else text)
+        for place in sorted(shown):
+            text = escape(cells[place][number])
+            texts.append(f"[bold green]{text}[/]" if row.label in known[place].best(rows) else text)
         table.add_row(escape(labels[number]), *texts)
     return table
 
@@ -65,10 +71,12 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
 def baselines(results: Sequence[RunData]) -> list[str]:
     """What knowing nothing would score, one line per federation; where it differs, with the methods it is for."""
     lines: dict[str, dict[str, None]] = {}
-    for result in results:
-        if baseline := result.summary.get("baseline"):
-            line = f"Baseline, {baseline['rule']}: accuracy {baseline['accuracy']:.3f}"
-            lines.setdefault(line, {})[result.label] = None
+    for metric in leading_metrics(results):
+        for result in results:
+            if (baseline := baseline_of(result, metric)) is not None:
+                score, rule = baseline
+                line = f"Baseline, {rule}: {metric.label} {score_text(metric, score)}"
+                lines.setdefault(line, {})[result.label] = None
     if len(lines) < 2:
         return list(lines)
     return [f"{line} ({', '.join(labels)})" for line, labels in lines.items()]
@@ -198,10 +206,6 @@ def _options(part: Callable[..., Any]) -> str:
 
 def _value(default: Any) -> Any:
     return default["name"] if isinstance(default, dict) and "name" in default else default
-
-
-def _importance(title: str) -> int:
-    return _BY_IMPORTANCE.index(TIME_TO if title.startswith(TIME_TO) else title)
 
 
 def _shortened(label: str, length: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from fedarena.display.drawing.style import QUIET_INK, Style
-from fedarena.display.report.methods import FloatArray, baselines
-from fedarena.storage.run_data import RunData
+from fedarena.display.report.methods import FloatArray
 
 MAX_LINE_POINTS: Final = 2_000
 MAX_FIGURE_POINTS: Final = 20_000
@@ -75,17 +74,17 @@ def add_points(
     )
 
 
-def add_baselines(figure: go.Figure, runs: Sequence[RunData], start: float, end: float) -> None:
+def add_baselines(figure: go.Figure, scores: Iterable[float], start: float, end: float, hover: str) -> None:
     """A dashed line for what every trivial predictor scores."""
-    for accuracy in baselines(runs):
+    for score in scores:
         figure.add_trace(
             go.Scatter(
                 x=[start, end],
-                y=[accuracy, accuracy],
+                y=[score, score],
                 mode="lines",
                 line={"color": QUIET_INK, "dash": "dash", "width": 1.5},
                 name="baseline",
                 legendgroup="baseline",
-                hovertemplate="%{y:.3f}",
+                hovertemplate=hover,
             )
         )

@@ -51,11 +51,11 @@ def significant(value: float | None) -> str:
     return f"{round(value, digits):,.{max(digits, 0)}f}"
 
 
-def spread(mean: float | None, std: float | None) -> str:
-    """A metric over seeds: "0.431 ± 0.004", or the mean alone when there is one seed."""
+def spread(mean: float | None, std: float | None, decimals: int = 3) -> str:
+    """A number over seeds: "0.431 ± 0.004", or the mean alone when there is one seed."""
     if mean is None or not math.isfinite(mean):
         return ABSENT
-    return f"{mean:.3f}" if std is None else f"{mean:.3f} ± {std:.3f}"
+    return f"{mean:.{decimals}f}" if std is None else f"{mean:.{decimals}f} ± {std:.{decimals}f}"
 
 
 def count(number: int, noun: str) -> str:

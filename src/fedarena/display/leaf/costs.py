@@ -14,7 +14,7 @@ from fedarena.display.drawing.marks import add_line, evenly, logarithmic_marks, 
 from fedarena.display.drawing.style import Style, empty_figure, figure_text
 from fedarena.display.drawing.units import BYTES, FLOPS, Scale, fitting_unit, quantity
 from fedarena.display.report.page import Plots
-from fedarena.display.report.sections import table
+from fedarena.display.report.sections.elements import table
 
 _COSTS: Final = {
     "bytes_written": ("sent by clients", BYTES),

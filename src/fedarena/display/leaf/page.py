@@ -19,7 +19,7 @@ from fedarena.display.drawing.units import ABSENT, FLOPS, count, listing, quanti
 from fedarena.display.leaf.costs import Looks, Systems, accuracy_by_cost, systems_section
 from fedarena.display.leaf.sources import LeafResult
 from fedarena.display.report.page import Plots, document
-from fedarena.display.report.sections import table
+from fedarena.display.report.sections.elements import table
 
 TITLE: Final = "LEAF metrics"
 _WHOLE: Final = [-0.02, 1.02]

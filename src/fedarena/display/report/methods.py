@@ -7,7 +7,7 @@ once: the same seed again gives the same numbers, and would make a spread over s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedarena.analysis.leading_metric import baseline_of
 from fedarena.core.errors import BadInputError
 from fedarena.metrics import elapsed_hours
+from fedarena.metrics.info import MetricInfo
 from fedarena.storage.job_table import JobTable
 from fedarena.storage.run_data import RunData
 
 FloatArray = NDArray[np.float64]
+_EVALUATED = "eval_clients"  # a column of the rounds that has a value only where a round was evaluated
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Method:
         return {
             name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0)
             for name in curves[0]
+            if all(name in curve for curve in curves)
         }
 
 
@@ -69,6 +73,14 @@ def methods_of(runs: Sequence[RunData]) -> tuple[Method, ...]:
     for run in distinct_runs(runs):
         groups.setdefault(run.label, []).append(run)
     return tuple(Method(label, tuple(members)) for label, members in groups.items())
+
+
+def mean_curves(runs: Sequence[RunData]) -> Iterator[tuple[Method, Mapping[str, FloatArray]]]:
+    """Every method that was evaluated, with the means over its seeds."""
+    for method in methods_of(runs):
+        curve = method.mean_curve()
+        if curve and curve["round"].size:
+            yield method, curve
 
 
 def distinct_runs(runs: Sequence[RunData]) -> list[RunData]:
@@ -105,7 +117,7 @@ def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
         "joules": _known_joules(run.rounds),
     }
     hours = elapsed_hours(column(run.rounds, "end_seconds")) if has_clock(run) else np.full(len(run.rounds), np.nan)
-    evaluated = run.rounds.column("accuracy").is_valid().to_numpy()
+    evaluated = run.rounds.column(_EVALUATED).is_valid().to_numpy()
     curve = {name: column(run.rounds, name)[evaluated] for name in run.rounds.column_names}
     totals = {name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}
     return {**curve, **totals, "hours": hours[evaluated]}
@@ -140,26 +152,25 @@ def training_clients(run: RunData) -> int | None:
 
 def last_evaluation(run: RunData) -> dict[str, Any] | None:
     """The row of the last evaluated round, or None before the first evaluation."""
-    evaluated = run.rounds.filter(run.rounds.column("accuracy").is_valid())
+    evaluated = run.rounds.filter(run.rounds.column(_EVALUATED).is_valid())
     return evaluated.slice(evaluated.num_rows - 1).to_pylist()[0] if evaluated.num_rows else None
 
 
-def client_results(run: RunData) -> tuple[FloatArray, FloatArray]:
-    """Samples and accuracy of every client that has samples, in the run's last evaluated round."""
+def client_results(run: RunData, metric: MetricInfo) -> tuple[FloatArray, FloatArray]:
+    """Samples and score of every client that has samples, in the run's last evaluated round."""
     if not run.clients.num_rows:
         return np.empty(0), np.empty(0)
     rounds = run.clients.column("round")
     last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
-    samples, accuracy = column(last, "samples"), column(last, "accuracy")
-    measured = (samples > 0) & np.isfinite(accuracy)
-    return samples[measured], accuracy[measured]
+    samples, score = column(last, "samples"), column(last, metric.name)
+    measured = (samples > 0) & np.isfinite(score)
+    return samples[measured], score[measured]
 
 
-def baselines(runs: Sequence[RunData]) -> dict[float, str]:
-    """Accuracy of each trivial predictor that the runs were compared with, and its rule."""
+def baselines(runs: Sequence[RunData], metric: MetricInfo) -> dict[float, str]:
+    """What each trivial predictor scores that the runs were compared with, and its rule."""
     found: dict[float, str] = {}
     for run in runs:
-        baseline = run.summary.get("baseline") or {}
-        if baseline.get("accuracy") is not None:
-            found.setdefault(float(baseline["accuracy"]), str(baseline.get("rule", "")))
+        if (baseline := baseline_of(run, metric)) is not None:
+            found.setdefault(*baseline)
     return found

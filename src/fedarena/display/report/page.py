@@ -14,13 +14,22 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from fedarena.analysis.leading_metric import leading_metric
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
 from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
-from fedarena.display.report import sections
-from fedarena.display.report.clock.section import time_and_phones
+from fedarena.display.report.clock.section import time_and_devices
 from fedarena.display.report.methods import distinct_runs, has_clock
-from fedarena.display.report.strata import attributes_to_show, groups_of_clients
+from fedarena.display.report.sections.clients import clients
+from fedarena.display.report.sections.costs import costs
+from fedarena.display.report.sections.groups import attributes_to_show, groups_of_clients
+from fedarena.display.report.sections.headline import default_title, facts, headline
+from fedarena.display.report.sections.learning import learning
+from fedarena.display.report.sections.notices import left_out, notices
+from fedarena.display.report.sections.results import results
+from fedarena.display.report.sections.settings import environment, reproduction, settings
+from fedarena.display.report.sections.speed import speed
+from fedarena.display.report.tables.reach import in_order
 from fedarena.storage.run_data import RunData
 
 
@@ -29,10 +38,12 @@ def write_report(
 ) -> Path:
     """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`.
 
-    `levels` are accuracies to tell the cost of reaching; without any, round ones are chosen.
+    `levels` are values of the metric that the runs lead with, to tell the cost of reaching; without any, round ones
+    are chosen.
     """
     distinct = distinct_runs(runs)
-    page = _page(distinct, title or sections.default_title(distinct), sections.left_out(runs), levels)
+    levels = None if levels is None else in_order(levels, leading_metric(distinct))
+    page = _page(distinct, title or default_title(distinct), left_out(runs), levels)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
@@ -81,22 +92,22 @@ def _legend(figure: go.Figure) -> Html:
     return tag("div", *buttons, class_="keys")
 
 
-def _page(runs: Sequence[RunData], title: str, remarks: Html, levels: Sequence[float] | None) -> Html:
+def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[float] | None) -> Html:
     plots = Plots()
-    parts: dict[str, Html] = {
-        "Results": sections.results(runs),
-        "Learning": sections.learning(runs, plots),
-        **({"Time and phones": time_and_phones(runs, plots)} if any(map(has_clock, runs)) else {}),
-        "Clients": sections.clients(runs, plots),
+    shown: dict[str, Html] = {
+        "Results": results(runs),
+        "Learning": learning(runs, plots),
+        **({"Time and phones": time_and_devices(runs, plots)} if any(map(has_clock, runs)) else {}),
+        "Clients": clients(runs, plots),
         **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
-        "Cost": sections.costs(runs, plots, levels),
-        "Speed": sections.speed(runs, plots),
-        "Settings": sections.settings(runs),
-        "Environment": sections.environment(runs),
-        "Reproduce": sections.reproduction(runs),
+        "Cost": costs(runs, plots, levels),
+        "Speed": speed(runs, plots),
+        "Settings": settings(runs),
+        "Environment": environment(runs),
+        "Reproduce": reproduction(runs),
     }
-    header = [tag("p", sections.headline(runs), class_="headline"), tag("p", sections.facts(runs), class_="facts")]
-    return document(title, "FedArena report", header, [sections.notices(runs), remarks], parts, plots)
+    header = [tag("p", headline(runs), class_="headline"), tag("p", facts(runs), class_="facts")]
+    return document(title, "FedArena report", header, [notices(runs), notes], shown, plots)
 
 
 def document(
@@ -104,14 +115,14 @@ def document(
     kicker: str,
     header: Sequence[Html],
     notices: Sequence[Html],
-    parts: Mapping[str, Html],
+    sections: Mapping[str, Html],
     plots: Plots,
 ) -> Html:
     """A self-contained page: what is in its header below the title, notices, and sections by their names."""
-    anchors = {name: name.lower().replace(" ", "-") for name in parts}
+    anchors = {name: name.lower().replace(" ", "-") for name in sections}
     navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
     head = tag("header", tag("p", kicker, class_="kicker"), tag("h1", title), *header)
-    body = join(tag("section", tag("h2", name), part, id=anchors[name]) for name, part in parts.items())
+    body = join(tag("section", tag("h2", name), section, id=anchors[name]) for name, section in sections.items())
     main = tag("main", head, *notices, tag("nav", navigation, aria_label="Sections"), body)
     return self_contained(title, [main, no_script("The plots need JavaScript; the tables do not.")], plots)
 

@@ -1,1 +1,1 @@
-"""The part of the report about virtual time."""
+"""The section of the report about virtual time."""

@@ -1,4 +1,4 @@
-"""The part of the report about virtual time: how long things take, what fails, who takes part, what the phones are."""
+"""The section about virtual time: how long things take, what fails, who takes part, what the devices are."""
 
 from __future__ import annotations
 
@@ -7,69 +7,80 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from fedarena.analysis.leading_metric import leading_metrics
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import BITS_PER_SECOND, count, listing
 from fedarena.display.fleets.picture import compute_columns, network_columns, percent, spread_text
-from fedarena.display.report import figures
-from fedarena.display.report.clock import figures as clock_figures
-from fedarena.display.report.clock.phones import fleets_of, speeds_figure, week_figure
+from fedarena.display.report.clock.devices import fleets_of, speeds_figure, week_figure
+from fedarena.display.report.clock.failures import failures_figure, wasted_figure
+from fedarena.display.report.clock.participation import participation_figure
+from fedarena.display.report.clock.round_time import round_time_figure
+from fedarena.display.report.clock.staleness import staleness_figure
 from fedarena.display.report.clock.table import clock_columns, clock_rows
 from fedarena.display.report.clock.timeline import spans_rounds, timeline_figure
+from fedarena.display.report.figures.curves import hours_figure
 from fedarena.display.report.methods import Method, has_clock, methods_of
-from fedarena.display.report.sections import Plot, explanations, swatches, table
+from fedarena.display.report.sections.elements import Plot, explanations, if_any, in_pairs, swatches, table
 from fedarena.storage.run_data import RunData
 
 MAX_TIMELINES: Final = 3
 MAX_FLEETS: Final = 2
 
 
-def time_and_phones(runs: Sequence[RunData], plot: Plot) -> Html:
+def time_and_devices(runs: Sequence[RunData], plot: Plot) -> Html:
     """Everything about the runs that have a clock."""
     timed = [method for method in methods_of(runs) if any(map(has_clock, method.counted))]
-    several = any(len(method.runs) > 1 for method in timed)
-    parts = [
-        _table(runs),
-        _if_any(
-            plot,
-            figures.hours_figure(runs),
-            "The same accuracy, over the time that the phones and the server would have needed. "
-            + ("Thick lines are means over seeds, round by round, of accuracy and of time." if several else ""),
-        ),
-        _if_any(
-            plot,
-            clock_figures.round_time_figure(runs),
-            "From the end of one round to the end of the next. Where they are many, neighbours are averaged.",
-        ),
-        _pair(
-            _if_any(
+    return join(
+        [
+            _table(runs),
+            *_over_hours(runs, any(len(method.runs) > 1 for method in timed), plot),
+            if_any(
                 plot,
-                clock_figures.failures_figure(runs),
-                "Jobs that were not used, by what became of them; those of all seeds together.",
+                round_time_figure(runs),
+                "From the end of one round to the end of the next. Where they are many, neighbours are averaged.",
             ),
-            _if_any(
-                plot,
-                clock_figures.wasted_figure(runs),
-                "What went into jobs that were not used, as a share of what went into all jobs.",
+            in_pairs(
+                [
+                    if_any(
+                        plot,
+                        failures_figure(runs),
+                        "Jobs that were not used, by what became of them; those of all seeds together.",
+                    ),
+                    if_any(
+                        plot,
+                        wasted_figure(runs),
+                        "What went into jobs that were not used, as a share of what went into all jobs.",
+                    ),
+                ]
             ),
-        ),
-        _pair(
-            _if_any(
-                plot,
-                clock_figures.participation_figure(runs),
-                "The closer to the dashed line, the more evenly clients were invited; the Gini coefficient is 0 on it "
-                "and near 1 if a few do everything. Clients that were never invited are the flat part.",
+            in_pairs(
+                [
+                    if_any(
+                        plot,
+                        participation_figure(runs),
+                        "The closer to the dashed line, the more evenly clients were invited; the Gini coefficient is "
+                        "0 on it and near 1 if a few do everything. Clients that were never invited are the flat part.",
+                    ),
+                    if_any(
+                        plot,
+                        staleness_figure(runs),
+                        "How many versions the server had made while a client was at work, for the updates that were "
+                        "used. The last point holds all that were older, too.",
+                    ),
+                ]
             ),
-            _if_any(
-                plot,
-                clock_figures.staleness_figure(runs),
-                "How many versions the server had made while a client was at work, for the updates that were used. "
-                "The last point holds all that were older, too.",
-            ),
-        ),
-        *_timelines(timed, plot),
-        *_fleets(runs, plot),
-    ]
-    return join(parts)
+            *_timelines(timed, plot),
+            *_fleets(runs, plot),
+        ]
+    )
+
+
+def _over_hours(runs: Sequence[RunData], several_seeds: bool, plot: Plot) -> Iterator[Html]:
+    for metric in leading_metrics(runs):
+        caption = f"The same {metric.label}, over the time that the phones and the server would have needed. "
+        if several_seeds:
+            caption += f"Thick lines are means over seeds, round by round, of {metric.label} and of time."
+        yield if_any(plot, hours_figure(runs, metric), caption)
 
 
 def _table(runs: Sequence[RunData]) -> Html:
@@ -109,7 +120,7 @@ def _fleets(runs: Sequence[RunData], plot: Plot) -> Iterator[Html]:
     shown = fleets[:MAX_FLEETS]
     left_out = [str(fleet["name"]) for fleet, _ in fleets[MAX_FLEETS:]]
     for number, (fleet, its_runs) in enumerate(shown, start=1):
-        yield _phones(fleet, its_runs, runs, plot, _not_shown("fleet", left_out) if number == len(shown) else "")
+        yield _devices(fleet, its_runs, runs, plot, _not_shown("fleet", left_out) if number == len(shown) else "")
 
 
 def _not_shown(kind: str, names: Sequence[str]) -> str:
@@ -117,28 +128,21 @@ def _not_shown(kind: str, names: Sequence[str]) -> str:
     return f" Not shown: {count(len(names), f'more {kind}')} ({listing(list(dict.fromkeys(names)))})." if names else ""
 
 
-def _phones(
+def _devices(
     fleet: Mapping[str, Any], its_runs: Sequence[RunData], runs: Sequence[RunData], plot: Plot, rest: str
 ) -> Html:
     shares, speeds, weeks = fleet["shares"], fleet["speeds"], fleet["week"].get("weeks", 1)
     training = [f"{column.title}: {spread_text(column.values, column.scale)}" for column in compute_columns(speeds)]
     transfers = [f"{name}: {spread_text(found, BITS_PER_SECOND)}" for name, found in network_columns(speeds).items()]
     dots = "Each dot is a client" + (", of the first kind alone" if len(training) > 1 else "")
-    return _pair(
-        plot(
-            week_figure(fleet, its_runs, runs),
-            f"A client is available {percent(shares['mean'])} of the time on average. Days begin at midnight"
-            + (f"; the curve is the mean of {count(weeks, 'week')}. " if weeks > 1 else ". ")
-            + f"The bars below show when the first run of each method took place.{rest}",
-        ),
-        _if_any(plot, speeds_figure(fleet), f"{dots}. Training, {'; '.join([*training, *transfers])}."),
+    return in_pairs(
+        [
+            plot(
+                week_figure(fleet, its_runs, runs),
+                f"A client is available {percent(shares['mean'])} of the time on average. Days begin at midnight"
+                + (f"; the curve is the mean of {count(weeks, 'week')}. " if weeks > 1 else ". ")
+                + f"The bars below show when the first run of each method took place.{rest}",
+            ),
+            if_any(plot, speeds_figure(fleet), f"{dots}. Training, {'; '.join([*training, *transfers])}."),
+        ]
     )
-
-
-def _if_any(plot: Plot, figure: go.Figure | None, caption: str) -> Html:
-    return Html("") if figure is None else plot(figure, caption.strip())
-
-
-def _pair(one: Html, other: Html) -> Html:
-    """Side by side where there is room; alone where the other is not there."""
-    return tag("div", one, other, class_="pair") if one and other else join([one, other])

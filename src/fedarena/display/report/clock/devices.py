@@ -1,4 +1,4 @@
-"""The phones of a run, from its ``fleet.json``: when clients are available, and how fast their devices are."""
+"""The devices of a run, from its ``fleet.json``: when clients are available, and how fast they are."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from clocked_runs import fleet_statistics, with_clock
 
 from fedarena.display import write_report
 from fedarena.display.drawing.style import DARK_COLOURS
-from fedarena.display.report.clock.phones import fleets_of, speeds_figure, week_figure
+from fedarena.display.report.clock.devices import fleets_of, speeds_figure, week_figure
 
 
 def moved(run, start_hours, end_hours):

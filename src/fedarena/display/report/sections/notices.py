@@ -1,0 +1,52 @@
+"""What a reader must know before comparing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fedarena.analysis.leading_metric import leading_metrics
+from fedarena.display.drawing.html import Html, join, tag
+from fedarena.display.drawing.units import count, listing
+from fedarena.display.report.compare_settings import differing_keys
+from fedarena.display.report.methods import distinct_runs, seed_of
+from fedarena.storage.run_data import RunData
+
+_VERDICTS: Final = {"running": "is still running", "interrupted": "was interrupted"}
+
+
+def left_out(runs: Sequence[RunData]) -> Html:
+    """Says which runs the report does not show because it has another one of the same method and seed."""
+    kept = {run.path.resolve() for run in distinct_runs(runs)}
+    again = {path: run for run in runs if (path := run.path.resolve()) not in kept}
+    return join(
+        tag(
+            "div",
+            f"{run.name} ({run.path}) is left out: there is another run of {run.label} with seed {seed_of(run)}.",
+            class_="notice unfinished",
+        )
+        for run in again.values()
+    )
+
+
+def notices(runs: Sequence[RunData]) -> Html:
+    """What a reader must know before comparing: runs that broke or are not finished, unequal conditions."""
+    found = []
+    for run in runs:
+        if run.status == "finished":
+            continue
+        severity = "broken" if run.status in ("diverged", "failed") else "unfinished"
+        done = run.summary.get("rounds_done")
+        where = "" if done is None else f" after {count(int(done), 'round')}"
+        verdict = _VERDICTS.get(run.status, run.status)
+        head = tag("strong", f"{run.name} (seed {seed_of(run)}) {verdict}{where}.")
+        found.append(tag("div", head, f" {run.summary.get('message') or ''}", class_=f"notice {severity}"))
+    for key, meaning in (("federation", "federations"), ("rounds", "numbers of rounds")):
+        if differing_keys([{key: run.config.get(key)} for run in runs]):
+            text = f"The runs have different {meaning}; their results cannot be compared directly."
+            found.append(tag("div", text, class_="notice unfinished"))
+    if len(leading := leading_metrics(runs)) > 1:
+        labels = listing([metric.label for metric in leading])
+        text = f"The runs lead with different metrics: {labels}. Each is compared among the runs that have it."
+        found.append(tag("div", text, class_="notice unfinished"))
+    return join(found)
