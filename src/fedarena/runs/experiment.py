@@ -23,7 +23,7 @@ from fedarena.runs.baseline import most_frequent_label
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.runs.environment import describe_environment
 from fedarena.runs.summary import summarize
-from fedarena.runs.virtual_time import check_feasible, clock_options, match_fleet
+from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
     PROTOCOLS,
@@ -85,7 +85,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
     fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
-    local = LocalTraining(**config.local.model_dump())
+    local = config.local
     data, training_clients = _training_data(federation, training_clients, local, config)
     if config.cohort > len(training_clients):
         raise BadInputError(
@@ -149,7 +149,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         selector=selector,
         protocol=protocol,
         fleet=fleet,
-        clock=clock_options(config),
+        clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
     )

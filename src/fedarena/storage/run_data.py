@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import as_people_sort
+from fedarena.core.yaml_files import read_yaml
 from fedarena.storage.checkpoint import TABLES, read_state, read_table, table_schemas
 from fedarena.storage.recorder import ATTRIBUTES_FILE, CONFIG_FILE, FLEET_FILE, is_being_written
 
@@ -44,11 +44,13 @@ def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round."""
     if not (folder / CONFIG_FILE).exists():
         raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
-    config = _parse(folder / CONFIG_FILE, yaml.safe_load, "algorithm")
-    environment = _parse(folder / "environment.json", json.loads, "seed")
+    config = _read(folder / CONFIG_FILE, read_yaml, {"name": str, "algorithm": dict, "rounds": int})
+    if not isinstance(config["algorithm"].get("name"), str):
+        raise DamagedFileError(f"{folder / CONFIG_FILE} is damaged: its algorithm has no name")
+    environment = _read(folder / "environment.json", _read_json, {"seed": int})
     summary_path = folder / "summary.json"
     if summary_path.exists():
-        summary = _parse(summary_path, json.loads, "status")
+        summary = _read(summary_path, _read_json, {"status": str})
     else:
         summary = {"status": "running" if is_being_written(folder) else "interrupted"}
     if summary["status"] == "finished":
@@ -70,7 +72,7 @@ def load_run(folder: Path) -> RunData:
         environment=environment,
         summary=summary,
         status=summary["status"],
-        fleet=_parse(fleet_path, json.loads, "name") if fleet_path.exists() else None,
+        fleet=_read(fleet_path, _read_json, {"name": str}) if fleet_path.exists() else None,
         attributes=_read_parquet(attributes_path) if attributes_path.exists() else None,
         **_with_all_columns(found),
     )
@@ -184,14 +186,22 @@ def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]
     return flat
 
 
-def _parse(path: Path, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
+def _read(path: Path, read: Callable[[Path], Any], needed: dict[str, type]) -> dict[str, Any]:
+    """What a file of a run holds, which must have these keys with values of these types."""
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        value = read(path)
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(value, dict) or needed not in value:
-        raise DamagedFileError(f"{path} is damaged: it has no {needed!r}")
-    return value
+    except BadInputError as error:
+        raise DamagedFileError(str(error)) from None
+    for key, kind in needed.items():
+        if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+            raise DamagedFileError(f"{path} is damaged: it has no {key!r}, or not what that should be")
+    return dict(value)
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _read_parquet(path: Path) -> pa.Table:
