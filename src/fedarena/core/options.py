@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.outside_text import quoted
+from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.registry import Choice, Registry, nearest
 
 _MOST_PATH_BYTES, _MOST_NAME_BYTES = 4096, 255  # what file systems allow
@@ -46,7 +46,7 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
         raise BadInputError(f"{where} must be a name or a mapping with a name, not {quoted(value)}")
     options = dict(value)
     name = options.pop("name")
-    if callable(name):
+    if callable(name) and hasattr(name, "__qualname__"):
         name = f"{name.__module__}:{name.__qualname__}"
     if not isinstance(name, str):
         raise BadInputError(f"{where}.name must be a name, not {quoted(name)}")
@@ -63,7 +63,11 @@ def with_name(value: Any, default: Any) -> Any:
 
 def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: str, what: str) -> dict[str, Any]:
     """Checks the options of a part and adds the defaults of those not given."""
-    model, choices = _options_model(part)
+    try:
+        model, choices = _options_model(part)
+    except Exception as error:  # somebody's own part may have annotations of any kind
+        reason = harmless(" ".join(str(error).split()))
+        raise BadInputError(f"{where}: the options of the {what} cannot be read: {reason:.200}") from error
     unknown = [str(key) for key in options if key not in model.model_fields]
     if unknown:
         key = quoted(unknown[0])

@@ -159,4 +159,4 @@ class Engine(Protocol):
         """Scores every one of these clients with its own model, for an algorithm that `personalizes`."""
 
 
-ENGINES: Registry[Callable[..., Engine]] = Registry("engine")
+ENGINES: Registry[Callable[..., Engine]] = Registry("engine", takes=("task", "algorithm", "local", "data", "seed"))
