@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from fedarena.cli.base import messages
+from fedarena.core.console import plain
 
 if TYPE_CHECKING:
     from fedarena.fleet import Fleet
@@ -34,8 +34,8 @@ def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     part = {"name": "file", "path": name} if is_folder else {"name": name}
     # As in a run's settings, where an option may be called like another part of a run.
     options = {f"fleet.{key}": value for key, value in parse_overrides(settings or []).items()}
-    with messages.status(f"Making {escape(name)}"):
+    with messages.status(plain(f"Making {name}")):
         fleet, remarks = load_fleet_with_remarks(merge({"fleet": part}, options)["fleet"], phones)
     for remark in remarks:
-        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        messages.say(f"Warning: {remark}", "yellow")
     return fleet

@@ -46,7 +46,7 @@ def profile_device(
     from fedarena.profiling.arguments import serve as answer
 
     def say(sentence: str) -> None:
-        screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        screen.say(sentence)
 
     if serve:
         answer(port_of(models or []), say)
@@ -75,5 +75,5 @@ def profile_device(
     for line in other_lines(record):
         say(line)
     for remark in remarks(record):
-        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        messages.say(f"Warning: {remark}", "yellow")
     say(f"Record: {plan.output}")

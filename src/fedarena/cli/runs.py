@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from fedarena.cli.base import Output, RunsFolder, Settings, command, messages, screen
+from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def suite(
 
     plan = read_suite(source, parse_overrides(settings or []))
     folder = runs / plan.name
-    screen.print(f"Suite [bold]{escape(plan.name)}[/]: {len(plan.runs)} runs in {escape(str(folder))}", highlight=False)
+    screen.say(f"Suite {plan.name}: {len(plan.runs)} runs in {folder}")
     with ProgressBars(messages) as bars:
         failures = run_suite(plan, runs, bars, bars.announce)
     results = load_runs([folder / name for name in plan.runs], _notice)
@@ -82,12 +81,12 @@ def suite(
         for result in results:
             write_report([result], result.path / "report.html")
     else:
-        screen.print(f"Of single runs, `fedarena report {folder}/…` makes a report", highlight=False, markup=False)
+        screen.say(f"Of single runs, `fedarena report {folder}/…` makes a report")
     _print_scores(results)
     path = write_report(results, folder / "report.html", title=plan.name)
-    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    screen.say(f"Report: {path}")
     for failure in failures:
-        messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
+        fail("Failed", failure)
     if failures:
         raise typer.Exit(1)
 
@@ -111,22 +110,18 @@ def report(
     _print_scores(results)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=sorted(set(level)) if level else None)
-    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    screen.say(f"Report: {path}")
 
 
 def _show(result: RunData) -> None:
     """The end of a single run: its scores, and where to look."""
     _print_scores([result])
-    screen.print(
-        f"Run folder: {result.path}\nReport: {result.path / 'report.html'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    screen.say(f"Run folder: {result.path}")
+    screen.say(f"Report: {result.path / 'report.html'}")
 
 
 def _notice(sentence: str) -> None:
-    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    messages.say(f"Left out: {sentence}", "yellow")
 
 
 def _print_scores(results: Sequence[RunData]) -> None:
@@ -134,4 +129,4 @@ def _print_scores(results: Sequence[RunData]) -> None:
 
     screen.print(scores_table(results, screen.width))
     for line in baselines(results):
-        screen.print(line, highlight=False, markup=False)
+        screen.say(line)

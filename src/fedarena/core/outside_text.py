@@ -32,3 +32,8 @@ def quoted(value: Any) -> str:
     except ValueError:  # Python does not write down numbers with thousands of digits
         return "a number of very many digits"
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def as_file_name(name: str) -> str:
+    """A name from outside as the beginning of a file's name, which cannot lead to another folder."""
+    return re.sub(r"[^\w.+-]+", "_", name)[:_MOST_CHARACTERS].lstrip(".") or "unnamed"

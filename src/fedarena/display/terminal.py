@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
+from fedarena.core.console import as_markup
 from fedarena.core.registry import Registry
 from fedarena.display import TIME_TO, columns_for, final_table
 from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
@@ -56,9 +56,9 @@ def scores_table(results: Sequence[RunData], width: int) -> Table:
     for number, row in enumerate(rows):
         texts = []
         for column in columns:
-            text = escape(cells[column.title][number])
+            text = as_markup(cells[column.title][number])
             texts.append(f"[bold green]{text}[/]" if row.label in column.best(rows) else text)
-        table.add_row(escape(labels[number]), *texts)
+        table.add_row(as_markup(labels[number]), *texts)
     return table
 
 
@@ -78,7 +78,7 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
     """How fast the phones of a fleet are and when they are available, from what `describe_fleet` found."""
     slots, speeds = fleet["slots"], fleet["speeds"]
     table = Table(
-        title=f"{escape(fleet['name'])}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}",
+        title=as_markup(f"{fleet['name']}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}"),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -113,7 +113,7 @@ def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
     """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
     options, devices, states = found.options, found.devices, found.states
     metrics = _titled(
-        f"{escape(name)}: heterogeneity for {count(found.clients, 'client')}",
+        as_markup(f"{name}: heterogeneity for {count(found.clients, 'client')}"),
         f"-R: how often and evenly clients meet a deadline of {options.deadline_seconds:g} s, 1 is ideal\n"
         f"-T: time for {options.trips:,} updates, in multiples of the breaks of {options.break_seconds:g} s\n"
         + count(options.repetitions, "repetition")
@@ -185,9 +185,8 @@ def names_table(kind: str, rows: Sequence[tuple[str, str, str]]) -> Table:
         title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
     )
     for name, summary, detail in rows:
-        table.add_row(
-            f"  [bold cyan]{escape(name)}[/]", escape(summary) + (f"\n[dim]{escape(detail)}[/]" if detail else "")
-        )
+        lines = [as_markup(summary), *(f"[dim]{as_markup(line)}[/]" for line in detail.splitlines())]
+        table.add_row(f"  [bold cyan]{as_markup(name)}[/]", "\n".join(lines))
     return table
 
 

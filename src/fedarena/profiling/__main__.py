@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedarena.core.errors import FedArenaError
+from fedarena.core.outside_text import harmless
 from fedarena.profiling.arguments import port_of, remarks, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
 
@@ -17,25 +18,29 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     try:
         if given.pop("serve"):
-            serve(port_of(given["models"]), print)
+            serve(port_of(given["models"]), _say)
             return 0
         plan = ProfilePlan.make(given.pop("models"), **given)
         progress = _Lines()
         record = profile_device(plan, progress)
     except FedArenaError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        _say(f"Error: {error}", sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        _say(f"Error: {error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     for line in summary(record):
-        print(line)
+        _say(line)
     for remark in remarks(record):
-        print(f"Warning: {remark}", file=sys.stderr)
-    print(f"Record: {plan.output}")
+        _say(f"Warning: {remark}", sys.stderr)
+    _say(f"Record: {plan.output}")
     return 0
+
+
+def _say(sentence: str, stream: TextIO | None = None) -> None:
+    print(harmless(sentence), file=stream, flush=True)
 
 
 class _Lines:
@@ -46,7 +51,7 @@ class _Lines:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what != self._said:
-            print(what, file=sys.stderr, flush=True)
+            _say(what, sys.stderr)
             self._said = what
 
 

@@ -15,7 +15,7 @@ from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.core.limits import Limits
 from fedarena.core.options import PathOption, check_holdable, explain, refuse_booleans, resolve_part, with_name
-from fedarena.core.outside_text import quoted
+from fedarena.core.outside_text import harmless_lines, quoted
 from fedarena.core.registry import Registry, nearest
 from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
@@ -121,8 +121,9 @@ class RunConfig(BaseModel):
 
 
 def to_yaml(value: Any) -> str:
-    """YAML in the order given."""
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    """YAML in the order given, which a terminal can show without harm and without changing it."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text if harmless_lines(text) == text else yaml.safe_dump(value, sort_keys=False)
 
 
 def quickstart_settings() -> dict[str, Any]:
