@@ -11,6 +11,7 @@ from fedarena.core.errors import FedArenaError
 from fedarena.core.outside_text import harmless
 from fedarena.profiling.arguments import port_of, remarks, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
+from fedarena.profiling.server import THIS_MACHINE
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,8 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     try:
         if given.pop("serve"):
-            serve(port_of(given["models"]), _say)
+            serve(port_of(given["models"]), given["address"], _say)
             return 0
+        del given["address"]
         plan = ProfilePlan.make(given.pop("models"), **given)
         progress = _Lines()
         record = profile_device(plan, progress)
@@ -87,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="threads of the CPU (as many as torch takes)")
     parser.add_argument("--server", metavar="URL", help="measure the network against this server")
     parser.add_argument("--serve", action="store_true", help="be that server")
+    parser.add_argument(
+        "--address",
+        default=THIS_MACHINE,
+        help="with --serve: where to listen; 127.0.0.1 is reached from this machine alone, another address of it "
+        "from that network, 0.0.0.0 from everywhere (127.0.0.1)",
+    )
     parser.add_argument("--name", help="what the record calls this device")
     parser.add_argument("-o", "--output", type=Path, default=DEFAULT_OUTPUT, help="the file to write")
     return parser
