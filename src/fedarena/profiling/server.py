@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[Any, ...], family: int, limits: ServerLimits):
         self.address_family, self.limits = family, limits
         self._places = threading.BoundedSemaphore(limits.clients)
-        super().__init__(address, _Handler)  # type: ignore[arg-type]
+        super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         """Binds without asking the network for this machine's name, which may take long."""
