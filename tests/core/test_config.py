@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fedarena.algorithms import FedProx
 from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS
 from fedarena.runs.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
+from fedarena.runs.experiment import Observer, prepare
 from fedarena.simulate import ClockOptions
 from fedarena.train import LocalTraining
 
@@ -169,10 +171,15 @@ def test_own_parts_by_class_and_by_import_path() -> None:
             "federation.partition.alpha must not be true",
         ),
         (["fleet=profiles", "fleet.files=a.json", "fleet.copies=[1, true]"], "fleet.copies.1 must not be true"),
-        (["local.lr=1e300"], "local.lr is 1e+300, too large for float32, the engine's precision, which holds"),
-        (["local.lr=1e-300"], "local.lr is 1e-300, too close to 0 for float32"),
-        (["local.weight_decay=1e39"], "local.weight_decay is 1e+39, too large for float32"),
-        (["algorithm=fedprox", "algorithm.mu=1e300"], "algorithm.mu is 1e+300, too large for float32"),
+        (["local.lr=1e300"], "local.lr is 1e+300, too large to compute with in float32, the engine's precision"),
+        (["local.lr=1e-300"], "local.lr is 1e-300, too close to 0 to compute with in float32"),
+        (["local.weight_decay=1e39"], "local.weight_decay is 1e+39, too large to compute with in float32"),
+        (["algorithm=fedprox", "algorithm.mu=1e300"], "algorithm.mu is 1e+300, too large to compute with in float32"),
+        (["algorithm=fedadam", "algorithm.tau=1e26"], "algorithm.tau is 1e+26, too large to compute with in float32"),
+        (["algorithm=fetchsgd", "algorithm.rows=" + "9" * 20], "algorithm.rows: input should be less than or equal to"),
+        (["algorithm=fetchsgd", "algorithm.top=" + "9" * 20], "but whole numbers are at most 9223372036854775807"),
+        (["federation=synthetic", "federation.clients=1000000000000"], "federation.clients: input should be less than"),
+        (["fleet=dpgmm", "fleet.base_phones=1000000000000"], "fleet.base_phones: input should be less than"),
         (["weights=''"], "weights: '' cannot be the name of a file or folder"),
         (['weights="a\\0b"'], "weights: 'a\\x00b' cannot be the name of a file or folder"),
         (["weights=~nobody-of-that-name/x.pt"], "weights: '~nobody-of-that-name/x.pt' cannot be the name"),
@@ -193,8 +200,8 @@ def test_bad_settings_get_a_sentence(arguments: list[str], sentence: str) -> Non
 
 
 def test_what_the_engine_can_hold_is_taken() -> None:
-    assert resolve(settings("local.lr=1e300", "engine.dtype=float64")).local.lr == 1e300
-    assert resolve(settings("local.lr=3.4e38", "local.weight_decay=1.2e-38")).local.lr == 3.4e38
+    assert resolve(settings("local.lr=1e150", "engine.dtype=float64")).local.lr == 1e150
+    assert resolve(settings("local.lr=1.8e19", "local.weight_decay=1.2e-38")).local.lr == 1.8e19
 
 
 def test_truth_values_where_they_belong() -> None:
@@ -249,3 +256,13 @@ def test_bad_files_get_a_sentence(tmp_path: Path, content: bytes, sentence: str)
 def test_registered_names_are_unique() -> None:
     with pytest.raises(ValueError, match="registered twice"):
         MODELS.register("mlp")(lambda spec: None)
+
+
+def test_a_batch_larger_than_any_client_takes_no_memory() -> None:
+    config = resolve(settings("federation=digits", "model=logistic_regression", f"local.batch_size={2**62}"))
+    tracemalloc.start()
+    try:
+        prepare(config, Observer())
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()

@@ -73,7 +73,8 @@ def test_a_hostile_federation(store: str, in_empty_folder: Path) -> None:
     call("report", "runs")
     call("data", "export", store, "exported")
     call("run", *settings[:-1], "model=lstm", code=2)
-    call("run", *settings[:-1], "local.lr=3e38", "model=logistic_regression", code=1)
+    diverging = ("local.lr=1e18", "local.weight_decay=1e18", "local.epochs=9", "model=logistic_regression")
+    assert "at client '" in call("run", *settings[:-1], *diverging, code=1)
 
 
 def test_a_hostile_fleet(in_empty_folder: Path) -> None:

@@ -84,6 +84,9 @@ def _register(group: typer.Typer, function: Command) -> Command:
             reason = error.strerror or str(error) or type(error).__name__
             fail("Error", reason if error.filename is None else f"{reason}: {error.filename2 or error.filename}")
             raise typer.Exit(2 if error.errno in _WRONG_PATHS else 1) from None
+        except MemoryError as error:
+            fail("Error", f"This takes more memory than there is. {error}".strip())
+            raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
             if group is data:  # runs speak for themselves
                 messages.say("Stopped; nothing half-written was left, the same command goes on or begins again")

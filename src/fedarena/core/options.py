@@ -7,6 +7,7 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.limits import MOST
 from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.registry import Choice, Registry, nearest
 
@@ -84,6 +86,7 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
     except ValidationError as error:
         raise BadInputError(explain(error, where)) from None
     refuse_booleans(options, resolved, where)
+    _check_countable(resolved, where)
     for key, choice in choices.items():
         resolved[key] = resolve_part(choice.registry, resolved[key], f"{where}.{key}")
     return resolved
@@ -121,8 +124,20 @@ def refuse_booleans(given: Any, resolved: Any, where: str = "") -> None:
             refuse_booleans(value, made, f"{where}.{number}")
 
 
+def _check_countable(value: Any, where: str) -> None:
+    """Refuses whole numbers, also inside of lists and mappings, that 64 bits do not hold."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_countable(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check_countable(item, f"{where}.{number}")
+    elif isinstance(value, int) and not -MOST <= value <= MOST:
+        raise BadInputError(f"{where} is {quoted(value)}, but whole numbers are at most {MOST}")
+
+
 def check_holdable(value: Any, dtype: str, where: str) -> None:
-    """Refuses numbers, also inside of lists and mappings, that are infinite or 0 in the engine's precision."""
+    """Refuses numbers, also inside of lists and mappings, that would be infinite or 0 in the engine's precision."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_holdable(item, dtype, f"{where}.{key}")
@@ -131,12 +146,12 @@ def check_holdable(value: Any, dtype: str, where: str) -> None:
             check_holdable(item, dtype, f"{where}.{number}")
     elif isinstance(value, int | float) and value:
         limits = np.finfo(dtype)
-        least, most = float(limits.tiny), float(limits.max)
+        least, most = float(limits.tiny), math.sqrt(limits.max)  # since some methods square them
         if not least <= abs(value) <= most:
             is_what = "close to 0" if abs(value) < least else "large"
             raise BadInputError(
-                f"{where} is {quoted(value)}, too {is_what} for {dtype}, the engine's precision, "
-                f"which holds numbers from {least:.2g} to {most:.2g}"
+                f"{where} is {quoted(value)}, too {is_what} to compute with in {dtype}, the engine's precision; "
+                f"choose a number from {least:.2g} to {most:.2g}"
             )
 
 
