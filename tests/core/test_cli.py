@@ -120,7 +120,7 @@ def test_version_and_help() -> None:
         (["run", "algorithm=fedavgg"], "did you mean 'fedavg'?"),
         (["run", "federation=digits", "model=lstm"], "The model 'lstm' needs a federation of text"),
         (["run", "federation=digits", "federation.partition.alpha=-1"], "federation.partition.alpha"),
-        (["run", "federation=digits", "algorithm=pathlib:PurePath"], "pathlib:PurePath is not an algorithm"),
+        (["run", "federation=digits", "algorithm=pathlib:PurePath"], "'pathlib:PurePath' must be a subclass"),
         (["run", "missing.yaml"], "There is no file missing.yaml"),
         (["resume", "runs/none"], "runs/none is not a run folder"),
         (["report", "runs/none"], "There is no run folder runs/none"),

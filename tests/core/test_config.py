@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ from hypothesis import strategies as st
 from fedarena.algorithms import FedProx
 from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS
+from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig, merge, parse_overrides, read_settings, resolve, resolve_settings
+from fedarena.runs.observer import Observer
+from fedarena.simulate import ClockOptions
+from fedarena.train import LocalTraining
 
 
 def settings(*arguments: str) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def test_every_default_is_written_out_and_read_back() -> None:
     seed=st.integers(0, 2**63 - 1),
     rounds=st.integers(1, 10**6),
     lr=st.floats(1e-9, 1e9),
-    mu=st.floats(0, 1e6),
+    mu=st.floats(0, 1e6, width=32),  # what the engine computes in
     algorithm=st.sampled_from(["fedprox", {"name": "fedprox"}]),
 )
 def test_a_configuration_survives_its_file(seed: int, rounds: int, lr: float, mu: float, algorithm: Any) -> None:
@@ -125,7 +131,7 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["rounds=true"], "rounds: input should be a valid integer"),
         (["engine.threads=true"], "engine.threads must not be true"),
         (["algorithm.server_lr=.nan"], "algorithm.server_lr: input should be a finite number"),
-        (["local=3"], "local: input should be"),
+        (["local=3"], "local must hold settings such as local.epochs, not 3"),
         (["local.lr=0"], "local.lr: input should be greater than 0, not 0"),
         (["local.lr=.nan"], "local.lr: input should be"),
         (["local.epochs=2", "local.steps=3"], "local: give epochs or steps, not both"),
@@ -150,6 +156,41 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["rounds"], "'rounds' is not a setting; write it as key=value"),
         (["algorithm=[1]"], "algorithm must be a name or a mapping with a name"),
         (["seed=-1"], "seed: input should be greater than or equal to 0"),
+        (["seed=2024-02-30"], "seed: input should be a valid integer, not '2024-02-30'"),
+        (["seed=!!int abc"], "The setting 'seed', line 1: 'abc' is not a number"),
+        (["seed=" + "9" * 5000], "The setting 'seed', line 1: a number has more than 100 characters"),
+        (["rounds=" + "9" * 90], "rounds: input should be"),
+        (["rounds=" + "x" * 5000], "rounds: input should be a valid integer, not 'xxx"),
+        (["algorithm={name: fedavg, name: fedprox}"], "the key 'name' is there already"),
+        (["algorithm={1: 2}"], "there is the key 1, but keys must be names"),
+        (["local.lr=true"], "local.lr must not be true"),
+        (["local.weight_decay=false"], "local.weight_decay must not be false"),
+        (["clock.start_hour=true"], "clock.start_hour must not be true"),
+        (["algorithm.server_lr=true"], "algorithm.server_lr must not be true"),
+        (
+            ["federation=digits", "federation.partition.alpha=true"],
+            "federation.partition.alpha must not be true",
+        ),
+        (["fleet=profiles", "fleet.files=a.json", "fleet.copies=[1, true]"], "fleet.copies.1 must not be true"),
+        (["local.lr=1e300"], "local.lr is 1e+300, too large to compute with in float32, the engine's precision"),
+        (["local.lr=1e-300"], "local.lr is 1e-300, too close to 0 to compute with in float32"),
+        (["local.weight_decay=1e39"], "local.weight_decay is 1e+39, too large to compute with in float32"),
+        (["algorithm=fedprox", "algorithm.mu=1e300"], "algorithm.mu is 1e+300, too large to compute with in float32"),
+        (["algorithm=fedadam", "algorithm.tau=1e26"], "algorithm.tau is 1e+26, too large to compute with in float32"),
+        (["algorithm=fetchsgd", "algorithm.rows=" + "9" * 20], "algorithm.rows: input should be less than or equal to"),
+        (["algorithm=fetchsgd", "algorithm.top=" + "9" * 20], "but whole numbers are at most 9223372036854775807"),
+        (["federation=synthetic", "federation.clients=1000000000000"], "federation.clients: input should be less than"),
+        (["fleet=dpgmm", "fleet.base_phones=1000000000000"], "fleet.base_phones: input should be less than"),
+        (["weights=''"], "weights: '' cannot be the name of a file or folder"),
+        (['weights="a\\0b"'], "weights: 'a\\x00b' cannot be the name of a file or folder"),
+        (["weights=~nobody-of-that-name/x.pt"], "weights: '~nobody-of-that-name/x.pt' cannot be the name"),
+        (["weights=" + "x" * 300], "cannot be the name of a file or folder"),
+        (
+            ["federation=store", "federation.path=~nobody-of-that-name"],
+            "federation.path: '~nobody-of-that",
+        ),
+        (["a" + ".a" * 5000 + "=1"], "is nested too deeply"),
+        (["name=\udcff"], "is not UTF-8"),
     ],
 )
 def test_bad_settings_get_a_sentence(arguments: list[str], sentence: str) -> None:
@@ -157,6 +198,32 @@ def test_bad_settings_get_a_sentence(arguments: list[str], sentence: str) -> Non
         resolve(settings(*arguments))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_engine_can_hold_is_taken() -> None:
+    assert resolve(settings("local.lr=1e150", "engine.dtype=float64")).local.lr == 1e150
+    assert resolve(settings("local.lr=1.8e19", "local.weight_decay=1.2e-38")).local.lr == 1.8e19
+
+
+def test_truth_values_where_they_belong() -> None:
+    config = resolve(settings("evaluation.training_set=true", "algorithm=fedprox", "algorithm.partial_work=true"))
+    assert (config.evaluation.training_set, config.algorithm["partial_work"]) == (True, True)
+
+
+@pytest.mark.parametrize("given", [{1: 2}, {"seed": 10**5000}, {"local": {"lr": 10**5000}}, {"rounds": {"a": [1]}}])
+def test_python_gets_sentences_as_well(given: dict[Any, Any]) -> None:
+    with pytest.raises(BadInputError) as caught:
+        resolve_settings(given, {})
+    assert len(str(caught.value)) < 200
+
+
+def test_sections_are_declared_once() -> None:
+    """What trains and what keeps time are the settings themselves."""
+    config = resolve(settings("local.lr=0.5", "clock.hours=2", "clock.start_hour=1"))
+    assert config.local == LocalTraining(lr=0.5)
+    assert config.clock == ClockOptions(start_hour=1.0, hours=2.0)
+    assert (config.clock.start_seconds, config.clock.limit_seconds) == (3600.0, 7200.0)
+    assert list(config.to_dict()["clock"]) == [field.name for field in fields(ClockOptions)]
 
 
 def test_missing_options_are_named() -> None:
@@ -171,8 +238,9 @@ def test_missing_options_are_named() -> None:
         (b"- 1\n- 2", "must hold settings such as"),
         (b"just text", "must hold settings such as"),
         (b"", "must hold settings such as"),
-        (b"1: 2", "has the key 1, but keys must be names"),
-        (b"federation: {true: 2}", "has the key True, but keys must be names"),
+        (b"1: 2", "line 1: there is the key 1, but keys must be names"),
+        (b"federation: {true: 2}", "line 1: there is the key true, but keys must be names"),
+        (b"matrix: [{1: 2}]", "line 1: there is the key 1, but keys must be names"),
         (b"[" * 5000, "nested too deeply"),
         (b"\xff\xfe\x00", "cannot be read as a text file"),
     ],
@@ -189,3 +257,13 @@ def test_bad_files_get_a_sentence(tmp_path: Path, content: bytes, sentence: str)
 def test_registered_names_are_unique() -> None:
     with pytest.raises(ValueError, match="registered twice"):
         MODELS.register("mlp")(lambda spec: None)
+
+
+def test_a_batch_larger_than_any_client_takes_no_memory() -> None:
+    config = resolve(settings("federation=digits", "model=logistic_regression", f"local.batch_size={2**62}"))
+    tracemalloc.start()
+    try:
+        prepare(config, Observer())
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()

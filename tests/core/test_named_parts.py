@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import functools
+import importlib
+from pathlib import Path
+
 import pytest
 
+from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
+from fedarena.runs.config import NAMED_PARTS, resolve
+from fedarena.runs.run import start_run
 
 PARTS: Registry[object] = Registry("gadget")
 
@@ -25,5 +32,58 @@ def test_what_cannot_be_called_is_refused(path: str, kind: str) -> None:
 
 
 def test_what_hides_its_parameters_is_refused() -> None:
-    with pytest.raises(BadInputError, match="'builtins:int' cannot be used as gadget: its options cannot be read"):
+    with pytest.raises(BadInputError, match="gadget 'builtins:int' cannot be used: its options cannot be read"):
         PARTS.get("builtins:int")
+
+
+@pytest.mark.parametrize("kind", NAMED_PARTS)
+@pytest.mark.parametrize(
+    "path", ["os:system", "os:removedirs", "os:popen", "subprocess:call", "builtins:eval", "threading:settrace"]
+)
+def test_what_is_no_part_is_never_called(kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, name = path.partition(":")
+    original = getattr(importlib.import_module(module), name)
+
+    @functools.wraps(original)
+    def never(*arguments: object, **options: object) -> None:
+        pytest.fail(f"{path} was called")
+
+    monkeypatch.setattr(f"{module}.{name}", never)
+    with pytest.raises(BadInputError, match=f"The {kind} '{path}' (must take|must be a subclass of|cannot be used)"):
+        start_run(resolve({"federation": "digits", "rounds": 1, "cohort": 2, kind: path}), Path("nowhere"))
+
+
+def test_what_takes_more_than_it_is_given_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"must take spec, and all else as options .* takes in_features, out_feat"):
+        NAMED_PARTS["model"].get("torch.nn:Linear")
+    with pytest.raises(BadInputError, match=f"The algorithm '{__name__}:Needy' must need nothing, .* it takes mu"):
+        resolve({"algorithm": Needy})
+
+
+class Needy(FedAvg):
+    def __init__(self, mu: float):
+        super().__init__()
+
+
+def odd_options(spec: object, *, width: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Has an annotation that is not there."""
+
+
+def test_options_that_cannot_be_read_get_a_sentence() -> None:
+    with pytest.raises(BadInputError, match=r"model: the options of the model .* cannot be read"):
+        resolve({"model": f"{__name__}:odd_options"})
+    with pytest.raises(BadInputError, match=r"model\.name must be a name, not functools.partial"):
+        resolve({"model": functools.partial(odd_options, width=3)})
+
+
+@pytest.mark.parametrize("content", ["1 / 0", "import sys; sys.exit(3)", "x = = 3", "raise KeyError('\\x1b[31m')"])
+def test_modules_that_cannot_be_imported_get_a_sentence(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{len(content)}"
+    (tmp_path / f"{name}.py").write_text(f"{content}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadInputError, match=f"Cannot import the gadget '{name}:X'") as caught:
+        PARTS.get(f"{name}:X")
+    assert str(caught.value).isprintable()
+    assert f"{name}.py" in str(caught.value)

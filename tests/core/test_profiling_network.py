@@ -128,5 +128,5 @@ def test_ports_that_cannot_be_listened_at() -> None:
         make_server(70_000)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(BadInputError, match=f"Nothing can listen at port {port}: "):
+        with pytest.raises(BadInputError, match=f"Nothing can listen at '127.0.0.1', port {port}: "):
             make_server(port, "127.0.0.1")

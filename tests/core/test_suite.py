@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedarena.core.errors import BadInputError
 from fedarena.core.files import replacing
 from fedarena.runs.suite import read_suite
 
@@ -73,3 +74,34 @@ def test_a_full_disk_is_told_of_the_file_that_was_wanted(tmp_path: Path) -> None
     ):
         temporary.write_text("page")
     assert raised.value.filename == str(tmp_path / "nowhere" / "report.html")
+
+
+BILLION = "matrix: {" + ", ".join(f"k{axis}: {list(range(10))}" for axis in range(9)) + "}"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (BILLION, "bad.yaml: the matrix and the seeds make 1,000,000,000 runs, more than 10,000"),
+        (f"seeds: {list(range(10_001))}", "bad.yaml: the matrix and the seeds make 10,001 runs"),
+        ("seeds: 3", "seeds must be a list of different numbers such as [0, 1, 2], not 3"),
+        ("seeds: [0, true]", "seeds must be a list of different numbers"),
+        ("seeds: [0, 0]", "seeds must be a list of different numbers"),
+        ("matrix: [1]", "matrix must hold settings, not [1]"),
+        ("matrix: {rounds: 3}", "matrix.rounds must be a list of values or labelled variants, not 3"),
+        ("matrix: {rounds: []}", "matrix.rounds must be a list of values"),
+        ("matrix: {method: {a: 3}}", "method.a must hold settings, not 3"),
+        ("base: [1]", "base must hold settings, not [1]"),
+        ("name: a/b", "name must be 1 to 100 printable characters"),
+        ("bas: {}", "a suite has no key 'bas'; did you mean 'base'?"),
+        ("matrix: {rounds: [1]}\nmatrix: {rounds: [2]}", "line 2: the key 'matrix' is there already, in line 1"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_bad_suites_get_a_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(content)
+    with pytest.raises(BadInputError) as caught:
+        read_suite(str(path), {})
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 250

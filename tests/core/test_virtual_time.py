@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from small_runs import config
 
+from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError, TrainingStuckError
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.display.progress import ProgressBars
@@ -123,7 +123,7 @@ def test_energy_is_known_if_all_phones_tell_it(tmp_path: Path, known: int) -> No
 
 
 def test_the_screen_tells_virtual_time(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = Screen(file=io.StringIO(), width=200)
     with ProgressBars(console) as bars:
         run = start_run(on_phones(**{"clock.start_hour": 5.0, "clock.hours": 100.0}), tmp_path, bars)
     shown = console.file.getvalue()  # type: ignore[attr-defined]

@@ -269,6 +269,45 @@ def test_what_does_not_fit_is_refused(change: Any, options: dict[str, Any], comp
     assert str(path) in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t: t.to_sparse(), "'1.weight' is a tensor of the layout sparse_coo; save plain, dense tensors"),
+        (lambda t: t.to_sparse_csr(), "'1.weight' is a tensor of the layout sparse_csr"),
+        (lambda t: t.to("meta"), "'1.weight' is a tensor without numbers"),
+        (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "'1.weight' is a quantized tensor"),
+        (lambda t: torch.nested.nested_tensor([t, t[:2]]), "'1.weight' is a tensor of the layout|cannot be read"),
+        (lambda t: torch.zeros(1, 1).expand(4, 6), "'1.weight' is a tensor that repeats its numbers"),
+        (lambda t: t.to(torch.complex64), "'1.weight' holds something else than finite numbers"),
+        (lambda t: t.to(torch.float64) * 1e300, "'1.weight' holds something else than finite numbers"),
+        (lambda t: (t + torch.inf).to(torch.float8_e5m2), "'1.weight' holds something else than finite numbers"),
+        (lambda t: torch.zeros(4, 6, dtype=torch.int8), "'1.weight' holds something else than finite numbers"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch's about layouts that it calls prototypes
+def test_tensors_that_do_not_simply_hold_numbers_are_refused(change: Any, complaint: str, tmp_path: Path) -> None:
+    model = build_model("mlp", DataSpec("classification", 3, (6,)), {"hidden": (4,)}, 0)
+    named = {name: p.detach() for name, p in model.named_parameters()}
+    assert "1.weight" in named
+    torch.save(named | {"1.weight": change(named["1.weight"])}, tmp_path / "odd.pt")
+    with pytest.raises(BadInputError, match=complaint):
+        start_from(model, tmp_path / "odd.pt")
+
+
+def test_small_floats_are_taken(tmp_path: Path) -> None:
+    model = build_model("mlp", DataSpec("classification", 3, (6,)), {"hidden": (4,)}, 0)
+    named = {name: p.detach().to(torch.float8_e5m2) for name, p in model.named_parameters()}
+    torch.save(named, tmp_path / "small.pt")
+    start_from(model, tmp_path / "small.pt")
+    assert torch.equal(model.get_parameter("1.weight"), named["1.weight"].float())
+
+
+def test_positions_without_numbers_are_refused(tmp_path: Path) -> None:
+    path = write(as_timm(PublishedViT()) | {"pos_embed": torch.zeros(1, 10, 0)}, tmp_path / "vit.pt")
+    with pytest.raises(BadInputError, match=r"'position' has the shape \[10, 0\] there"):
+        start_from(make(), path)
+
+
 def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     model = make()
     for ending in (".safetensors", ".pt"):

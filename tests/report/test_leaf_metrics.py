@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,26 @@ def test_the_columns_of_the_released_code(run: RunData, tmp_path: Path) -> None:
     assert {row["set"] for row in rows} == {"test"}
     with open(tmp_path / SYSTEMS, newline="") as file:
         assert {row["set"] for row in csv.DictReader(file)} == {"train"}
+
+
+HOSTILE = ["=1+1", "+1 2", "-x", "@sum", "\tx", "'=1+1", "''=1+1", "\n=1", "-5", "+3.5", "a=b", "'x", ""]
+
+
+def test_ids_are_no_formulas(run: RunData, tmp_path: Path) -> None:
+    ids = [HOSTILE[row % len(HOSTILE)] for row in range(len(run.clients))]
+    column = run.clients.column_names.index("client")
+    hostile = replace(run, clients=run.clients.set_column(column, "client", pa.array(ids)))
+    write_leaf_metrics(hostile, tmp_path, "released")
+    as_pandas = pd.read_csv(tmp_path / STATISTICAL, dtype=str, keep_default_na=False)["client_id"].tolist()
+    with open(tmp_path / STATISTICAL, newline="") as file:
+        assert [row["client_id"] for row in csv.DictReader(file)] == as_pandas
+    assert len(set(as_pandas)) == len(set(ids))
+    for original, read in zip(ids, as_pandas, strict=True):
+        if original in ("-5", "+3.5", "a=b", "'x", ""):
+            assert read == original
+        else:
+            assert read == f"'{original}"
+    assert accuracy_curve(read_leaf_metrics(tmp_path / STATISTICAL)).rounds.tolist() == [0, 2, 4]
 
 
 def test_hierarchies_are_attributes(run: RunData) -> None:

@@ -12,12 +12,15 @@ Clients download the whole model, because whoever was away would need all change
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fedarena.algorithms.checks import check_fraction, check_positive
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.algorithms.sketch import CountSketch, keep_largest
+from fedarena.core.limits import Limits
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Client, Groups, Work
 
@@ -37,7 +40,7 @@ class FetchSGD(Algorithm):
     def __init__(
         self,
         *,
-        rows: int = 5,
+        rows: Annotated[int, Limits(least=1, most=1000)] = 5,
         columns: int | None = None,
         top: int | None = None,
         momentum: float = 0.9,

@@ -3,4 +3,4 @@
 from fedarena.core.registry import Registry
 from fedarena.train import Algorithm
 
-ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
+ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", base=Algorithm, takes=())

@@ -31,6 +31,7 @@ _COMMON = ("client_id", "round_number", "hierarchy", "num_samples")
 _SYSTEMS = ("bytes_written", "bytes_read", "local_computations")
 _PERCENTILES = (10, 25, 50, 75, 90)
 _TRAINING = "train"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what begins a formula, for one spreadsheet or another
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,19 @@ def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _not_a_formula(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _not_a_formula(value: Any) -> Any:
+    """A value that no spreadsheet computes: where a text would be a formula, it begins with an apostrophe.
+
+    Quotes would not help, since they belong to CSV and are gone before a cell is looked at. A text that has an
+    apostrophe before a formula gets another one, so that different ids stay different.
+    """
+    if not isinstance(value, str) or not value.lstrip("'").startswith(_FORMULA) or not np.isnan(_number(value)):
+        return value
+    return f"'{value}"
 
 
 def accuracies_of_run(run: RunData) -> LeafTable:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import io
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from fedarena.core.console import Screen, as_markup
 from fedarena.core.errors import FedArenaError
 from fedarena.core.version import VERSION
 
@@ -26,8 +28,8 @@ main = typer.Typer(
 )
 data = typer.Typer(help="Federations on disk: get, check, describe and share them.", no_args_is_help=True)
 main.add_typer(data, name="data")
-screen = Console()
-messages = Console(stderr=True)
+screen = Screen()
+messages = Screen(stderr=True)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.")]
@@ -39,6 +41,12 @@ Settings = Annotated[
     ),
 ]
 
+# What somebody gave does not exist, is something else or not theirs; all other errors are a machine's.
+_WRONG_PATHS = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO, errno.ENODEV),
+}
+
 
 class _Terminated(KeyboardInterrupt):
     """The process was asked to end; treated like Ctrl-C, but the exit code tells the difference."""
@@ -46,6 +54,11 @@ class _Terminated(KeyboardInterrupt):
 
 def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated
+
+
+def fail(what: str, sentence: str) -> None:
+    """Says what went wrong."""
+    messages.print(f"[bold red]{what}:[/] {as_markup(sentence)}", highlight=False, soft_wrap=True)
 
 
 def command(function: Command) -> Command:
@@ -65,16 +78,18 @@ def _register(group: typer.Typer, function: Command) -> Command:
         try:
             function(*args, **kwargs)
         except FedArenaError as error:
-            messages.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            fail("Error", str(error))
             raise typer.Exit(error.exit_code) from None
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            sentence = reason if error.filename is None else f"{reason}: {error.filename2 or error.filename}"
-            messages.print(f"[bold red]Error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+            fail("Error", reason if error.filename is None else f"{reason}: {error.filename2 or error.filename}")
+            raise typer.Exit(2 if error.errno in _WRONG_PATHS else 1) from None
+        except MemoryError as error:
+            fail("Error", f"This takes more memory than there is. {error}".strip())
             raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
             if group is data:  # runs speak for themselves
-                messages.print("Stopped; nothing half-written was left, the same command goes on or begins again")
+                messages.say("Stopped; nothing half-written was left, the same command goes on or begins again")
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
     group.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)
@@ -85,6 +100,9 @@ def _register(group: typer.Typer, function: Command) -> Command:
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # where not all characters can be shown, others still can
+            stream.reconfigure(errors="backslashreplace")
     if version:
-        screen.print(f"fedarena {VERSION}", highlight=False)
+        screen.say(f"fedarena {VERSION}")
         raise typer.Exit()

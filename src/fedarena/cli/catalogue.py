@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from fedarena.cli.base import Output, command, messages, screen
 from fedarena.cli.federations import FederationName, FederationSettings, show_federation
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
+from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import as_file_name
 
 # So many are made to look at, unless somebody asks for more.
 DEFAULT_PHONES = 2_000
@@ -49,14 +50,14 @@ def fleet(
         raise BadInputError(f"{save} exists; give --save another name, or remove it")
     phones = open_fleet(name, settings, clients or DEFAULT_PHONES)
     everybody = np.arange(clients or max(len(phones.devices), len(phones.availability)))
-    with messages.status(f"Describing {escape(name)}"):
+    with messages.status(plain(f"Describing {name}")):
         description = describe_fleet(phones.match(everybody, None, seed=0), everybody, seed=0)
     screen.print(fleet_table(description))
     if save is not None:
         phones.save(save)
-        screen.print(f"Fleet: {save}", highlight=False, markup=False, soft_wrap=True)
-    path = write_picture(fleet_figure(description), output or Path(f"{phones.name}.html"))
-    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+        screen.say(f"Fleet: {save}")
+    path = write_picture(fleet_figure(description), output or Path(f"{as_file_name(phones.name)}.html"))
+    screen.say(f"Picture: {path}")
 
 
 @command

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.federations import progress_bar
+from fedarena.core.console import as_markup
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ def correlate(
     ] = 1,
 ) -> None:
     """Correlate metrics of runs' fleets with scores and time: a table, a page of scatter plots, and JSON."""
-    from rich.progress import Progress
-
     from fedarena.analysis.correlation import reasons, study_correlations, write_study
     from fedarena.display.correlation import write_correlations
     from fedarena.storage.run_data import load_runs
@@ -46,28 +45,25 @@ def correlate(
     if path.suffix.lower() != ".html":
         raise BadInputError(f"The page cannot be written as {path.name!r}; end the name with .html")
     runs = load_runs(folders, _notice)
-    with Progress(console=messages, transient=True) as progress:
-        bar = progress.add_task("Measuring fleets", total=len(runs))
-        study = study_correlations(
-            runs, target, repetitions, lambda done, of: progress.update(bar, completed=done, total=of)
-        )
+    with progress_bar() as advance:
+        study = study_correlations(runs, target, repetitions, lambda done, of: advance(done, of, "Measuring fleets"))
     for note in study.notes:
         _notice(note)
     for group in study.groups:
         screen.print(_table(group))
         for sentence in reasons(group):
-            screen.print(sentence, style="dim")
+            screen.say(sentence, "dim")
     written = write_correlations(study, path)
     write_study(study, path.with_suffix(".json"))
     for name, file in (("Page", written), ("Numbers", path.with_suffix(".json"))):
-        screen.print(f"{name}: {file}", highlight=False, markup=False, soft_wrap=True)
+        screen.say(f"{name}: {file}")
 
 
 def _table(group: Group) -> Table:
     """Every coefficient."""
     from fedarena.display.correlation import coefficient_text, outcome_text
 
-    title = f"{escape(group.title)}: {outcome_text(group)}"
+    title = as_markup(f"{group.title}: {outcome_text(group)}")
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("metric", style="bold", no_wrap=True)
     for heading in ("fleets", "Pearson r", "Spearman ρ"):
@@ -79,4 +75,4 @@ def _table(group: Group) -> Table:
 
 
 def _notice(sentence: str) -> None:
-    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    messages.say(f"Left out: {sentence}", "yellow")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
+from fedarena.core.console import as_markup
 from fedarena.display.drawing.units import BITS_PER_SECOND, BYTES, FLOPS, JOULES, SECONDS, count, quantity, significant
 
 _FLOPS_PER_SECOND = tuple((size, f"{unit}/s") for size, unit in FLOPS)
@@ -29,7 +29,7 @@ def models_table(record: dict[str, Any]) -> Table:
     for entry in record["models"]:
         step = entry["seconds_per_step"]
         table.add_row(
-            escape(entry["model"]),
+            as_markup(entry["model"]),
             quantity(step["mean"], _SECONDS),
             quantity(step["std"], _SECONDS),
             quantity(entry["seconds_per_sample"]["mean"], _SECONDS),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
+from fedarena.core.console import as_markup
 from fedarena.data.statistics.describe import FederationStatistics
 from fedarena.data.statistics.label_statistics import LabelStatistics
 from fedarena.data.statistics.table1 import SCOPE, published_sizes, remark
@@ -23,7 +23,7 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
     table.add_column(style="bold")
     table.add_column()
     sizes, labels = statistics.sizes, statistics.labels
-    table.add_row("federation", escape(f"{statistics.name} ({statistics.task.replace('_', ' ')})"))
+    table.add_row("federation", as_markup(f"{statistics.name} ({statistics.task.replace('_', ' ')})"))
     clients = _by_group(statistics.num_clients, statistics.clients_by_group)
     if untested := statistics.clients_without_test:
         clients += f", of whom {untested:,} {'has' if untested == 1 else 'have'} no test samples"
@@ -47,10 +47,10 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
             f"mean {published.mean:,} ± {published.std:,}, of {published.scope}",
         )
     if (difference := remark(source)) is not None:
-        table.add_row("", difference)
+        table.add_row("", as_markup(difference))
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
-        table.add_row("column", escape(f"{name}: {column.dtype}{shape}"))
+        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}"))
     _add_labels(table, labels)
     if (pixels := statistics.pixels) is not None:
         label = label_text(labels.names, pixels.label)
@@ -60,11 +60,11 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
             f"({pixels.distances_by_chance.mean:.4f} would be chance)",
         )
         table.add_row(
-            "", escape(f"in {count(pixels.images, 'picture')} of label {label} of {count(pixels.clients, 'client')}")
+            "", as_markup(f"in {count(pixels.images, 'picture')} of label {label} of {count(pixels.clients, 'client')}")
         )
     for name, attribute in statistics.attributes.items():
         common = ", ".join(f"{value} ({number:,})" for value, number in attribute.most_common[:3])
-        table.add_row("attribute", escape(f"{name}: {count(attribute.distinct, 'value')}, most common {common}"))
+        table.add_row("attribute", as_markup(f"{name}: {count(attribute.distinct, 'value')}, most common {common}"))
     return table
 
 
@@ -72,7 +72,7 @@ def _add_labels(table: Table, labels: LabelStatistics) -> None:
     order = sorted(range(len(labels.counts)), key=lambda label: -labels.counts[label])
     total = max(1, int(labels.counts.sum()))
     top = [f"{label_text(labels.names, label)} {labels.counts[label] / total:.1%}" for label in order[:6]]
-    table.add_row("labels", escape(f"{len(labels.counts)}, most frequent: {', '.join(top)}"))
+    table.add_row("labels", as_markup(f"{len(labels.counts)}, most frequent: {', '.join(top)}"))
     table.add_row(
         "label skew",
         f"{labels.mean_distance:.3f} mean total-variation distance of a client's labels to all clients' "
@@ -99,7 +99,7 @@ def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -
     for title, statistics, published in rows:
         sizes = statistics.sizes
         table.add_row(
-            escape(title),
+            as_markup(title),
             f"{statistics.num_clients:,}",
             f"{statistics.num_samples:,}",
             f"{sizes.mean:,.2f}",
@@ -127,7 +127,7 @@ def differences_table(found: Mapping[str, FederationStatistics]) -> Table:
         for one in (pairs, pixels):
             means = (None, None) if one is None else (one.distances.mean, one.distances_by_chance.mean)
             cells += [significant(mean) for mean in means]
-        table.add_row(escape(title), *cells)
+        table.add_row(as_markup(title), *cells)
     return table
 
 
@@ -152,5 +152,5 @@ def label_text(names: Sequence[str] | None, label: int) -> str:
 
 
 def _by_group(total: int, groups: dict[Any, int]) -> str:
-    detail = ", ".join(f"{number:,} {group}" for group, number in groups.items() if number)
+    detail = ", ".join(f"{number:,} {as_markup(str(group))}" for group, number in groups.items() if number)
     return f"{total:,} ({detail})"

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from fedarena.cli.base import messages, screen
+from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import as_file_name
 
 if TYPE_CHECKING:
     from fedarena.data import Federation
@@ -55,8 +56,8 @@ def find_statistics(
     from fedarena.data import describe, load_federation
 
     source, options = federation_options(name, settings)
-    with messages.status(f"Reading {escape(name)}") as status:
-        opened = load_federation(source, options, lambda fraction, text: status.update(f"{text} {fraction:.0%}"))
+    with messages.status(plain(f"Reading {name}")) as status:
+        opened = load_federation(source, options, lambda fraction, text: status.update(plain(f"{text} {fraction:.0%}")))
         if verify:
             opened.verify()
         return opened, describe(opened)
@@ -76,7 +77,8 @@ def show_federation(
     screen.print(statistics_table(statistics, federation.source))
     if json is not None:
         write_statistics([(federation, statistics)], json)
-    say(f"Picture: {write_picture(federation_figure(statistics), output or Path(f'{federation.name}.html'))}")
+    path = output or Path(f"{as_file_name(federation.name)}.html")
+    say(f"Picture: {write_picture(federation_figure(statistics), path)}")
 
 
 def check_numbers_path(path: Path | None) -> None:
@@ -116,7 +118,7 @@ def folder_bytes(folder: Path) -> int:
 
 def say(text: str) -> None:
     """Prints a line as it is."""
-    screen.print(text, highlight=False, markup=False, soft_wrap=True)
+    screen.say(text)
 
 
 @contextmanager
@@ -150,7 +152,7 @@ def progress_bar() -> Iterator[Advance]:
             if not messages.is_terminal and time.monotonic() - said > _SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
                 share = f" {done / total:.0%}" if total else ""
-                messages.print(f"{text}{share}", highlight=False, markup=False, soft_wrap=True)
+                messages.say(f"{text}{share}")
             if done < before or total != all_before:  # other work, which takes another time
                 bar.remove_task(task)
                 task = bar.add_task(text, total=total)

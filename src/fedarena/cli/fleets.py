@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from fedarena.cli.base import messages
+from fedarena.core.console import plain
 
 if TYPE_CHECKING:
     from fedarena.fleet import Fleet
@@ -34,8 +34,8 @@ def open_fleet(name: str, settings: Sequence[str] | None, phones: int) -> Fleet:
     part = {"name": "file", "path": name} if is_folder else {"name": name}
     # As in a run's settings, where an option may be called like another part of a run.
     options = {f"fleet.{key}": value for key, value in parse_overrides(settings or []).items()}
-    with messages.status(f"Making {escape(name)}"):
+    with messages.status(plain(f"Making {name}")):
         fleet, notes = load_fleet_with_notes(merge({"fleet": part}, options)["fleet"], phones)
     for note in notes:
-        messages.print(f"Warning: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        messages.say(f"Warning: {note}", "yellow")
     return fleet

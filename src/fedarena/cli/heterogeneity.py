@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 
-from fedarena.cli.base import Output, command, messages, screen
+from fedarena.cli.base import Output, command, screen
+from fedarena.cli.federations import progress_bar
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import as_file_name
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet, Fleet
@@ -84,7 +85,6 @@ def heterogeneity(
 ) -> None:
     """Measure how hard a fleet makes training: FLHetBench's six metrics with intervals, and how much clients differ."""
     import numpy as np
-    from rich.progress import Progress
 
     from fedarena.core.files import write_json
     from fedarena.display import check_picture_path, heterogeneity_figure, write_picture
@@ -124,20 +124,20 @@ def heterogeneity(
     options: HeterogeneityOptions = replace(CODE_OPTIONS if like == "code" else PAPER_OPTIONS, **changed)
     fleet = open_fleet(name, settings, clients or DEFAULT_DEVICES)
     everybody = np.arange(clients or max(len(fleet.devices), len(fleet.availability)))
-    with Progress(console=messages, transient=True) as progress:
-        bar = progress.add_task(f"Measuring {escape(name)}", total=1.0)
+    with progress_bar() as advance:
+        phones = _phones(fleet, len(everybody))
         found = measure_heterogeneity(
-            _phones(fleet, len(everybody)), everybody, options, lambda share: progress.update(bar, completed=share)
+            phones, everybody, options, lambda share: advance(share, 1.0, f"Measuring {name}")
         )
     for table in heterogeneity_tables(fleet.name, found):
         screen.print(table)
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         write_json(json, {"fleet": {"name": fleet.name, "fingerprint": fleet.fingerprint}, **found.as_dict()})
-        screen.print(f"Numbers: {json}", highlight=False, markup=False, soft_wrap=True)
+        screen.say(f"Numbers: {json}")
     figure = heterogeneity_figure(fleet.name, found)
-    path = write_picture(figure, output or Path(f"{fleet.name}-heterogeneity.html"))
-    screen.print(f"Picture: {path}", highlight=False, markup=False, soft_wrap=True)
+    path = write_picture(figure, output or Path(f"{as_file_name(fleet.name)}-heterogeneity.html"))
+    screen.say(f"Picture: {path}")
 
 
 def _phones(fleet: Fleet, clients: int) -> ClientFleet:

@@ -35,6 +35,14 @@ def profile_device(
     serve: Annotated[
         bool, typer.Option("--serve", help="Be the server that other devices measure their network against.")
     ] = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --serve: where to listen. 127.0.0.1 is reached from this machine alone, another address of it "
+            "from that network, 0.0.0.0 from everywhere.",
+        ),
+    ] = "127.0.0.1",
     name: Annotated[str | None, typer.Option(help="What the record calls this device.")] = None,
     output: Output = None,
 ) -> None:
@@ -46,10 +54,10 @@ def profile_device(
     from fedarena.profiling.arguments import serve as answer
 
     def say(sentence: str) -> None:
-        screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        screen.say(sentence)
 
     if serve:
-        answer(port_of(models or []), say)
+        answer(port_of(models or []), address, say)
         return
     plan = ProfilePlan.make(
         models or [],
@@ -75,5 +83,5 @@ def profile_device(
     for line in other_lines(record):
         say(line)
     for remark in remarks(record):
-        messages.print(f"Warning: {remark}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        messages.say(f"Warning: {remark}", "yellow")
     say(f"Record: {plan.output}")

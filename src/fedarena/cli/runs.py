@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from fedarena.cli.base import Output, RunsFolder, Settings, command, messages, screen
+from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -75,9 +74,7 @@ def suite(
 
     chosen = read_suite(source, parse_overrides(settings or []))
     folder = runs / chosen.name
-    screen.print(
-        f"Suite [bold]{escape(chosen.name)}[/]: {len(chosen.runs)} runs in {escape(str(folder))}", highlight=False
-    )
+    screen.say(f"Suite {chosen.name}: {len(chosen.runs)} runs in {folder}")
     with ProgressBars(messages) as bars:
         failures = run_suite(chosen, runs, bars, bars.announce)
     results = load_runs([folder / name for name in chosen.runs], _notice)
@@ -85,12 +82,12 @@ def suite(
         for result in results:
             write_report([result], result.path / "report.html")
     else:
-        screen.print(f"Of single runs, `fedarena report {folder}/…` makes a report", highlight=False, markup=False)
+        screen.say(f"Of single runs, `fedarena report {folder}/…` makes a report")
     _print_scores(results)
     path = write_report(results, folder / "report.html", title=chosen.name)
-    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    screen.say(f"Report: {path}")
     for failure in failures:
-        messages.print(f"[bold red]Failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
+        fail("Failed", failure)
     if failures:
         raise typer.Exit(1)
 
@@ -117,22 +114,18 @@ def report(
     _print_scores(results)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=level or None)
-    screen.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    screen.say(f"Report: {path}")
 
 
 def _show(result: RunData) -> None:
     """The end of a single run: its scores, and where to look."""
     _print_scores([result])
-    screen.print(
-        f"Run folder: {result.path}\nReport: {result.path / 'report.html'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    screen.say(f"Run folder: {result.path}")
+    screen.say(f"Report: {result.path / 'report.html'}")
 
 
 def _notice(sentence: str) -> None:
-    messages.print(f"Left out: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    messages.say(f"Left out: {sentence}", "yellow")
 
 
 def _print_scores(results: Sequence[RunData]) -> None:
@@ -141,4 +134,4 @@ def _print_scores(results: Sequence[RunData]) -> None:
     for table in scores_tables(results, screen.width):
         screen.print(table)
     for line in baselines(results):
-        screen.print(line, highlight=False, markup=False)
+        screen.say(line)

@@ -7,19 +7,33 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.limits import MOST
+from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.registry import Choice, Registry, nearest
+
+_MOST_PATH_BYTES, _MOST_NAME_BYTES = 4096, 255  # what file systems allow
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    try:
+        full = Path(path).expanduser().absolute()
+        if not path or "\0" in path or len(bytes(full)) > _MOST_PATH_BYTES:
+            raise ValueError
+        if max((len(name.encode()) for name in full.parts), default=0) > _MOST_NAME_BYTES:
+            raise ValueError
+    except (ValueError, RuntimeError):  # the latter about a user who has no home
+        raise ValueError(f"{quoted(path)} cannot be the name of a file or folder") from None
+    return str(full)
 
 
 # An option that names a file or folder. It is resolved at once, because a run may be resumed from another folder.
@@ -31,13 +45,13 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     if callable(value) or isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
-        raise BadInputError(f"{where} must be a name or a mapping with a name, not {value!r}")
+        raise BadInputError(f"{where} must be a name or a mapping with a name, not {quoted(value)}")
     options = dict(value)
     name = options.pop("name")
-    if callable(name):
+    if callable(name) and hasattr(name, "__qualname__"):
         name = f"{name.__module__}:{name.__qualname__}"
     if not isinstance(name, str):
-        raise BadInputError(f"{where}.name must be a name, not {name!r}")
+        raise BadInputError(f"{where}.name must be a name, not {quoted(name)}")
     part = registry.get(name)
     return {"name": name, **resolve_options(part, options, where, f"{registry.kind} {name!r}")}
 
@@ -51,16 +65,17 @@ def with_name(value: Any, default: Any) -> Any:
 
 def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: str, what: str) -> dict[str, Any]:
     """Checks the options of a part and adds the defaults of those not given."""
-    model, choices = _options_model(part)
-    unknown = [key for key in options if key not in model.model_fields]
+    try:
+        model, choices = _options_model(part)
+    except Exception as error:  # somebody's own part may have annotations of any kind
+        reason = harmless(" ".join(str(error).split()))
+        raise BadInputError(f"{where}: the options of the {what} cannot be read: {reason:.200}") from error
+    unknown = [str(key) for key in options if key not in model.model_fields]
     if unknown:
+        key = quoted(unknown[0])
         raise BadInputError(
-            f"{where}.{unknown[0]}: the {what} has no option {unknown[0]!r}; " + nearest(unknown[0], model.model_fields)
+            f"{where}.{key.strip(chr(39))}: the {what} has no option {key}; " + nearest(unknown[0], model.model_fields)
         )
-    for key, value in options.items():
-        annotation = model.model_fields[key].annotation
-        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
-            raise BadInputError(f"{where}.{key} must not be {str(value).lower()}")
     nested = {
         key: resolve_part(choice.registry, with_name(options[key], model.model_fields[key].default), f"{where}.{key}")
         for key, choice in choices.items()
@@ -70,6 +85,8 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
         resolved = model(**{**options, **nested}).model_dump(mode="json")  # plain lists and numbers, as in a file
     except ValidationError as error:
         raise BadInputError(explain(error, where)) from None
+    refuse_booleans(options, resolved, where)
+    _check_countable(resolved, where)
     for key, choice in choices.items():
         resolved[key] = resolve_part(choice.registry, resolved[key], f"{where}.{key}")
     return resolved
@@ -94,9 +111,56 @@ def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str,
     return model, choices
 
 
+def refuse_booleans(given: Any, resolved: Any, where: str = "") -> None:
+    """Refuses true and false where a number came of them: pydantic takes them for 1 and 0, and nobody means that."""
+    if isinstance(given, bool) and not isinstance(resolved, bool):
+        raise BadInputError(f"{where} must not be {str(given).lower()}")
+    if isinstance(given, Mapping) and isinstance(resolved, Mapping):
+        for key, value in given.items():
+            if key in resolved:
+                refuse_booleans(value, resolved[key], f"{where}.{key}" if where else str(key))
+    elif isinstance(given, list | tuple) and isinstance(resolved, list | tuple):
+        for number, (value, made) in enumerate(zip(given, resolved, strict=False)):
+            refuse_booleans(value, made, f"{where}.{number}")
+
+
+def _check_countable(value: Any, where: str) -> None:
+    """Refuses whole numbers, also inside of lists and mappings, that 64 bits do not hold."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_countable(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check_countable(item, f"{where}.{number}")
+    elif isinstance(value, int) and not -MOST <= value <= MOST:
+        raise BadInputError(f"{where} is {quoted(value)}, but whole numbers are at most {MOST}")
+
+
+def check_holdable(value: Any, dtype: str, where: str) -> None:
+    """Refuses numbers, also inside of lists and mappings, that would be infinite or 0 in the engine's precision."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_holdable(item, dtype, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            check_holdable(item, dtype, f"{where}.{number}")
+    elif isinstance(value, int | float) and value:
+        limits = np.finfo(dtype)
+        least, most = float(limits.tiny), math.sqrt(limits.max)  # since some methods square them
+        if not least <= abs(value) <= most:
+            is_what = "close to 0" if abs(value) < least else "large"
+            raise BadInputError(
+                f"{where} is {quoted(value)}, too {is_what} to compute with in {dtype}, the engine's precision; "
+                f"choose a number from {least:.2g} to {most:.2g}"
+            )
+
+
 def explain(error: ValidationError, where: str = "") -> str:
     """The first problem pydantic found, as one sentence with the dotted key, the reason and the value given."""
-    problem = error.errors()[0]
+    try:
+        problem = error.errors(include_url=False, include_context=False)[0]
+    except ValueError:  # pydantic cannot write down numbers with thousands of digits
+        return f"{where}: " * bool(where) + "a number has too many digits"
     parts = [where] if where else []
     key = ".".join(parts + [str(part) for part in problem["loc"] if not _is_type(part)])
     reason = problem["msg"].removeprefix("Value error, ")
@@ -104,7 +168,7 @@ def explain(error: ValidationError, where: str = "") -> str:
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {reason}" if key else reason
-    return f"{key}: {reason[0].lower()}{reason[1:]}, not {problem['input']!r}"
+    return f"{key}: {reason[0].lower()}{reason[1:]}, not {quoted(problem['input'])}"
 
 
 def _is_type(part: int | str) -> bool:

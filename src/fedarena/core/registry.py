@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import harmless, quoted
 
 T = TypeVar("T")
 Part = TypeVar("Part", bound=Callable[..., object])
@@ -29,11 +31,13 @@ class Registry(Generic[T]):
 
     Keyword-only parameters of a registered part are its options; the configuration reads names, types and defaults from
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
-    how a configuration file uses somebody's own method.
+    how a configuration file uses somebody's own method. So that nothing else is ever called, it must be a subclass of
+    `base`, if there is one, and what it needs besides options must be called as `takes` says.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None):
         self.kind = kind
+        self._base, self._takes = base, takes
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -53,7 +57,7 @@ class Registry(Generic[T]):
             return self._parts[name]
         if ":" in name:
             return self._import(name)
-        raise BadInputError(f"There is no {self.kind} called {name!r}; {nearest(name, self._parts)}")
+        raise BadInputError(f"There is no {self.kind} called {quoted(name)}; {nearest(name, self._parts)}")
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
@@ -63,18 +67,39 @@ class Registry(Generic[T]):
         module_name, _, attribute = path.partition(":")
         try:
             part: T = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
+        except (Exception, SystemExit) as error:  # somebody's own module may raise anything
+            reason = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
             raise BadInputError(
-                f"Cannot import the {self.kind} {path!r}, which should read 'package.module:Name': {error}"
+                f"Cannot import the {self.kind} {quoted(path)}, which should read 'package.module:Name': "
+                f"{harmless(reason)}{_line_of(error)}"
             ) from error
-        if not callable(part):
-            kind = type(part).__name__
-            raise BadInputError(f"The {self.kind} {path!r} must be a class or a function, but it is a {kind}")
-        try:
-            inspect.signature(part)
-        except ValueError as error:  # some built-in types hide their parameters
-            raise BadInputError(f"{path!r} cannot be used as {self.kind}: its options cannot be read") from error
+        self._check(part, f"The {self.kind} {quoted(path)}")
         return part
+
+    def _check(self, part: T, what: str) -> None:
+        """Refuses what cannot be a part of this kind, without calling it."""
+        base = self._base
+        if base is not None and not (isinstance(part, type) and issubclass(part, base)):
+            raise BadInputError(f"{what} must be a subclass of {base.__module__}.{base.__qualname__}")
+        if not callable(part):
+            raise BadInputError(f"{what} must be a class or a function, but it is a {type(part).__name__}")
+        try:
+            parameters = inspect.signature(part).parameters.values()
+        except (ValueError, TypeError) as error:  # some built-in types hide their parameters
+            raise BadInputError(f"{what} cannot be used: its options cannot be read") from error
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = [one.name for one in parameters if one.kind in positional and one.default is one.empty]
+        if self._takes is not None and needed != list(self._takes):
+            takes = f"must take {', '.join(self._takes)}" if self._takes else "must need nothing"
+            raise BadInputError(
+                f"{what} {takes}, and all else as options (behind a *); it takes {', '.join(needed) or 'nothing'}"
+            )
+
+
+def _line_of(error: BaseException) -> str:
+    """Where somebody's module went wrong, if it was there."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -32,8 +33,8 @@ Progress = Callable[[float, str], None]
 Source = Callable[..., Federation]
 Partitioner = Callable[..., IntArray]
 
-FEDERATIONS: Registry[Source] = Registry("federation")
-PARTITIONERS: Registry[Partitioner] = Registry("partitioner")
+FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",))
+PARTITIONERS: Registry[Partitioner] = Registry("partitioner", takes=("labels",))
 
 CACHE_VARIABLE = "FEDARENA_CACHE"
 
@@ -99,6 +100,9 @@ class CachedSource:
 
     def __init__(self, build: Callable[..., None], version: int, reads: Inputs | None):
         functools.update_wrapper(self, build)  # its options and its description are those of the source
+        _, *options = inspect.signature(build).parameters.values()
+        progress = inspect.Parameter("progress", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.__signature__ = inspect.Signature([progress, *options])
         self._build, self._version, self.reads = build, version, reads
 
     def __call__(self, progress: Progress, **options: Any) -> Federation:

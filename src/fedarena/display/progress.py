@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -15,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedarena.core.console import Screen
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import FORMER_METRICS, MetricInfo
@@ -26,7 +26,7 @@ from fedarena.simulate import RoundOutcome
 class ProgressBars(Observer):
     """A bar for every run, with time left and the current score; plain lines where the output is not a terminal."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Screen):
         self._console = console
         self._live = console.is_terminal
         self._progress = Progress(
@@ -120,10 +120,9 @@ class ProgressBars(Observer):
         self._print(f"Stopped; all finished rounds are saved. Go on with: fedarena resume {folder}")
 
     def _print(self, text: str, style: str | None = None) -> None:
-        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        self._console.say(text, style)
 
 
 def _leading_metric(run: Experiment) -> MetricInfo:
     """The metric that reports about the run will lead with."""
-    lead = getattr(run.simulation.task, "lead", None)  # tasks that declare no metrics measure what all did before
-    return FORMER_METRICS[-1] if lead is None else lead.info
+    return run.simulation.leading_metric

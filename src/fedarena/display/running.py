@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rich.console import Console
-
+from fedarena.core.console import Screen
 from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.page import write_report
@@ -43,7 +42,7 @@ def _with_report(data: RunData) -> RunData:
 
 @contextmanager
 def _observing(progress: bool) -> Iterator[Observer]:
-    observer = ProgressBars(Console(stderr=True)) if progress else Observer()
+    observer = ProgressBars(Screen(stderr=True)) if progress else Observer()
     try:
         with observer if isinstance(observer, ProgressBars) else nullcontext():
             yield observer

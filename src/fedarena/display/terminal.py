@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from fedarena.analysis.leading_metric import baseline_of, leading_metrics
+from fedarena.core.console import as_markup
 from fedarena.core.registry import Registry
 from fedarena.display import FinalTable, final_table
 from fedarena.display.drawing.metrics import score_text
@@ -58,13 +58,13 @@ def scores_table(found: FinalTable, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method", style="bold", no_wrap=True)
     for place in sorted(shown):
-        table.add_column(escape(known[place].title), justify="right", no_wrap=True)
+        table.add_column(as_markup(known[place].title), justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         texts = []
         for place in sorted(shown):
-            text = escape(cells[place][number])
+            text = as_markup(cells[place][number])
             texts.append(f"[bold green]{text}[/]" if row.label in known[place].best(rows) else text)
-        table.add_row(escape(labels[number]), *texts)
+        table.add_row(as_markup(labels[number]), *texts)
     return table
 
 
@@ -86,7 +86,7 @@ def fleet_table(fleet: Mapping[str, Any]) -> Table:
     """How fast the phones of a fleet are and when they are available, from what `describe_fleet` found."""
     slots, speeds = fleet["slots"], fleet["speeds"]
     table = Table(
-        title=f"{escape(fleet['name'])}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}",
+        title=as_markup(f"{fleet['name']}: {count(fleet['clients'], 'client')} with {phones_text(fleet)}"),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -121,7 +121,7 @@ def heterogeneity_tables(name: str, found: Heterogeneity) -> list[Table]:
     """How hard a fleet is: the six metrics, and apart from them how slow and absent clients are, and how different."""
     options, devices, states = found.options, found.devices, found.states
     metrics = _titled(
-        f"{escape(name)}: heterogeneity for {count(found.clients, 'client')}",
+        as_markup(f"{name}: heterogeneity for {count(found.clients, 'client')}"),
         f"-R: how often and evenly clients meet a deadline of {options.deadline_seconds:g} s, 1 is ideal\n"
         f"-T: time for {options.trips:,} updates, in multiples of the breaks of {options.break_seconds:g} s\n"
         + count(options.repetitions, "repetition")
@@ -193,9 +193,8 @@ def names_table(kind: str, rows: Sequence[tuple[str, str, str]]) -> Table:
         title=kind, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2, 0, 0)
     )
     for name, summary, detail in rows:
-        table.add_row(
-            f"  [bold cyan]{escape(name)}[/]", escape(summary) + (f"\n[dim]{escape(detail)}[/]" if detail else "")
-        )
+        lines = [as_markup(summary), *(f"[dim]{as_markup(line)}[/]" for line in detail.splitlines())]
+        table.add_row(f"  [bold cyan]{as_markup(name)}[/]", "\n".join(lines))
     return table
 
 

@@ -18,7 +18,7 @@ from fedarena.models.tasks import make_task
 
 ModelBuilder = Callable[..., nn.Module]
 
-MODELS: Registry[ModelBuilder] = Registry("model")
+MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",))
 
 
 def default_model(spec: DataSpec) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedarena.core.errors import FedArenaError
+from fedarena.core.outside_text import harmless
 from fedarena.profiling.arguments import port_of, remarks, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
+from fedarena.profiling.server import THIS_MACHINE
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,25 +19,30 @@ def main(arguments: list[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     try:
         if given.pop("serve"):
-            serve(port_of(given["models"]), print)
+            serve(port_of(given["models"]), given["address"], _say)
             return 0
+        del given["address"]
         plan = ProfilePlan.make(given.pop("models"), **given)
         progress = _Lines()
         record = profile_device(plan, progress)
     except FedArenaError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        _say(f"Error: {error}", sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        _say(f"Error: {error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     for line in summary(record):
-        print(line)
+        _say(line)
     for remark in remarks(record):
-        print(f"Warning: {remark}", file=sys.stderr)
-    print(f"Record: {plan.output}")
+        _say(f"Warning: {remark}", sys.stderr)
+    _say(f"Record: {plan.output}")
     return 0
+
+
+def _say(sentence: str, stream: TextIO | None = None) -> None:
+    print(harmless(sentence), file=stream, flush=True)
 
 
 class _Lines:
@@ -46,7 +53,7 @@ class _Lines:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what != self._said:
-            print(what, file=sys.stderr, flush=True)
+            _say(what, sys.stderr)
             self._said = what
 
 
@@ -82,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="threads of the CPU (as many as torch takes)")
     parser.add_argument("--server", metavar="URL", help="measure the network against this server")
     parser.add_argument("--serve", action="store_true", help="be that server")
+    parser.add_argument(
+        "--address",
+        default=THIS_MACHINE,
+        help="with --serve: where to listen; 127.0.0.1 is reached from this machine alone, another address of it "
+        "from that network, 0.0.0.0 from everywhere (127.0.0.1)",
+    )
     parser.add_argument("--name", help="what the record calls this device")
     parser.add_argument("-o", "--output", type=Path, default=DEFAULT_OUTPUT, help="the file to write")
     return parser

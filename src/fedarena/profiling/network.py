@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedarena.core.errors import BadInputError
-from fedarena.profiling.server import BLOCK, SERVICE
+from fedarena.profiling.server import BLOCK, BUSY, SERVICE
 from fedarena.profiling.statistics import Clock, summarize
 
 _GROWTH = 4
@@ -135,6 +135,8 @@ class NetworkProbe:
             return work()
         except urllib.error.HTTPError as error:
             error.close()
+            if error.code == BUSY:
+                raise self._problem("serves too many devices at the moment; try again") from None
             raise self._problem(f"is not `fedarena profile-device --serve` (it answers {error.code})") from None
         except urllib.error.URLError as error:
             reason = error.reason

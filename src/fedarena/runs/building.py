@@ -20,7 +20,7 @@ from fedarena.runs.baseline import most_frequent_label
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig
 from fedarena.runs.observer import Observer
-from fedarena.runs.virtual_time import check_feasible, clock_options, match_fleet
+from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
     PROTOCOLS,
@@ -72,7 +72,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
     fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
-    local = LocalTraining(**config.local.model_dump())
+    local = config.local
     data, training_clients = _training_data(federation, training_clients, local, config)
     if config.cohort > len(training_clients):
         raise BadInputError(
@@ -137,7 +137,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         selector=selector,
         protocol=protocol,
         fleet=fleet,
-        clock=clock_options(config),
+        clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
         transforms=tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform")),

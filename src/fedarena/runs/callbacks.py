@@ -31,7 +31,7 @@ class Callback:
 
 
 OnRound = Callable[["Run", Mapping[str, Any]], Stop | None]
-CALLBACKS: Registry[type[Callback]] = Registry("callback")
+CALLBACKS: Registry[type[Callback]] = Registry("callback", base=Callback)
 
 
 @CALLBACKS.register("patience")

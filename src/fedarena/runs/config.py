@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
-from fedarena.core.options import explain, resolve_part, with_name
+from fedarena.core.limits import Limits
+from fedarena.core.options import PathOption, check_holdable, explain, refuse_booleans, resolve_part, with_name
+from fedarena.core.outside_text import harmless_lines, quoted
 from fedarena.core.registry import Registry, nearest
+from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS
 from fedarena.runs.callbacks import CALLBACKS
-from fedarena.simulate import PROTOCOLS, SELECTORS
-from fedarena.simulate.client_states.store import DEFAULT_RAM_BYTES
+from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
+from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
-from fedarena.train import ENGINES
+from fedarena.train import ENGINES, LocalTraining
 from fedarena.transforms import AGGREGATORS, TRANSFORMS
 
-Positive = Annotated[int, Field(ge=1, strict=True)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[int, Limits(least=1)]
+NotNegative = Annotated[int, Limits(least=0)]
 
 NAMED_PARTS: dict[str, Registry[Any]] = {
     "federation": FEDERATIONS,
@@ -51,40 +54,28 @@ _MOVED_TO_AGGREGATOR = {
 }
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+# Parts whose numbers an engine computes with, in its own precision.
+_COMPUTED_WITH = ("local", "model", "algorithm")
 
 
-class LocalConfig(_Section):
-    """How a client trains. `steps`, when given, replaces `epochs`."""
-
-    epochs: Positive | None = 1
-    steps: Positive | None = None
-    batch_size: Positive = 16
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: PositiveFloat = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegativeFloat = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _steps_or_epochs(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("steps") is not None:
-            if values.get("epochs") is not None:
-                raise ValueError("give epochs or steps, not both")
-            return {**values, "epochs": None}
-        return values
-
-    @model_validator(mode="after")
-    def _some_work(self) -> LocalConfig:
-        if self.epochs is None and self.steps is None:
-            raise ValueError("give epochs or steps")
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum is for the optimizer sgd, not for {self.optimizer}")
-        return self
+def _steps_or_epochs(values: Any) -> Any:
+    if isinstance(values, dict) and values.get("steps") is not None:
+        if values.get("epochs") is not None:
+            raise ValueError("give epochs or steps, not both")
+        return {**values, "epochs": None}
+    return values
 
 
-class EvaluationConfig(_Section):
+def _some_work(local: LocalTraining) -> LocalTraining:
+    if local.epochs is None and local.steps is None:
+        raise ValueError("give epochs or steps")
+    if local.momentum and local.optimizer != "sgd":
+        raise ValueError(f"momentum is for the optimizer sgd, not for {local.optimizer}")
+    return local
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
     """When and on whom the model is scored."""
 
     every: Positive = 5  # rounds
@@ -93,32 +84,29 @@ class EvaluationConfig(_Section):
     training_set: bool = False  # score it on the training samples of training clients as well
 
 
-class ClockConfig(_Section):
-    """What holds for virtual time whatever the protocol."""
-
-    leaving: Literal["abort", "pause"] = "abort"  # what a phone that leaves does with its job
-    overhead_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0  # what the server takes before every round
-    crash_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the jobs that fail at a random moment
-    start_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # of virtual time, counted from a midnight
-    hours: PositiveFloat | None = None  # of virtual time, after which no further round begins
-    correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0  # of clients' numbers of samples with phones' speeds
-    model_bytes: Positive | None = None  # as if the model had this size; all else that is sent scales with it
+# Settings that belong together without being a named part.
+SECTIONS: dict[str, Any] = {"local": LocalTraining, "evaluation": EvaluationConfig, "clock": ClockOptions}
 
 
-class RunConfig(_Section):
-    """The complete configuration of one run. Named parts are ``{"name": ..., **options}``."""
+class RunConfig(BaseModel):
+    """The complete configuration of one run. Named parts are ``{"name": ..., **options}``.
+
+    Sections such as `local` are declared by those who work with them; here is only what must hold between settings.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     name: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+    seed: NotNegative = 0
     rounds: Positive = 60
     horizon: Positive | None = None  # rounds that schedules are made for; as many as the run has, if not given
     cohort: Positive = 20
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
-    weights: Annotated[str, Field(min_length=1)] | None = None  # a file or a run folder that the model starts from
+    weights: PathOption | None = None  # a file or a run folder that the model starts from
     algorithm: dict[str, Any] = {"name": "fedavg"}
-    local: LocalConfig = LocalConfig()
+    local: Annotated[LocalTraining, BeforeValidator(_steps_or_epochs), AfterValidator(_some_work)] = LocalTraining()
     evaluation: EvaluationConfig = EvaluationConfig()
     fleet: dict[str, Any] = {"name": "ideal"}
     protocol: dict[str, Any] = {"name": "ideal"}
@@ -128,9 +116,9 @@ class RunConfig(_Section):
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
-    clock: ClockConfig = ClockConfig()
+    clock: ClockOptions = ClockOptions()
     engine: dict[str, Any] = {"name": "cohort"}
-    client_states_ram_bytes: Annotated[int, Field(ge=0, strict=True)] = DEFAULT_RAM_BYTES  # the others are on disk
+    client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk
 
     @model_validator(mode="before")
     @classmethod
@@ -139,7 +127,8 @@ class RunConfig(_Section):
             return values
         default = cls.model_fields["cohort"].default
         if values.get("cohort", default) not in (1, default):
-            raise ValueError(f"training=centralized has a single cohort of 1, not {values['cohort']}; leave cohort out")
+            cohort = quoted(values["cohort"])
+            raise ValueError(f"training=centralized has a single cohort of 1, not {cohort}; leave cohort out")
         return {**values, "cohort": 1}
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,8 +141,9 @@ class RunConfig(_Section):
 
 
 def to_yaml(value: Any) -> str:
-    """YAML in the order given."""
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    """YAML in the order given, which a terminal can show without harm and without changing it."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text if harmless_lines(text) == text else yaml.safe_dump(value, sort_keys=False)
 
 
 def quickstart_settings() -> dict[str, Any]:
@@ -183,20 +173,22 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     settings = dict(settings)
     for key in settings:
         if key not in RunConfig.model_fields:
-            raise BadInputError(f"There is no setting {key!r}; {nearest(str(key), RunConfig.model_fields)}")
-    for section in ("local", "evaluation", "clock"):
-        fields = RunConfig.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
-        given = settings.get(section)
+            raise BadInputError(f"There is no setting {quoted(key)}; {nearest(str(key), RunConfig.model_fields)}")
+    for section, declared in SECTIONS.items():
+        names = [field.name for field in fields(declared)]
+        given = settings.get(section, {})
+        if not isinstance(given, (Mapping, declared)):
+            raise BadInputError(f"{section} must hold settings such as {section}.{names[0]}, not {quoted(given)}")
         for key in given if isinstance(given, Mapping) else ():
-            if key not in fields:
-                raise BadInputError(f"There is no setting '{section}.{key}'; {nearest(str(key), fields)}")
+            if key not in names:
+                raise BadInputError(f"There is no setting {quoted(f'{section}.{key}')}; {nearest(str(key), names)}")
     for key, registry in NAMED_PARTS.items():
         default = RunConfig.model_fields[key].default
         value = with_name(settings.get(key, default), default)
         if key == "model" and value in (AUTOMATIC_MODEL, default):
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
-            raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
+            raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
         elif key == "aggregator" and value in (AUTOMATIC, None):
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
@@ -207,14 +199,20 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = resolve_part(registry, value, key)
     for key, registry in LISTED_PARTS.items():
         settings[key] = _resolve_each(registry, settings.get(key), key)
-    if isinstance(settings.get("weights"), (str, Path)):
-        settings["weights"] = str(Path(settings["weights"]).expanduser().absolute())
+    if isinstance(settings.get("weights"), Path):
+        settings["weights"] = str(settings["weights"])
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:
-        return RunConfig(**settings)
+        config = RunConfig(**settings)
     except ValidationError as error:
         raise BadInputError(explain(error)) from None
+    complete = config.to_dict()
+    refuse_booleans(settings, complete)
+    dtype = "float64" if config.engine.get("dtype") == "float64" else "float32"
+    for part in _COMPUTED_WITH:
+        check_holdable(complete[part], dtype, part)
+    return config
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:
@@ -239,30 +237,10 @@ def _resolve_each(registry: Registry[Any], value: Any, where: str) -> list[dict[
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a YAML file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadInputError(f"There is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path} cannot be read as a text file: {error}") from None
-    try:
-        value = yaml.safe_load(text)
-        _check_keys(value, path)
-    except yaml.YAMLError as error:
-        detail = " ".join(str(error).split())
-        raise BadInputError(f"{path} is not valid YAML: {detail}") from None
-    except RecursionError:
-        raise BadInputError(f"{path} is nested too deeply") from None
+    value = read_yaml(path)
     if not isinstance(value, dict):
-        raise BadInputError(f"{path} must hold settings such as 'rounds: 10', but it holds {value!r:.60}")
+        raise BadInputError(f"{path} must hold settings such as 'rounds: 10', but it holds {quoted(value)}")
     return value
-
-
-def _check_keys(value: Any, path: Path) -> None:
-    for key, item in value.items() if isinstance(value, dict) else ():
-        if not isinstance(key, str):
-            raise BadInputError(f"{path} has the key {key!r}, but keys must be names")
-        _check_keys(item, path)
 
 
 def check_name(name: Any, what: str) -> str:
@@ -276,7 +254,7 @@ def check_name(name: Any, what: str) -> str:
     ):
         raise BadInputError(
             f"{what} must be 1 to 100 printable characters, without slashes and not beginning with a dot, "
-            f"not {name!r:.120}"
+            f"not {quoted(name)}"
         )
     return name
 
@@ -287,11 +265,14 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise BadInputError(f"{argument!r} is not a setting; write it as key=value, for example local.lr=0.1")
+            raise BadInputError(f"{quoted(argument)} is not a setting; write it as key=value, for example local.lr=0.1")
         try:
-            overrides[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
+            argument.encode()
+            overrides[key] = parse_yaml(text, f"The setting {quoted(key)}")
+        except NotYamlError:
             overrides[key] = text
+        except UnicodeEncodeError:
+            raise BadInputError(f"The setting {quoted(argument)} is not UTF-8") from None
     return overrides
 
 
@@ -300,6 +281,11 @@ def merge(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
     Naming another part drops the options of the former one, and giving epochs replaces steps and the other way round.
     """
+    for key in overrides:
+        if not isinstance(key, str):
+            raise BadInputError(f"The key of a setting must be a name, not {quoted(key)}")
+        if key.count(".") > MOST_LEVELS:
+            raise BadInputError(f"The key {quoted(key)} is nested too deeply: it has more than {MOST_LEVELS} dots")
     together: dict[str, Any] = {}
     for dotted, value in sorted(
         overrides.items(), key=lambda item: (str(item[0]).count("."), item[0].endswith(".name"))
@@ -328,7 +314,7 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, p
             before = {"name": before}
         if before is not None and not isinstance(before, Mapping):
             inside = next(iter(after), "")
-            raise BadInputError(f"{path}{key}.{inside} cannot be set, because {path}{key} is {before!r}")
+            raise BadInputError(f"{path}{key}.{inside} cannot be set, because {path}{key} is {quoted(before)}")
         before = before or {}
         if "name" in after and "name" in before and after["name"] != before["name"]:
             before = {}

@@ -16,6 +16,7 @@ either a dotted key with a list of values, or a free name with labelled variants
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
+from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
@@ -34,6 +36,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
+MOST_RUNS = 10_000  # of a suite; each is checked and kept in memory before the first one starts
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
     content = read_settings(path)
     for key in content:
         if key not in _KEYS:
-            raise BadInputError(f"{path}: a suite has no key {key!r}; {nearest(str(key), _KEYS)}")
+            raise BadInputError(f"{path}: a suite has no key {quoted(key)}; {nearest(str(key), _KEYS)}")
     name = check_name(content.get("name", path.stem), f"{path}: name")
     base = _mapping(content.get("base"), f"{path}: base")
     overrides = dict(overrides)
@@ -75,12 +78,15 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
         or not all(type(seed) is int for seed in seeds)
         or len(set(seeds)) < len(seeds)
     ):
-        raise BadInputError(f"{path}: seeds must be a list of different numbers such as [0, 1, 2], not {seeds!r}")
+        raise BadInputError(f"{path}: seeds must be a list of different numbers such as [0, 1, 2], not {quoted(seeds)}")
     matrix = _mapping(content.get("matrix"), f"{path}: matrix")
     for key in [key for key in overrides if key in matrix]:  # an axis gets other values
         given = overrides.pop(key)
         matrix[key] = given if isinstance(given, list) else [given]
     axes = [_axis(key, values, path) for key, values in matrix.items()]
+    number = math.prod(map(len, axes)) * len(seeds)
+    if number > MOST_RUNS:
+        raise BadInputError(f"{path}: the matrix and the seeds make {number:,} runs, more than {MOST_RUNS:,}")
     runs: dict[str, RunConfig] = {}
     for variants in itertools.product(*axes):
         for seed in seeds:
@@ -146,7 +152,7 @@ def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]
                 label = str(value) if isinstance(value, str) else f"{short}{value}"
             labelled.append((_file_name(label), {key: value}))
         return labelled
-    raise BadInputError(f"{path}: matrix.{key} must be a list of values or labelled variants, not {values!r}")
+    raise BadInputError(f"{path}: matrix.{key} must be a list of values or labelled variants, not {quoted(values)}")
 
 
 def _file_name(label: Any) -> str:
@@ -157,7 +163,7 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BadInputError(f"{where} must hold settings, not {value!r}")
+        raise BadInputError(f"{where} must hold settings, not {quoted(value)}")
     return {str(key): item for key, item in value.items()}
 
 
@@ -178,6 +184,6 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
     for key in before | now:
         if before.get(key) != now.get(key):
             raise BadInputError(
-                f"{folder} holds a run with {key} = {before.get(key)!r} instead of {now.get(key)!r}; "
+                f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
                 "remove that folder or give the suite another name"
             )

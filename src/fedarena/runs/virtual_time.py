@@ -35,19 +35,6 @@ def match_fleet(
     return fleet.match(clients, sizes, config.seed, config.clock.correlation), notes
 
 
-def clock_options(config: RunConfig) -> ClockOptions:
-    """The settings of the clock, in seconds."""
-    clock = config.clock
-    return ClockOptions(
-        leaving=clock.leaving,
-        overhead_seconds=clock.overhead_seconds,
-        crash_rate=clock.crash_rate,
-        start_seconds=3600 * clock.start_hour,
-        limit_seconds=np.inf if clock.hours is None else 3600 * clock.hours,
-        model_bytes=clock.model_bytes,
-    )
-
-
 def check_feasible(simulation: Simulation) -> list[str]:
     """Refuses runs in which nobody could ever take part; warns of those in which many clients cannot."""
     fleet, protocol, clock = simulation.fleet, simulation.protocol, simulation.clock

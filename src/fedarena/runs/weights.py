@@ -14,13 +14,13 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_our_names, without_prefix
@@ -87,9 +87,10 @@ def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:
     if value.shape != p.shape:
         shapes = f"{list(value.shape)} there and {list(p.shape)} here"
         raise BadInputError(f"{path} does not fit the model: {name!r} has the shape {shapes}")
-    if not (value.is_floating_point() and torch.isfinite(value).all()):
+    converted = value.to(p.dtype) if value.is_floating_point() else None  # small floats know no isfinite
+    if converted is None or not torch.isfinite(converted).all():
         raise BadInputError(f"{path} cannot be used: {name!r} holds something else than finite numbers")
-    return value.to(p.dtype)
+    return converted
 
 
 def read_weights(path: Path) -> Tensors:
@@ -118,7 +119,7 @@ def _from_run(folder: Path) -> Tensors:
 def _from_safetensors(path: Path) -> Tensors:
     try:
         return safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
+    except Exception as error:  # also about kinds of numbers that torch does not know
         raise DamagedFileError(f"{path} cannot be read as safetensors: {_one_line(error)}") from None
 
 
@@ -137,13 +138,29 @@ def _from_torch(path: Path) -> Tensors:
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise BadInputError(f"{path} must hold named tensors, but it has none")
+    for name, value in tensors.items():
+        if (kind := _unusable(value)) is not None:
+            raise BadInputError(f"{path} cannot be used: {quoted(name)} is {kind}; save plain, dense tensors")
     return tensors
+
+
+def _unusable(value: Tensor) -> str | None:
+    """What a tensor is, if it does not simply hold its numbers one after the other."""
+    if value.is_meta:
+        return "a tensor without numbers (on the device meta)"
+    if value.is_quantized:
+        return "a quantized tensor"
+    if value.is_nested or value.layout is not torch.strided:
+        return f"a tensor of the layout {str(value.layout).removeprefix('torch.')}"
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return "a tensor that repeats its numbers"  # a small file could stand for any size
+    return None
 
 
 def _resample_positions(module: VisionTransformer, named: Tensors) -> list[str]:
     """Makes position embeddings of a square grid of patches those of the model's grid, and says so."""
     position = named.get("position")
-    if position is None or position.dim() != 2:
+    if position is None or position.dim() != 2 or not position.numel() or not position.is_floating_point():
         return []
     patches, target = len(position) - 1, (module.rows, module.columns)
     side = isqrt(max(0, patches))

@@ -22,7 +22,7 @@ class Schedule:
         raise NotImplementedError
 
 
-SCHEDULES: Registry[type[Schedule]] = Registry("schedule")
+SCHEDULES: Registry[type[Schedule]] = Registry("schedule", base=Schedule)
 
 
 @SCHEDULES.register("constant")

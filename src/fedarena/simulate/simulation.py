@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
 
 from fedarena.core.errors import DivergedError, NotFiniteError
+from fedarena.core.limits import Limits
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import ACCURACY, MetricInfo
 from fedarena.models import Task, Tensors
@@ -33,14 +34,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClockOptions:
-    """What holds for virtual time whatever the protocol."""
+    """What holds for virtual time whatever the protocol: the settings ``clock.…`` of a run."""
 
     leaving: Leaving = "abort"  # what a phone that leaves does with its job
-    overhead_seconds: float = 0.0  # what the server takes before every round
-    crash_rate: float = 0.0  # share of the jobs that fail at a random moment
-    start_seconds: float = 0.0
-    limit_seconds: float = np.inf  # the run ends with the round in which this much time has passed
-    model_bytes: int | None = None  # as if the model had this size; whatever else is sent scales with it
+    overhead_seconds: Annotated[float, Limits(least=0, most=1e9)] = 0.0  # what the server takes before every round
+    crash_rate: Annotated[float, Limits(least=0, below=1)] = 0.0  # share of the jobs that fail at a random moment
+    start_hour: Annotated[float, Limits(least=0, most=1e6)] = 0.0  # of virtual time, counted from a midnight
+    hours: Annotated[float, Limits(above=0)] | None = None  # of virtual time; the round in which they end is the last
+    correlation: Annotated[float, Limits(least=-1, most=1)] = 0.0  # of clients' numbers of samples with phones' speeds
+    model_bytes: Annotated[int, Limits(least=1)] | None = None  # as if the model had this size; all that is sent scales
+
+    @property
+    def start_seconds(self) -> float:
+        """When the run begins."""
+        return 3600 * self.start_hour
+
+    @property
+    def limit_seconds(self) -> float:
+        """For how long it goes on."""
+        return np.inf if self.hours is None else 3600 * self.hours
 
 
 @dataclass(frozen=True)

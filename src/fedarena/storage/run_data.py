@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import as_people_sort
+from fedarena.core.yaml_files import parse_yaml
 from fedarena.storage.checkpoint import read_state, read_table
 from fedarena.storage.recorder import is_being_written
 from fedarena.storage.run_files import (
@@ -67,15 +67,15 @@ def load_run(folder: Path) -> RunData:
 def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end."""
     files = RunFiles.open(folder)
-    return files.is_closed and _parse(files, SUMMARY_FILE, json.loads, "status")["status"] == "finished"
+    return files.is_closed and _parse(files, SUMMARY_FILE, json.loads, {"status": str})["status"] == "finished"
 
 
 def _load(files: RunFiles) -> RunData:
     folder = files.folder
-    config = _parse(files, CONFIG_FILE, yaml.safe_load, "algorithm")
-    environment = _parse(files, ENVIRONMENT_FILE, json.loads, "seed")
+    config = _parse(files, CONFIG_FILE, _parse_config, {"name": str, "algorithm": dict, "rounds": int})
+    environment = _parse(files, ENVIRONMENT_FILE, json.loads, {"seed": int})
     if files.is_closed:
-        summary = _parse(files, SUMMARY_FILE, json.loads, "status")
+        summary = _parse(files, SUMMARY_FILE, json.loads, {"status": str})
     else:
         summary = {"status": "running" if is_being_written(folder) else "interrupted"}
     if summary["status"] == "finished":
@@ -96,7 +96,7 @@ def _load(files: RunFiles) -> RunData:
         environment=environment,
         summary=summary,
         status=summary["status"],
-        fleet=_parse(files, FLEET_FILE, json.loads, "name") if FLEET_FILE in files else None,
+        fleet=_parse(files, FLEET_FILE, json.loads, {"name": str}) if FLEET_FILE in files else None,
         attributes=read_parquet(files, ATTRIBUTES_FILE) if ATTRIBUTES_FILE in files else None,
         **{table: _complete(found.get(table), schema) for table, schema in table_schemas(()).items()},
     )
@@ -208,12 +208,23 @@ def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]
     return flat
 
 
-def _parse(files: RunFiles, name: str, parse: Callable[[str], Any], needed: str) -> dict[str, Any]:
+def _parse(files: RunFiles, name: str, parse: Callable[[str], Any], needed: dict[str, type]) -> dict[str, Any]:
+    """What a file of a run holds, which must have these keys with values of these types."""
     path, data = files.folder / name, files.read(name)
     try:
         value = parse(data.decode())
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(value, dict) or needed not in value:
-        raise DamagedFileError(f"{path} is damaged: it has no {needed!r}")
-    return value
+    except BadInputError as error:
+        raise DamagedFileError(str(error)) from None
+    for key, kind in needed.items():
+        if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+            raise DamagedFileError(f"{path} is damaged: it has no {key!r}, or not what that should be")
+    return dict(value)
+
+
+def _parse_config(text: str) -> Any:
+    config = parse_yaml(text, CONFIG_FILE)
+    if isinstance(config, dict) and isinstance(config.get("algorithm"), dict) and "name" not in config["algorithm"]:
+        raise BadInputError(f"{CONFIG_FILE} is damaged: its algorithm has no name")
+    return config

@@ -40,6 +40,7 @@ from fedarena.train.tensors import Groups, map_groups
 _CACHE_BYTES = 1 << 23
 _MOST_LANES = 256
 _TENSORS_PER_OUTPUT = 4
+_MOST_TRIED = 4096  # samples that a model is tried out on
 # Clients are dealt out to workers in shards. Large ones cost less per client; a multiple of four of them keeps two or
 # four workers equally busy.
 _CLIENTS_PER_LANE = 4
@@ -331,6 +332,9 @@ def _bytes_per_lane(task: Task, batch_size: int) -> int:
 
 def _output_bytes(task: Task, samples: int) -> int:
     """What the model's layers put out for so many samples."""
+    if samples > _MOST_TRIED:  # as many as nobody has; each adds the same
+        most, more = _output_bytes(task, _MOST_TRIED), _output_bytes(task, _MOST_TRIED // 2)
+        return most + (most - more) * (samples - _MOST_TRIED) // (_MOST_TRIED - _MOST_TRIED // 2)
     device = next(task.module.parameters()).device
     example = {name: t.to(device) for name, t in task.example(samples).items()}
     return count_output_bytes(task.module, task.batch(example)["x"])

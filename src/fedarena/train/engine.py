@@ -134,4 +134,4 @@ def train_jobs(
         yield from results
 
 
-ENGINES: Registry[Callable[..., Engine]] = Registry("engine")
+ENGINES: Registry[Callable[..., Engine]] = Registry("engine", takes=("task", "algorithm", "local", "data", "seed"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from fedarena.core.limits import Limits
 from fedarena.models import Tensors
 from fedarena.train.tensors import Groups
 
@@ -19,15 +20,18 @@ _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: for a number of epochs over its samples, or for a number of steps."""
+    """How a client trains: for a number of epochs over its samples, or for a number of steps, which go first.
 
-    epochs: int | None = 1
-    steps: int | None = None
-    batch_size: int = 16
+    These are the settings ``local.…`` of a run.
+    """
+
+    epochs: Annotated[int, Limits(least=1)] | None = 1
+    steps: Annotated[int, Limits(least=1)] | None = None
+    batch_size: Annotated[int, Limits(least=1)] = 16
     optimizer: OptimizerName = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    lr: Annotated[float, Limits(above=0)] = 0.1
+    momentum: Annotated[float, Limits(least=0, below=1)] = 0.0
+    weight_decay: Annotated[float, Limits(least=0)] = 0.0
 
 
 def optimizer_init(local: LocalTraining, params: Tensors) -> Groups:

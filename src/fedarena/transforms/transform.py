@@ -50,4 +50,4 @@ class Transform:
         return wire
 
 
-TRANSFORMS: Registry[type[Transform]] = Registry("transform")
+TRANSFORMS: Registry[type[Transform]] = Registry("transform", base=Transform)

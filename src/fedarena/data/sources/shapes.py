@@ -65,8 +65,8 @@ SHAPES: Mapping[str, tuple[Array, ...]] = {
 def shapes(
     build: StoreBuild,
     *,
-    clients: Annotated[int, Field(ge=1)] = 100,
-    samples_per_client: Annotated[int, Field(ge=1)] = 100,
+    clients: Annotated[int, Field(ge=1, le=10_000_000)] = 100,
+    samples_per_client: Annotated[int, Field(ge=1, le=1_000_000)] = 100,
     size: Annotated[int, Field(ge=8, le=256)] = 8,
     classes: Annotated[int, Field(ge=2, le=len(SHAPES))] = len(SHAPES),
     rotation: Annotated[float, Field(ge=0, le=180)] = 20,

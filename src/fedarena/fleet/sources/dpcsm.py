@@ -39,7 +39,7 @@ def dpcsm(
     base: Annotated[dict[str, Any], Choice(FLEETS)] = DEFAULT_BASE,
     start_rank: Annotated[int, Field(ge=0)] = 0,
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0,
-    base_phones: Annotated[int, Field(ge=1)] = 710,
+    base_phones: Annotated[int, Field(ge=1, le=10_000_000)] = 710,
     deadline_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = PAPER_OPTIONS.deadline_seconds,
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = PAPER_OPTIONS.rounds,
     cohort: Annotated[int, Field(ge=1)] = PAPER_OPTIONS.cohort,

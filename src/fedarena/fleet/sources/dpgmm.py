@@ -46,7 +46,7 @@ def dpgmm(
     concentration: Positive = 1000.0,
     alpha: Positive | None = None,
     mean_bits_per_second: Speed | None = None,
-    base_phones: Annotated[int, Field(ge=1)] = 1000,
+    base_phones: Annotated[int, Field(ge=1, le=10_000_000)] = 1000,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Fleet:
     """FLHetBench's dial for devices: as many different ones of the fleet `base` as `clusters` allows, `sigma` apart.

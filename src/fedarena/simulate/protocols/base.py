@@ -94,4 +94,4 @@ def check_share(name: str, value: float) -> None:
         raise BadInputError(f"protocol.{name} must be above 0 and at most 1, not {value}")
 
 
-PROTOCOLS: Registry[type[Protocol]] = Registry("protocol")
+PROTOCOLS: Registry[type[Protocol]] = Registry("protocol", base=Protocol, takes=())

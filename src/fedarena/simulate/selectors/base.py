@@ -45,4 +45,4 @@ class Selector:
         """Learns from the jobs that ended in this round; called after every round."""
 
 
-SELECTORS: Registry[type[Selector]] = Registry("selector")
+SELECTORS: Registry[type[Selector]] = Registry("selector", base=Selector, takes=())

@@ -80,4 +80,4 @@ def unnamed(prefix: str, groups: Groups) -> Groups:
     return {group.removeprefix(prefix): tensors for group, tensors in groups.items() if group.startswith(prefix)}
 
 
-AGGREGATORS: Registry[type[Aggregator]] = Registry("aggregator")
+AGGREGATORS: Registry[type[Aggregator]] = Registry("aggregator", base=Aggregator)
