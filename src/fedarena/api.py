@@ -13,8 +13,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.display import accuracy_figure, write_report
 from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
+from fedarena.metrics.info import FORMER_METRICS, MetricInfo
 from fedarena.runs.config import resolve_settings
-from fedarena.runs.summary import strata
+from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.storage.run_data import RunData, load_run
 
 DEFAULT_RUNS_FOLDER = Path("runs")
@@ -39,7 +40,8 @@ class Result(RunData):
             raise BadInputError(
                 f"Nothing called {name!r} is known about the clients of {self.name}; {nearest(name, known)}"
             )
-        found = strata(self.clients, self.attributes.select(["client", name]), round)
+        metrics = metrics_of_run(self.config, self.summary)
+        found = strata(self.clients, self.attributes.select(["client", name]), round, metrics)
         if not found:
             raise BadInputError(
                 f"{self.name} has not evaluated any client" + ("" if round is None else f" in round {round}")
@@ -52,8 +54,11 @@ class Result(RunData):
         return write_report([self], Path(path) if path else self.path / REPORT_FILE)
 
     def __repr__(self) -> str:
-        final = self.summary.get("final") or {}
-        return f"<Result {self.name!r} {self.status}, accuracy {final.get('accuracy', float('nan')):.4f}, {self.path}>"
+        lead = self.summary.get("primary_metric") or FORMER_METRICS[-1].name
+        known = {info.name: info for info in map(MetricInfo.from_json, self.summary.get("metrics") or ())}
+        info = known.get(lead, FORMER_METRICS[-1])
+        value = (self.summary.get("final") or {}).get(lead)
+        return f"<Result {self.name!r} {self.status}, {info.label} {info.text(value)}, {self.path}>"
 
 
 def run(

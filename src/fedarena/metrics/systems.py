@@ -36,8 +36,14 @@ def cost_to_level(scores: FloatArray, spent: FloatArray, level: float) -> float 
 
 
 def round_levels(low: float, high: float) -> list[float]:
-    """Up to four round numbers above `low` and not above `high`; none where they are closer than a few thousandths."""
-    for step in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+    """Up to four round numbers above `low` and not above `high`; none where they are closer than a few thousandths.
+
+    Where they are far apart, the numbers are rounder: hundreds between some hundreds and some thousands.
+    """
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return []
+    scale = 10.0 ** max(0, math.ceil(math.log10(high - low)))
+    for step in (scale * part for part in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)):
         # Rounded, since 0.6 / 0.05 is a little less than 12.
         first, last = math.floor(round(low / step, 9)) + 1, math.floor(round(high / step, 9))
         if last - first >= 2:

@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
-from fedarena.core.options import explain, resolve_part, with_name
+from fedarena.core.options import explain, part_path, resolve_part, with_name
 from fedarena.core.registry import Registry, nearest
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
-from fedarena.models import MODELS
+from fedarena.models import MODELS, TASKS
+from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.simulate import PROTOCOLS, SELECTORS
 from fedarena.simulate.memories import DEFAULT_RAM_BYTES
 from fedarena.train import ENGINES
@@ -28,6 +29,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NAMED_PARTS: dict[str, Registry[Any]] = {
     "federation": FEDERATIONS,
     "model": MODELS,
+    "task": TASKS,
     "algorithm": ALGORITHMS,
     "fleet": FLEETS,
     "protocol": PROTOCOLS,
@@ -101,6 +103,7 @@ class RunConfig(_Section):
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
+    task: dict[str, Any] = {"name": AUTOMATIC_TASK}  # whose options may be given without naming it
     weights: Annotated[str, Field(min_length=1)] | None = None  # a file or a run folder that the model starts from
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: LocalConfig = LocalConfig()
@@ -177,6 +180,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({', '.join(value)}), name it: model=…")
+        elif key == "task" and _is_automatic(value):
+            settings[key] = _with_paths({"name": AUTOMATIC_TASK} if isinstance(value, str) else value)
+        elif key == "task":
+            settings[key] = resolve_part(registry, _with_paths(value), key)
         else:
             settings[key] = resolve_part(registry, value, key)
     if isinstance(settings.get("weights"), (str, Path)):
@@ -187,6 +194,17 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**settings)
     except ValidationError as error:
         raise BadInputError(explain(error)) from None
+
+
+def _is_automatic(task: Any) -> bool:
+    return task == AUTOMATIC_TASK or (isinstance(task, Mapping) and task.get("name") == AUTOMATIC_TASK)
+
+
+def _with_paths(task: Any) -> Any:
+    """A task whose metrics, if they are classes, are given by where they are found."""
+    if not isinstance(task, Mapping) or not isinstance(task.get("metrics"), (list, tuple)):
+        return task
+    return {**task, "metrics": [part_path(m) if callable(m) else m for m in task["metrics"]]}
 
 
 def read_settings(path: Path) -> dict[str, Any]:

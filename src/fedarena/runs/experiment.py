@@ -18,8 +18,9 @@ from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet.statistics import describe_fleet
-from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
-from fedarena.runs.baseline import most_frequent_label
+from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, build_model, default_model
+from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.runs.baseline import baseline_of
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, read_settings, resolve
 from fedarena.runs.environment import describe_environment
 from fedarena.runs.summary import summarize
@@ -73,7 +74,7 @@ class Experiment:
     config: RunConfig  # complete: the model is named, too
     federation: Federation
     simulation: Simulation
-    baseline: dict[str, Any]
+    baseline: dict[str, Any] | None
     warnings: list[str] = field(default_factory=list)
     weights_fingerprint: str | None = None  # of those in a file that the model starts from
 
@@ -93,11 +94,15 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
             f"{len(training_clients)} clients to train on; choose a cohort of at most that many"
         )
     evaluation_clients = _evaluation_clients(federation, config)
-    options = dict(config.model)
-    module = build_model(options.pop("name"), spec, options, config.seed)
+    options, task_options = dict(config.model), dict(config.task)
+    kind = task_class(task_options.pop("name"), spec)
+    spec = kind.model_spec(spec)
+    module = build_model(
+        options.pop("name"), spec, options, config.seed, lambda module: kind(module, spec, **task_options)
+    )
     weights = None if config.weights is None else start_from(module, Path(config.weights))
     warnings += weights.notes if weights else []
-    task = make_task(module, spec)
+    task = kind(module, spec, **task_options)
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     algorithm.prepare(1 if centralized else len(training_clients), local, config.rounds)
@@ -154,7 +159,7 @@ def prepare(config: RunConfig, observer: Observer) -> Experiment:
         sends=not centralized,
     )
     warnings += [*remarks, *check_feasible(simulation)]
-    baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
+    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.split)
     return Experiment(config, federation, simulation, baseline, warnings, weights.fingerprint if weights else None)
 
 
@@ -168,9 +173,12 @@ def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what
 
 
 def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, RunConfig]:
-    """The federation of a run, and its configuration with the model that an automatic choice comes to."""
+    """The federation of a run, and its configuration with the task and the model that automatic choices come to."""
     options = dict(config.federation)
     federation = load_federation(options.pop("name"), options, observer.preparing)
+    if config.task["name"] == AUTOMATIC_TASK:
+        task = resolve_part(TASKS, config.task | {"name": federation.task.kind}, "task")
+        config = config.model_copy(update={"task": task})
     if config.model["name"] == AUTOMATIC_MODEL:
         model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
         config = config.model_copy(update={"model": model})
@@ -179,14 +187,13 @@ def open_federation(config: RunConfig, observer: Observer) -> tuple[Federation, 
 
 def data_spec(federation: Federation) -> DataSpec:
     """The form of a federation's samples, as models want to know it."""
-    task = federation.task
+    task, columns = federation.task, federation.columns
     if task.kind == "next_token":
-        length = federation.columns["tokens"].shape[0] - 1
+        length = columns["tokens"].shape[0] - 1
         return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown)
-    if task.kind == "classification":
-        shape = federation.columns["x"].shape
-        return DataSpec("classification", task.classes, shape, task.padding, task.unknown, task.tokens)
-    raise BadInputError(f"The federation {federation.name!r} holds a {task.kind} task, which no model is made for yet")
+    inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
+    shape = () if inputs else columns["x"].shape
+    return DataSpec(task.kind, task.classes, shape, task.padding, task.unknown, task.tokens, inputs, task.value_range)
 
 
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
@@ -304,7 +311,8 @@ def _close(experiment: Experiment, recorder: Recorder, status: str, message: str
     recorder.log(status if message is None else f"{status}: {message}")
     invitable = len(experiment.simulation.training_clients)
     tables, attributes = recorder.read_tables(), _attributes(experiment)
-    summary = summarize(experiment.config, experiment.baseline, invitable, tables, status, message, attributes)
+    task, baseline = experiment.simulation.task, experiment.baseline
+    summary = summarize(experiment.config, task, baseline, invitable, tables, status, message, attributes)
     recorder.close(summary)
 
 

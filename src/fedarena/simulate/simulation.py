@@ -63,9 +63,9 @@ class Simulation:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is measured: the task's metrics, and the same of personal models if the algorithm has such."""
-        metrics = self.task.metrics
-        return metrics + tuple(PERSONAL + metric for metric in metrics if self.algorithm.personalizes)
+        """What is measured: the task's metrics and their parts, also of personal models if the algorithm has such."""
+        names = tuple(name for metric in self.task.metrics for name in (metric.name, *metric.part_names))
+        return names + tuple(PERSONAL + name for name in names if self.algorithm.personalizes)
 
     def is_over(self, round: int, clock: Clock) -> bool:
         """Whether this was the last round."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
+from fedarena.metrics.metric import PART
 from fedarena.simulate import Clock, Jobs, LogEnd, Memories, MemoryLog, Snapshot
 from fedarena.simulate.jobs import no_jobs
 from fedarena.train import Groups, flatten_groups, unflatten_groups
@@ -34,8 +35,12 @@ _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not hav
 
 
 def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
-    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such."""
+    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such.
+
+    Parts of metrics, whose names have a dot, are told of every client alone.
+    """
     personal = any(metric.startswith(PERSONAL) for metric in metrics)
+    whole = [metric for metric in metrics if PART not in metric]
     rounds = [
         ("round", pa.int32()),
         ("clients", pa.int64()),
@@ -55,8 +60,8 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         ("succeeded", pa.bool_()),
         ("eval_clients", pa.int64()),
         ("eval_samples", pa.int64()),
-        *((name, pa.float64()) for metric in metrics for name in summary_names(metric)),
-        *((TRAINING_SET + metric, pa.float64()) for metric in metrics if not metric.startswith(PERSONAL)),
+        *((name, pa.float64()) for metric in whole for name in summary_names(metric)),
+        *((TRAINING_SET + metric, pa.float64()) for metric in whole if not metric.startswith(PERSONAL)),
     ]
     clients = [
         ("round", pa.int32()),

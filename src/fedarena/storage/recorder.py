@@ -131,7 +131,7 @@ class Recorder:
                     "client": list(client_ids),
                     "samples": scores.samples,
                     "predictions": scores.counts,
-                    **{metric: scores.means(metric) for metric in scores.sums},
+                    **{name: _reached(values) for name, values in scores.columns().items()},
                     **_personal_columns(scores, outcome.personal_scores),
                 }
                 self._append_batch("clients", pa.record_batch(columns, schema=self._schemas["clients"]))
@@ -306,8 +306,8 @@ def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> di
     place = np.searchsorted(personal.clients, scores.clients).clip(max=len(personal.clients) - 1)
     missing = personal.clients[place] != scores.clients
     sizes = {"samples": personal.samples, "predictions": personal.counts}
-    columns = {**sizes, **{metric: personal.means(metric) for metric in personal.sums}}
-    return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
+    columns = {**sizes, **personal.columns()}
+    return {PERSONAL + name: pa.array(v[place], mask=missing | ~np.isfinite(v[place])) for name, v in columns.items()}
 
 
 def _reached(values: Any) -> Any:

@@ -308,4 +308,5 @@ def _output_bytes(task: Task, samples: int) -> int:
     """What the model's layers put out for so many samples."""
     device = next(task.module.parameters()).device
     example = {name: t.to(device) for name, t in task.example(samples).items()}
-    return count_output_bytes(task.module, task.batch(example)["x"])
+    batch = task.batch(example)
+    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))
