@@ -13,7 +13,6 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.display import accuracy_figure, write_report
 from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
-from fedarena.metrics.info import FORMER_METRICS, MetricInfo
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.storage.run_data import RunData, load_run
@@ -54,11 +53,8 @@ class Result(RunData):
         return write_report([self], Path(path) if path else self.path / REPORT_FILE)
 
     def __repr__(self) -> str:
-        lead = self.summary.get("primary_metric") or FORMER_METRICS[-1].name
-        known = {info.name: info for info in map(MetricInfo.from_json, self.summary.get("metrics") or ())}
-        info = known.get(lead, FORMER_METRICS[-1])
-        value = (self.summary.get("final") or {}).get(lead)
-        return f"<Result {self.name!r} {self.status}, {info.label} {info.text(value)}, {self.path}>"
+        final = self.summary.get("final") or {}
+        return f"<Result {self.name!r} {self.status}, accuracy {final.get('accuracy', float('nan')):.4f}, {self.path}>"
 
 
 def run(

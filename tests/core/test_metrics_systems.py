@@ -123,6 +123,58 @@ def test_levels_are_round_numbers(low: float, high: float, levels: list[float]) 
     assert round_levels(low, high) == levels
 
 
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_levels_of_shares_are_those_of_fixed_steps(start: float, best: float) -> None:
+    def of_steps() -> list[float]:
+        for step in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+            first, last = math.floor(round(start / step, 9)) + 1, math.floor(round(best / step, 9))
+            if last - first >= 2:
+                return [round(index * step, 3) for index in range(max(first, last - 3), last + 1)]
+        return []
+
+    assert round_levels(start, best) == of_steps()
+
+
+@pytest.mark.parametrize(
+    ("start", "best", "levels"),
+    [
+        (5000, 2900, [4500, 4000, 3500, 3000]),
+        (4.61, 1.9, [4, 3, 2]),
+        (3000, 2999, []),
+        (2900, 5000, []),  # it never got better
+        (0, 0, []),
+        (math.inf, 3, []),
+        (0.3, -0.2, [0.1, 0, -0.1, -0.2]),
+    ],
+)
+def test_levels_of_what_should_be_low_fall(start: float, best: float, levels: list[float]) -> None:
+    assert round_levels(start, best, higher_is_better=False, span=None) == levels
+
+
+VALUES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
+
+
+@given(VALUES, VALUES, st.booleans())
+def test_levels_lie_between_start_and_best_and_the_best_is_last(start: float, best: float, higher: bool) -> None:
+    levels = round_levels(start, best, higher, span=None)
+    sign = 1 if higher else -1
+    signed = [sign * level for level in levels]
+    assert signed == sorted(set(signed))
+    slack = 1e-8 * max(abs(start), abs(best))
+    assert all(sign * start - slack < level <= sign * best + slack for level in signed)
+    assert len(levels) in (0, 3, 4)
+    if sign * (best - start) > 0.01 * max(abs(start), abs(best)):
+        assert levels
+
+
+def test_time_to_a_level_from_above() -> None:
+    error, hours = np.array([9.0, np.nan, 4.0, 5.0, 1.0]), np.arange(5.0)
+    assert [cost_to_level(error, hours, level, higher_is_better=False) for level in (9, 6, 4, 3.9, 1, 0.5)] == [
+        *(0, 2, 2, 4, 4),
+        None,
+    ]
+
+
 def test_outcomes_are_counted_in_their_order() -> None:
     names = ["crashed", "used", "eaten by a dog", "late"]
     codes = np.array([1, 1, 3, 0, 1, 2, 3])

@@ -52,7 +52,7 @@ def rank(scores: Scores, all_classes_together: bool) -> Ranks:
     right = np.diff(np.append(begins, len(labels)))
     labels, thresholds = labels[begins], positives[begins]
     present, bounds = np.unique(labels, return_index=True)
-    stretches = list(zip(present.tolist(), bounds.tolist(), [*bounds[1:].tolist(), len(labels)], strict=True))
+    stretches = list(zip(present.tolist(), bounds.tolist(), np.append(bounds, len(labels))[1:].tolist(), strict=True))
     reached = np.zeros(len(labels), dtype=np.int64)  # scores from this threshold on and below the next one
     equal = np.zeros(len(labels), dtype=np.int64)
     samples = 0

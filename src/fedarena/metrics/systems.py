@@ -12,6 +12,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+_NOTHING = 1e-100  # below it there are no round numbers: steps between them would be zero
+
 USED = "used"
 # All ways in which a job ends, in the order in which they are shown.
 OUTCOMES = (
@@ -26,28 +28,37 @@ OUTCOMES = (
 )
 
 
-def cost_to_level(scores: FloatArray, spent: FloatArray, level: float) -> float | None:
-    """What was `spent` until the first of `scores` at or above `level`; None where there is none.
+def cost_to_level(scores: FloatArray, spent: FloatArray, level: float, higher_is_better: bool = True) -> float | None:
+    """What was `spent` until the first of `scores` that is `level` or better; None where there is none.
 
     Only what was measured counts: nothing is interpolated. Scores that are NaN reach no level.
     """
-    reached = np.flatnonzero(scores >= level)
+    reached = np.flatnonzero(scores >= level if higher_is_better else scores <= level)
     return float(spent[reached[0]]) if reached.size else None
 
 
-def round_levels(low: float, high: float) -> list[float]:
-    """Up to four round numbers above `low` and not above `high`; none where they are closer than a few thousandths.
+def round_levels(start: float, best: float, higher_is_better: bool = True, span: float | None = 1.0) -> list[float]:
+    """Up to four round numbers that are better than `start` and not better than `best`, the best of them last.
 
-    Where they are far apart, the numbers are rounder: hundreds between some hundreds and some thousands.
+    `span` is how far the lowest and the highest value of the metric are apart; None where it has no such bounds.
+    There is no level where `start` and `best` are closer than a few thousandths of it, or else of their own size.
+
+    >>> round_levels(0.17, 0.95)
+    [0.6, 0.7, 0.8, 0.9]
+    >>> round_levels(5000, 2900, higher_is_better=False, span=None)
+    [4500.0, 4000.0, 3500.0, 3000.0]
     """
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+    size = max(abs(start), abs(best)) if span is None else span
+    if not (size > _NOTHING and math.isfinite(start) and math.isfinite(best)):
         return []
-    scale = 10.0 ** max(0, math.ceil(math.log10(high - low)))
-    for step in (scale * part for part in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)):
+    sign = 1 if higher_is_better else -1
+    exponent = math.ceil(round(math.log10(size), 9))
+    for digit, power in ((1, 1), (5, 2), (2, 2), (1, 2), (5, 3), (2, 3), (1, 3)):
+        step = digit * 10.0 ** (exponent - power)
         # Rounded, since 0.6 / 0.05 is a little less than 12.
-        first, last = math.floor(round(low / step, 9)) + 1, math.floor(round(high / step, 9))
+        first, last = math.floor(round(sign * start / step, 9)) + 1, math.floor(round(sign * best / step, 9))
         if last - first >= 2:
-            return [round(index * step, 3) for index in range(max(first, last - 3), last + 1)]
+            return [round(sign * index * step, 3 - exponent) + 0.0 for index in range(max(first, last - 3), last + 1)]
     return []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,23 +157,25 @@ class SampleSums:
     def __init__(self, owners: IntArray, clients: int):
         self._owners, self._clients = owners, clients  # the client (its row) of every sample
         self._done = 0
-        self._pieces: dict[str, list[Array]] = {}
+        self._pieces: defaultdict[str, list[Array]] = defaultdict(list)
         self._sums: dict[str, FloatArray] = {}
 
     def add(self, measured: Mapping[str, Array]) -> None:
         """Adds the next samples."""
-        rows = len(measured[COUNT])
-        owners = self._owners[self._done : self._done + rows]
-        self._done += rows
         for name, values in measured.items():
             if values.ndim == 1 or name in (SCORES, RIGHT):
-                self._pieces.setdefault(name, []).append(values)
-                continue
-            # Large states are not put together first, which would take much memory.
-            if name not in self._sums:
-                self._sums[name] = np.zeros((self._clients, *values.shape[1:]))
-            begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
-            self._sums[name][owners[begins]] += np.add.reduceat(values, begins, axis=0, dtype=np.float64)
+                self._pieces[name].append(values)
+            else:
+                self._add_large(name, values)
+        self._done += len(measured[COUNT])
+
+    def _add_large(self, name: str, states: Array) -> None:
+        """Adds up at once what would take much memory until all of it is there."""
+        if name not in self._sums:
+            self._sums[name] = np.zeros((self._clients, *states.shape[1:]))
+        owners = self._owners[self._done : self._done + len(states)]
+        begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+        self._sums[name][owners[begins]] += np.add.reduceat(states, begins, axis=0, dtype=np.float64)
 
     def finish(self, positions: IntArray) -> ClientStates:
         """What it came to; `positions` are those of the clients among all."""

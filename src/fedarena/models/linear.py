@@ -18,6 +18,16 @@ def logistic_regression(spec: DataSpec) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), spec.classes))
 
 
+@MODELS.register("linear")
+def linear(spec: DataSpec) -> nn.Module:
+    """One linear layer on the flattened features, starting from zero; where numbers are predicted, linear regression."""
+    require(spec.is_features, "linear", "features", spec)
+    layer = nn.Linear(prod(spec.input_shape), spec.classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.bias, sum(spec.value_range) / 2 if spec.value_range else 0.0)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
 @MODELS.register("perceptron")
 def perceptron(spec: DataSpec) -> nn.Module:
     """LEAF's model for its synthetic federation: one linear layer whose sigmoids, from 0 to 1, are the scores."""

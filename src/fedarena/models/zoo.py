@@ -29,7 +29,9 @@ def default_model(spec: DataSpec) -> str:
         return "bag_of_words"
     if spec.inputs:
         return "matrix_factorization"
-    return "cnn" if spec.is_image else "logistic_regression"
+    if spec.is_image:
+        return "cnn"
+    return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"
 
 
 def build_model(

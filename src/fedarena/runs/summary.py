@@ -117,16 +117,16 @@ def _hours_to_levels(
     values: npt.NDArray[np.float64], hours: npt.NDArray[np.float64], lead: MetricInfo, baseline: dict[str, Any] | None
 ) -> dict[str, float | None]:
     """Until the leading metric reached some round levels, which are better than the start and than knowing nothing."""
-    upwards = values if lead.higher_is_better else -values
-    measured = upwards[np.isfinite(upwards)]
+    measured = values[np.isfinite(values)]
     if not measured.size:
         return {}
-    start = float(measured[0])
+    start, best = float(measured[0]), float(measured.max() if lead.higher_is_better else measured.min())
     trivial = (baseline or {}).get(lead.name)
-    if trivial is not None:
-        start = max(start, trivial if lead.higher_is_better else -trivial)
-    levels = round_levels(start, float(measured.max()))
-    return {f"{level if lead.higher_is_better else -level:g}": cost_to_level(upwards, hours, level) for level in levels}
+    if trivial is not None and lead.is_better(trivial, than=start):
+        start = trivial
+    span = None if lead.low is None or lead.high is None else lead.high - lead.low
+    levels = round_levels(start, best, lead.higher_is_better, span)
+    return {f"{level:g}": cost_to_level(values, hours, level, lead.higher_is_better) for level in levels}
 
 
 def strata(

@@ -127,9 +127,15 @@ class Task:
         return y.long()
 
     def predict(self, params: Tensors, batch: Tensors) -> Tensor:
-        """What the model puts out for every prediction, scores or numbers: ``[samples, …, classes]``."""
+        """What the model puts out for every prediction, scores or numbers: ``[samples, …, classes]``.
+
+        Without any `params` they are those of the module.
+        """
+        inputs = tuple(batch[name] for name in self.inputs)
         with dropout_key(batch.get("key")):
-            outputs: Tensor = torch.func.functional_call(self.module, params, tuple(batch[n] for n in self.inputs))
+            outputs: Tensor = (
+                torch.func.functional_call(self.module, params, inputs) if params else self.module(*inputs)
+            )
         return outputs
 
     def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
@@ -169,7 +175,7 @@ class Task:
         found = {COUNT: seen[COUNT]}
         for metric in self.metrics if metrics is None else metrics:
             if not isinstance(metric, RankingMetric):
-                found[metric.name] = metric.state(answers, seen)
+                found[metric.info.name] = metric.state(answers, seen)
             elif SCORES not in found:
                 found[SCORES], found[RIGHT] = ranking_scores(answers, seen)
         return found
@@ -180,9 +186,9 @@ class Task:
 
     def seen(self, outputs: Tensor, batch: Tensors) -> Tensors:
         """The batch as metrics see it: with every sample's loss and number of predictions."""
-        seen = {**batch, "loss": self.losses(outputs, batch), COUNT: torch.ones_like(batch["y"], dtype=torch.long)}
-        if seen[COUNT].dim() > 1:
-            seen[COUNT] = seen[COUNT].select(-1, 0)
+        y = batch["y"]
+        count = torch.ones_like(y if y.dim() == 1 else y.select(-1, 0), dtype=torch.long)
+        seen = {**batch, "loss": self.losses(outputs, batch), COUNT: count}
         if self.has_weights:
             seen["weight"] = self.weights(batch)
         return seen

@@ -16,7 +16,7 @@ class Regression(Task):
 
     predicts = "numbers"
     kinds: ClassVar[tuple[str, ...]] = ("regression", "rating")
-    usual_metrics: ClassVar[tuple[str, ...]] = ("r2", "rmse", "mae")
+    usual_metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     baseline_rule = "always the mean of the training samples"
 
     def example_targets(self, samples: int) -> Tensor:
