@@ -20,7 +20,7 @@ def logistic_regression(spec: DataSpec) -> nn.Module:
 
 @MODELS.register("linear")
 def linear(spec: DataSpec) -> nn.Module:
-    """One linear layer on the flattened features, starting from zero; where numbers are predicted, linear regression."""
+    """One linear layer on the flattened features, starting from zero: linear regression, if numbers are predicted."""
     require(spec.is_features, "linear", "features", spec)
     layer = nn.Linear(prod(spec.input_shape), spec.classes)
     nn.init.zeros_(layer.weight)

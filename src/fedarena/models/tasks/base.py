@@ -131,11 +131,9 @@ class Task:
 
         Without any `params` they are those of the module.
         """
-        inputs = tuple(batch[name] for name in self.inputs)
+        x = tuple(batch[name] for name in self.inputs)
         with dropout_key(batch.get("key")):
-            outputs: Tensor = (
-                torch.func.functional_call(self.module, params, inputs) if params else self.module(*inputs)
-            )
+            outputs: Tensor = torch.func.functional_call(self.module, params, x) if params else self.module(*x)
         return outputs
 
     def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
