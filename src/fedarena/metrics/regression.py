@@ -20,7 +20,7 @@ class MeanSquaredError(Mean):
     """The mean squared error."""
 
     predicts = ("numbers",)
-    info = MetricInfo("mse", "mean squared error", higher_is_better=False, low=0.0)
+    info = MetricInfo("mse", "MSE", higher_is_better=False, low=0.0)
 
     def each(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """The squared error."""
@@ -31,7 +31,7 @@ class MeanSquaredError(Mean):
 class RootMeanSquaredError(MeanSquaredError):
     """The root of the mean squared error, in the unit of what is predicted."""
 
-    info = MetricInfo("rmse", "root mean squared error", higher_is_better=False, low=0.0)
+    info = MetricInfo("rmse", "RMSE", higher_is_better=False, low=0.0)
     parts = ("squared_error",)
 
     def value(self, state: FloatArray, count: FloatArray) -> FloatArray:
@@ -45,7 +45,7 @@ class MeanAbsoluteError(Mean):
     """The mean absolute error."""
 
     predicts = ("numbers",)
-    info = MetricInfo("mae", "mean absolute error", higher_is_better=False, low=0.0)
+    info = MetricInfo("mae", "MAE", higher_is_better=False, low=0.0)
 
     def each(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """The absolute error."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedarena.data import Federation
+from fedarena.metrics.classification import Accuracy
 from fedarena.metrics.totals import SampleSums, Totals
 from fedarena.models import Task
 from fedarena.train.engine import IntArray, Part
@@ -28,7 +29,7 @@ def baseline_of(task: Task, federation: Federation, clients: IntArray, part: Par
     found = None
     if task.predicts == "tokens":
         label = _most_frequent(federation)
-        if task.lead.name == "accuracy":
+        if isinstance(task.lead, Accuracy) and task.lead.among is None:
             found = _share_of_tokens(federation, clients, part, label)
     else:
         found = _score(task, _constant_answer(task, federation), federation, clients, part)
