@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from fedarena.core.errors import BadInputError
-from fedarena.metrics import Mean, Metric, MetricInfo, make_metric
+from fedarena.metrics import Mean, Metric, MetricInfo, make_metric, ranking
 from fedarena.metrics.ranking import rank
 from fedarena.metrics.scores import Scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES, SampleSums, Totals
@@ -157,6 +157,19 @@ def test_neither_order_nor_merging_nor_a_file_changes_a_bit(labels: bool) -> Non
     for name in names:
         assert found[name].total == whole[name].total
         assert (found[name].values == whole[name].values).all()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_both_ways_to_count_agree(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs, y, _ = some_samples(np.random.default_rng(2), 400, labels=True, ties=True)
+    scores = Scores()
+    for start in range(0, 400, 90):
+        scores.add(outputs[start : start + 90], y[start : start + 90] > 0)
+    looked_up = rank(scores, together)
+    monkeypatch.setattr(ranking, "_MANY", 0)
+    by_sorting = rank(scores, together)
+    for name, values in vars(looked_up).items():
+        assert np.array_equal(values, getattr(by_sorting, name)), name
 
 
 def test_scores_beyond_the_limit_are_in_a_file() -> None:

@@ -110,29 +110,34 @@ CASES: dict[str, tuple[DataSpec, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_both_engines_agree(case: str) -> None:
-    spec, options = CASES[case]
+    spec, task_options = CASES[case]
     everybody = np.arange(len(SIZES))
     found = []
-    for engine, more in ((ReferenceEngine, {}), (CohortEngine, {"lanes": 2})):
+    kinds: list[tuple[Any, dict[str, Any]]] = [(ReferenceEngine, {}), (CohortEngine, {"lanes": 2})]
+    if torch.cuda.is_available():
+        kinds.append((CohortEngine, {"lanes": 2, "device": "cuda"}))
+    for engine, more in kinds:
         algorithm = Algorithm()
         algorithm.prepare(len(SIZES), LOCAL)
-        task = a_task(spec, **options)
-        made = engine(task, algorithm, LOCAL, Clients(spec), seed=1, dtype="float64", device="cpu", **more)
+        task = a_task(spec, **task_options)
+        options = {"device": "cpu", **more}
+        made = engine(task, algorithm, LOCAL, Clients(spec), seed=1, dtype="float64", **options)
         assert not made.notes
         broadcast = {"params": made.initial_params()}
         rows = {}
         for results in made.train([Job(int(c), 1) for c in everybody], broadcast, {}):
             for row, client in enumerate(results.clients):
                 update = torch.cat([t[row].flatten() for t in results.update["params"].values()])
-                rows[int(client)] = (update.detach(), results.losses[row])
+                rows[int(client)] = (update.detach().cpu(), results.losses[row])
         found.append((rows, made.evaluate(broadcast["params"], everybody, "train")))
-    (reference, scores), (cohort, other) = found
-    for client in everybody.tolist():
-        torch.testing.assert_close(cohort[client][0], reference[client][0], rtol=0, atol=1e-10)
-        assert cohort[client][1] == pytest.approx(reference[client][1], abs=1e-10)
-        assert cohort[client][0].abs().max() > 1e-3
-    for name, one in scores.metrics.items():
-        assert one.total == pytest.approx(other.metrics[name].total, nan_ok=True)
+    reference, scores = found[0]
+    for cohort, other in found[1:]:
+        for client in everybody.tolist():
+            torch.testing.assert_close(cohort[client][0], reference[client][0], rtol=0, atol=1e-10)
+            assert cohort[client][1] == pytest.approx(reference[client][1], abs=1e-10)
+            assert cohort[client][0].abs().max() > 1e-3
+        for name, one in scores.metrics.items():
+            assert one.total == pytest.approx(other.metrics[name].total, nan_ok=True)
 
 
 @pytest.mark.parametrize("case", ["labels", "numbers", "weights"])

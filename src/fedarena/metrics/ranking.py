@@ -21,6 +21,9 @@ from fedarena.metrics.scores import Array, Scores
 
 IntArray = npt.NDArray[np.int64]
 
+# From so many thresholds on it is faster to sort the scores than to look every one of them up.
+_MANY = 1000
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -54,6 +57,7 @@ def rank(scores: Scores, all_classes_together: bool) -> Ranks:
     present, bounds = np.unique(labels, return_index=True)
     stretches = list(zip(present.tolist(), bounds.tolist(), np.append(bounds, len(labels))[1:].tolist(), strict=True))
     reached = np.zeros(len(labels), dtype=np.int64)  # scores from this threshold on and below the next one
+    beyond = np.zeros(len(labels), dtype=np.int64)  # scores from this threshold on, where they are counted that way
     equal = np.zeros(len(labels), dtype=np.int64)
     samples = 0
     for chunk in chunks:
@@ -61,11 +65,18 @@ def rank(scores: Scores, all_classes_together: bool) -> Ranks:
         by_class = np.ascontiguousarray(chunk.T)
         for label, begin, end in stretches if len(chunk) else ():
             own = thresholds[begin:end]
+            if len(own) > _MANY:
+                ordered = np.sort(by_class[label])
+                below = np.searchsorted(ordered, own, side="left")
+                beyond[begin:end] += len(ordered) - below
+                equal[begin:end] += np.searchsorted(ordered, own, side="right") - below
+                continue
             place = np.searchsorted(own, by_class[label], side="right")
             reached[begin:end] += np.bincount(place, minlength=end - begin + 1)[1:]
             hit = place[own[place - 1] == by_class[label]]  # place 0 compares with the largest, which it is below
             equal[begin:end] += np.bincount(hit, minlength=end - begin + 1)[1:]
-    return Ranks(labels, right, _from_here_on(right, labels), _from_here_on(reached, labels), equal, samples)
+    all_from = beyond + _from_here_on(reached, labels)
+    return Ranks(labels, right, _from_here_on(right, labels), all_from, equal, samples)
 
 
 def _from_here_on(counts: IntArray, labels: IntArray) -> IntArray:

@@ -55,14 +55,20 @@ class Classification(Task):
             return cross_entropy(outputs, batch["y"])
         surprise = -F.log_softmax(outputs, -1)
         if self.class_weights is not None:
-            surprise = surprise * self.class_weights.to(surprise.device, surprise.dtype)
+            surprise = surprise * self._weights_on(surprise.device)
         right = surprise.gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
         return (1 - self.label_smoothing) * right + self.label_smoothing * surprise.mean(-1)
 
     def weights(self, batch: Tensors) -> Tensor:
         """The weight of every sample's class."""
+        return self._weights_on(batch["y"].device)[batch["y"]]
+
+    def _weights_on(self, device: torch.device) -> Tensor:
+        """The weights where the model computes; they stay there, as recorded steps must not copy."""
         assert self.class_weights is not None
-        return self.class_weights.to(batch["y"].device, self._dtype)[batch["y"]]
+        if self.class_weights.device != device or self.class_weights.dtype != self._dtype:
+            self.class_weights = self.class_weights.to(device, self._dtype)
+        return self.class_weights
 
 
 def check_weights(weights: Sequence[float] | None, classes: int) -> Tensor | None:
