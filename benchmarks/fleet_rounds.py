@@ -21,6 +21,8 @@ import torch
 
 from fedarena.algorithms import FedAvg
 from fedarena.fleet import load_fleet
+from fedarena.metrics import MetricScores
+from fedarena.metrics.metric import Loss
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.train import ClientScores, JobResults, LocalTraining, Work
 
@@ -80,7 +82,7 @@ class NullEngine:
 
     def evaluate(self, params: Any, clients: Any, part: str) -> ClientScores:
         ones = np.ones(len(clients), dtype=np.int64)
-        return ClientScores(clients, ones, ones, {"loss": np.ones(len(clients))})
+        return ClientScores(clients, ones, ones, {"loss": MetricScores(Loss(), np.ones(len(clients)), 1.0)})
 
 
 def measure(protocol: str, clients: int, rounds: int) -> dict[str, float]:
@@ -94,7 +96,7 @@ def measure(protocol: str, clients: int, rounds: int) -> dict[str, float]:
         seed=0,
         rounds=rounds,
         cohort=COHORT,
-        task=SimpleNamespace(metrics=("loss",)),  # type: ignore[arg-type]
+        task=SimpleNamespace(metrics=(Loss(),)),  # type: ignore[arg-type]
         algorithm=algorithm,
         engine=NullEngine(algorithm, data),  # type: ignore[arg-type]
         training_clients=everybody,

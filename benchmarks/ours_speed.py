@@ -87,7 +87,7 @@ class Run:
         run = self.simulation
         params = run.algorithm.broadcast(self.last.snapshot.state)["params"]
         scores = run.engine.evaluate(params, run.evaluation_clients, run.evaluation_part)
-        return float(scores.sums["loss"].sum() / scores.counts.sum())
+        return scores.metrics["loss"].total
 
 
 def main() -> None:

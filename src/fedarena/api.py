@@ -16,7 +16,7 @@ from fedarena.display import metric_figure, write_report
 from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
 from fedarena.metrics.info import MetricInfo
 from fedarena.runs.config import resolve_settings
-from fedarena.runs.summary import strata
+from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.storage.run_data import RunData, load_run
 
 DEFAULT_RUNS_FOLDER = Path("runs")
@@ -41,7 +41,8 @@ class Result(RunData):
             raise BadInputError(
                 f"Nothing called {name!r} is known about the clients of {self.name}; {nearest(name, known)}"
             )
-        found = strata(self.clients, self.attributes.select(["client", name]), round)
+        metrics = metrics_of_run(self.config, self.summary)
+        found = strata(self.clients, self.attributes.select(["client", name]), round, metrics)
         if not found:
             raise BadInputError(
                 f"{self.name} has not evaluated any client" + ("" if round is None else f" in round {round}")

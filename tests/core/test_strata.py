@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedarena import api
 from fedarena.core.errors import BadInputError
-from fedarena.metrics import stratify, summarize_clients
+from fedarena.metrics import KeptScores, make_metric, stratify
+from fedarena.metrics.metric import Loss
 
 CLIENTS = st.lists(
     st.tuples(st.sampled_from("abcde"), st.integers(1, 50), st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=40
@@ -22,7 +23,8 @@ def test_strata_are_summaries_of_the_clients_in_them(clients: list, most: int) -
     values = [client[0] for client in clients]
     samples, predictions = (np.array([client[i] for client in clients], dtype=np.int64) for i in (1, 2))
     accuracy = np.array([client[3] for client in clients])
-    rows = stratify(values, samples, {"accuracy": (accuracy, predictions)}, most)
+    kept = KeptScores(make_metric("accuracy"), accuracy, predictions)
+    rows = stratify(values, samples, {"accuracy": kept}, most)
 
     totals = {value: sum(c[1] for c in clients if c[0] == value) for value in set(values)}
     ranked = sorted(totals, key=lambda value: (-totals[value], value))
@@ -38,13 +40,18 @@ def test_strata_are_summaries_of_the_clients_in_them(clients: list, most: int) -
         if not scored:
             assert "accuracy" not in row
             continue
-        sums = np.array([client[3] * client[2] for client in scored])
-        summary = summarize_clients("accuracy", sums, np.array([client[2] for client in scored]), True)
-        assert {key: row[key] for key in summary} == pytest.approx(summary)
+        right, predicted = (sum(c[3] * c[2] for c in scored), sum(c[2] for c in scored))
+        each = [client[3] for client in scored]
+        assert row["accuracy"] == pytest.approx(right / predicted)
+        assert row["accuracy_by_client"] == pytest.approx(np.mean(each))
+        assert row["accuracy_p90"] == pytest.approx(np.percentile(each, 90))
+        assert row["accuracy_worst_decile"] == pytest.approx(np.mean(sorted(each)[: max(1, round(len(each) / 10))]))
 
 
 def test_the_worst_losses_are_the_largest() -> None:
-    (row,) = stratify(["a", "a"], np.array([1, 1]), {"loss": (np.array([1.0, 3.0]), np.array([1, 1]))})
+    (row,) = stratify(
+        ["a", "a"], np.array([1, 1]), {"loss": KeptScores(Loss(), np.array([1.0, 3.0]), np.array([1, 1]))}
+    )
     assert row["loss_worst_decile"] == 3.0
 
 

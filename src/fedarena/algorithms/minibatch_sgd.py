@@ -53,7 +53,7 @@ class MinibatchSGD(Algorithm):
 
         A number minus itself without its gradient is zero, but it has a derivative.
         """
-        samples = batch["mask"].sum() if "mask" in batch else len(batch["x"])
+        samples = batch["mask"].sum() if "mask" in batch else len(batch["y"])
         start = client.broadcast["params"]
         model = {name: p + samples * (params[name] - params[name].detach()) for name, p in start.items()}
         return task.loss(model, batch)

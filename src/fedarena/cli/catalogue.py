@@ -71,10 +71,12 @@ def list_(
     from fedarena.core.registry import nearest
     from fedarena.data import PARTITIONERS
     from fedarena.display.terminal import names_table, parts_table
+    from fedarena.metrics import METRICS
     from fedarena.runs.config import NAMED_PARTS
     from fedarena.runs.suite import builtin_suites
 
-    registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()} | {"partitioners": PARTITIONERS}
+    registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()}
+    registries |= {"metrics": METRICS, "partitioners": PARTITIONERS}
     kinds = [*registries, "suites"]
     if kind is not None and kind not in kinds:
         raise BadInputError(f"There is nothing of the kind {kind!r} to list; {nearest(kind, kinds)}")

@@ -49,11 +49,16 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     options = dict(value)
     name = options.pop("name")
     if callable(name) and hasattr(name, "__qualname__"):
-        name = f"{name.__module__}:{name.__qualname__}"
+        name = part_path(name)
     if not isinstance(name, str):
         raise BadInputError(f"{where}.name must be a name, not {quoted(name)}")
     part = registry.get(name)
     return {"name": name, **resolve_options(part, options, where, f"{registry.kind} {name!r}")}
+
+
+def part_path(part: Any) -> str:
+    """The name under which a class or a function is found that is not registered."""
+    return f"{part.__module__}:{part.__qualname__}"
 
 
 def with_name(value: Any, default: Any) -> Any:

@@ -4,14 +4,26 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     characters,
     cnn,
     linear,
+    matrix_factorization,
     mlp,
     resnet,
     transformer,
     vit,
 )
 from fedarena.models.seeding import seeded
-from fedarena.models.spec import DataSpec
-from fedarena.models.tasks import Task, Tensors, make_task
+from fedarena.models.spec import DataSpec, InputSpec
+from fedarena.models.tasks import TASKS, Task, Tensors, make_task
 from fedarena.models.zoo import MODELS, build_model, default_model
 
-__all__ = ["MODELS", "DataSpec", "Task", "Tensors", "build_model", "default_model", "make_task", "seeded"]
+__all__ = [
+    "MODELS",
+    "TASKS",
+    "DataSpec",
+    "InputSpec",
+    "Task",
+    "Tensors",
+    "build_model",
+    "default_model",
+    "make_task",
+    "seeded",
+]

@@ -24,7 +24,7 @@ class LastPosition(nn.Module):
 
 def end_of_text(spec: DataSpec) -> list[nn.Module]:
     """A layer that keeps the end alone, if a whole text has one label."""
-    return [LastPosition()] if spec.kind == "classification" else []
+    return [LastPosition()] if spec.kind != "next_token" else []
 
 
 class Attention(nn.Module):

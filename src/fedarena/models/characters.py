@@ -18,7 +18,7 @@ class WindowModel(nn.Module):
 
     def __init__(self, spec: DataSpec, context: int, embedding: int, hidden: int):
         super().__init__()
-        self.context, self.only_end = context, spec.kind == "classification"
+        self.context, self.only_end = context, spec.kind != "next_token"
         self.embed = nn.Embedding(spec.vocabulary, embedding)
         self.window = nn.Linear(context * embedding, hidden)
         self.output = nn.Linear(hidden, spec.classes)

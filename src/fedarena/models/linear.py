@@ -14,14 +14,24 @@ from fedarena.models.zoo import MODELS, require
 @MODELS.register("logistic_regression")
 def logistic_regression(spec: DataSpec) -> nn.Module:
     """One linear layer on the flattened features."""
-    require(not spec.is_text, "logistic_regression", "features to classify", spec)
+    require(spec.is_features, "logistic_regression", "features", spec)
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), spec.classes))
+
+
+@MODELS.register("linear")
+def linear(spec: DataSpec) -> nn.Module:
+    """One linear layer on the flattened features, starting from zero: linear regression, if numbers are predicted."""
+    require(spec.is_features, "linear", "features", spec)
+    layer = nn.Linear(prod(spec.input_shape), spec.classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.bias, sum(spec.value_range) / 2 if spec.value_range else 0.0)
+    return nn.Sequential(nn.Flatten(), layer)
 
 
 @MODELS.register("perceptron")
 def perceptron(spec: DataSpec) -> nn.Module:
     """LEAF's model for its synthetic federation: one linear layer whose sigmoids, from 0 to 1, are the scores."""
-    require(not spec.is_text, "perceptron", "features to classify", spec)
+    require(spec.is_features, "perceptron", "features", spec)
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), spec.classes), nn.Sigmoid())
 
 
@@ -48,5 +58,5 @@ class CountsOfTokens(nn.Module):
 @MODELS.register("bag_of_words")
 def bag_of_words(spec: DataSpec) -> nn.Module:
     """LEAF's model for Sent140: logistic regression on the counts of a text's words, starting from zero."""
-    require(spec.is_text and spec.kind == "classification", "bag_of_words", "texts to classify", spec)
+    require(spec.is_text and spec.kind != "next_token", "bag_of_words", "whole texts", spec)
     return CountsOfTokens(spec.vocabulary, spec.classes, spec.padding, spec.input_shape[0])

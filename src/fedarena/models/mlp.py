@@ -14,7 +14,7 @@ from fedarena.models.zoo import MODELS, at_least_one, require
 @MODELS.register("mlp")
 def mlp(spec: DataSpec, *, hidden: tuple[int, ...] = (200,)) -> nn.Module:
     """Fully connected ReLU layers on the flattened features; `hidden` are their widths (none: a linear model)."""
-    require(not spec.is_text, "mlp", "features to classify", spec)
+    require(spec.is_features, "mlp", "features", spec)
     at_least_one(hidden=hidden)
     widths = (prod(spec.input_shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]

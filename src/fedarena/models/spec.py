@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-TaskKind = Literal["classification", "next_token"]
+TaskKind = Literal["classification", "multi_label", "next_token", "regression", "rating"]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One of several inputs of a model."""
+
+    name: str  # of its column
+    shape: tuple[int, ...] = ()  # of one sample
+    values: int | None = None  # how many there are, if it is a code such as an item's number; None: it is a number
 
 
 @dataclass(frozen=True)
@@ -13,11 +22,13 @@ class DataSpec:
     """The form of one sample and what is to be predicted from it."""
 
     kind: TaskKind
-    classes: int  # number of labels, or size of the vocabulary
+    classes: int  # what a model puts out for a prediction: a score for every label or token, or the predicted numbers
     input_shape: tuple[int, ...]  # of one sample; for next_token: (sequence length,)
     padding: int | None = None  # token that fills up short sequences and is never scored
     unknown: int | None = None  # token for what the vocabulary lacks; predicting it is never right
     tokens: int | None = None  # size of the vocabulary of the texts to classify; None if they are no texts
+    inputs: tuple[InputSpec, ...] = ()  # what a model takes, in this order, where it is not x alone
+    value_range: tuple[float, float] | None = None  # lowest and highest number to predict, if they are known
 
     @property
     def is_text(self) -> bool:
@@ -30,14 +41,25 @@ class DataSpec:
         return self.classes if self.tokens is None else self.tokens
 
     @property
+    def is_features(self) -> bool:
+        """Whether a sample is a tensor of numbers, which may be a picture."""
+        return not self.is_text and not self.inputs
+
+    @property
     def is_image(self) -> bool:
         """Whether a sample is a picture: channels, height, width."""
-        return self.kind == "classification" and len(self.input_shape) == 3
+        return self.is_features and len(self.input_shape) == 3
 
     def __str__(self) -> str:
         if self.kind == "next_token":
             return f"sequences of {self.input_shape[0]} tokens out of {self.classes}"
+        wanted = {
+            "classification": f"in {self.classes} classes",
+            "multi_label": f"with {self.classes} labels",
+        }.get(self.kind, f"with {self.classes} numbers to predict" if self.classes > 1 else "with a number to predict")
+        if self.inputs:
+            return f"{', '.join(part.name for part in self.inputs)} {wanted}"
         if self.is_text:
-            return f"texts of {self.input_shape[0]} tokens out of {self.tokens} in {self.classes} classes"
+            return f"texts of {self.input_shape[0]} tokens out of {self.tokens} {wanted}"
         form = "images" if self.is_image else "features"
-        return f"{form} of shape {list(self.input_shape)} in {self.classes} classes"
+        return f"{form} of shape {list(self.input_shape)} {wanted}"

@@ -14,7 +14,7 @@ from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
-from fedarena.models.tasks import make_task
+from fedarena.models.tasks import Task, Tensors, make_task
 
 ModelBuilder = Callable[..., nn.Module]
 
@@ -27,11 +27,20 @@ def default_model(spec: DataSpec) -> str:
         return "char_mlp"
     if spec.is_text:
         return "bag_of_words"
-    return "cnn" if spec.is_image else "logistic_regression"
+    if spec.inputs:
+        return "matrix_factorization"
+    if spec.is_image:
+        return "cnn"
+    return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"
 
 
-def build_model(name: str, spec: DataSpec, options: dict[str, Any], seed: int) -> nn.Module:
-    """A freshly initialized model; the same seed gives the same weights."""
+def build_model(
+    name: str, spec: DataSpec, options: dict[str, Any], seed: int, task: Callable[[nn.Module], Task] | None = None
+) -> nn.Module:
+    """A freshly initialized model; the same seed gives the same weights.
+
+    It is tried out with the `task` that is made of it, or else with the one that such data asks for.
+    """
     builder = MODELS.get(name)
     with seeded(torch_seed(seed, "model")):
         module = builder(spec, **options)
@@ -41,13 +50,15 @@ def build_model(name: str, spec: DataSpec, options: dict[str, Any], seed: int) -
         raise BadInputError(f"The model {name!r} has no parameters, so there is nothing to train")
     module = with_keyed_dropout(module)
     for samples in (2, 1):
-        _try_out(name, module, spec, samples)
+        made = task(module) if task else make_task(module, spec)
+        _try_out(name, made, samples)
+    _check_mask(made)
     return module
 
 
-def _try_out(name: str, module: nn.Module, spec: DataSpec, samples: int) -> None:
+def _try_out(name: str, task: Task, samples: int) -> None:
     """Refuses a model that cannot be trained on such data, or that remembers what it was trained on."""
-    task = make_task(module, spec)
+    module, spec = task.module, task.spec
     batch = task.batch(task.example(samples))
     buffers = dict(module.named_buffers())
     before = {path: buffer.clone() for path, buffer in buffers.items()}
@@ -56,11 +67,11 @@ def _try_out(name: str, module: nn.Module, spec: DataSpec, samples: int) -> None
     module.train()
     with seeded(0), torch.no_grad():
         # Different values in every place: statistics of constants could stay as they are.
-        x = batch["x"]
-        x = torch.rand_like(x) if x.is_floating_point() else torch.randint_like(x, spec.vocabulary)
-        y = torch.full_like(batch["y"], spec.classes - 1)
+        drawn = task.meaningless(batch)
         try:
-            task.loss(dict(module.named_parameters()), {"x": x, "y": y})
+            params: Tensors = dict(module.named_parameters())
+            task.check_outputs(task.predict(params, drawn), drawn)
+            task.loss(params, drawn)
         except Exception as error:  # somebody's own model can fail in any way
             failure = error
         after = {path: buffer.clone() for path, buffer in module.named_buffers()}
@@ -83,6 +94,28 @@ def _try_out(name: str, module: nn.Module, spec: DataSpec, samples: int) -> None
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())
         raise BadInputError(f"The model {name!r} does not work on this federation's {spec}: {reason}") from failure
+
+
+def _check_mask(task: Task) -> None:
+    """Refuses a task of somebody's own that counts samples which fill up a batch."""
+    if type(task).__module__.startswith(f"{__package__}."):
+        return
+    modes = {part: part.training for part in task.module.modules()}
+    task.module.eval()
+    with seeded(0), torch.no_grad():
+        two = task.meaningless(task.batch(task.example(2)))
+        two["y"] = torch.stack([two["y"][0], two["y"][1] * 0 + (100 if two["y"].is_floating_point() else 0)])
+        one = {name: values[:1] for name, values in two.items()}
+        params = {name: torch.rand_like(p) for name, p in task.module.named_parameters()}
+        alone = task.loss(params, one)
+        filled = task.loss(params, {**two, "mask": torch.tensor([1.0, 0.0], dtype=alone.dtype)})
+    for part, mode in modes.items():
+        part.training = mode
+    if not torch.allclose(alone, filled, rtol=1e-3, atol=1e-5):
+        raise BadInputError(
+            f'The loss of the task {type(task).__name__} counts samples that batch["mask"] leaves out: '
+            f"{float(filled):g} instead of {float(alone):g}; override `losses`, of which the mean is taken for you"
+        )
 
 
 def at_least_one(**options: int | Sequence[int]) -> None:

@@ -15,8 +15,9 @@ from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
-from fedarena.models import MODELS, DataSpec, build_model, default_model, make_task
-from fedarena.runs.baseline import most_frequent_label
+from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, build_model, default_model
+from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig
 from fedarena.runs.observer import Observer
@@ -45,7 +46,7 @@ class Experiment:
     config: RunConfig  # complete: the model is named, too
     federation: Federation
     simulation: Simulation
-    baseline: dict[str, Any]
+    baseline: dict[str, Any] | None
     warnings: list[str] = field(default_factory=list)
     weights_fingerprint: str | None = None  # of those in a file that the model starts from
     callbacks: tuple[Callback, ...] = ()  # those of the configuration
@@ -80,11 +81,15 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{len(training_clients)} clients to train on; choose a cohort of at most that many"
         )
     evaluation_clients = _evaluation_clients(federation, config)
-    options = dict(config.model)
-    module = build_model(options.pop("name"), spec, options, config.seed)
+    options, task_options = dict(config.model), dict(config.task)
+    kind = task_class(task_options.pop("name"), spec)
+    spec = kind.model_spec(spec)
+    module = build_model(
+        options.pop("name"), spec, options, config.seed, lambda module: kind(module, spec, **task_options)
+    )
     weights = None if config.weights is None else start_from(module, Path(config.weights))
     warnings += weights.notes if weights else []
-    task = make_task(module, spec)
+    task = kind(module, spec, **task_options)
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
@@ -147,7 +152,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     )
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
     warnings += [*notes, *check_feasible(simulation)]
-    baseline = most_frequent_label(federation, evaluation_clients, config.evaluation.split)
+    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.split)
     return Experiment(
         config,
         federation,
@@ -183,12 +188,15 @@ def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
 def open_federation(
     config: RunConfig, observer: Observer, given: Federation | None = None
 ) -> tuple[Federation, RunConfig]:
-    """The federation of a run, and its configuration with the model that an automatic choice comes to."""
+    """The federation of a run, and its configuration with the task and the model that automatic choices come to."""
     if given is None:
         options = dict(config.federation)
         federation = load_federation(options.pop("name"), options, observer.preparing)
     else:
         federation = given
+    if config.task["name"] == AUTOMATIC_TASK:
+        task = resolve_part(TASKS, config.task | {"name": federation.task.kind}, "task")
+        config = config.model_copy(update={"task": task})
     if config.model["name"] == AUTOMATIC_MODEL:
         model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
         config = config.model_copy(update={"model": model})
@@ -197,14 +205,13 @@ def open_federation(
 
 def data_spec(federation: Federation) -> DataSpec:
     """The form of a federation's samples, as models want to know it."""
-    task = federation.task
+    task, columns = federation.task, federation.columns
     if task.kind == "next_token":
-        length = federation.columns["tokens"].shape[0] - 1
+        length = columns["tokens"].shape[0] - 1
         return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown)
-    if task.kind == "classification":
-        shape = federation.columns["x"].shape
-        return DataSpec("classification", task.classes, shape, task.padding, task.unknown, task.tokens)
-    raise BadInputError(f"The federation {federation.name!r} holds a {task.kind} task, which no model is made for yet")
+    inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
+    shape = () if inputs else columns["x"].shape
+    return DataSpec(task.kind, task.classes, shape, task.padding, task.unknown, task.tokens, inputs, task.value_range)
 
 
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:

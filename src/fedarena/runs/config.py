@@ -14,13 +14,22 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.core.limits import Limits
-from fedarena.core.options import PathOption, check_holdable, explain, refuse_booleans, resolve_part, with_name
+from fedarena.core.options import (
+    PathOption,
+    check_holdable,
+    explain,
+    part_path,
+    refuse_booleans,
+    resolve_part,
+    with_name,
+)
 from fedarena.core.outside_text import harmless_lines, quoted
 from fedarena.core.registry import Registry, nearest
 from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
-from fedarena.models import MODELS
+from fedarena.models import MODELS, TASKS
+from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.callbacks import CALLBACKS
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
@@ -34,6 +43,7 @@ NotNegative = Annotated[int, Limits(least=0)]
 NAMED_PARTS: dict[str, Registry[Any]] = {
     "federation": FEDERATIONS,
     "model": MODELS,
+    "task": TASKS,
     "algorithm": ALGORITHMS,
     "fleet": FLEETS,
     "protocol": PROTOCOLS,
@@ -104,6 +114,7 @@ class RunConfig(BaseModel):
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
+    task: dict[str, Any] = {"name": AUTOMATIC_TASK}  # whose options may be given without naming it
     weights: PathOption | None = None  # a file or a run folder that the model starts from
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: Annotated[LocalTraining, BeforeValidator(_steps_or_epochs), AfterValidator(_some_work)] = LocalTraining()
@@ -193,6 +204,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
             settings[key] = resolve_part(registry, {**value, "name": _usual_aggregator(settings["protocol"])}, key)
+        elif key == "task" and _is_automatic(value):
+            settings[key] = _with_paths({"name": AUTOMATIC_TASK} if isinstance(value, str) else value)
+        elif key == "task":
+            settings[key] = resolve_part(registry, _with_paths(value), key)
         else:
             if key == "protocol":
                 _check_moved(value)
@@ -233,6 +248,17 @@ def _resolve_each(registry: Registry[Any], value: Any, where: str) -> list[dict[
         return []
     each = value if isinstance(value, list) else [value]
     return [resolve_part(registry, one, f"{where}[{place}]") for place, one in enumerate(each)]
+
+
+def _is_automatic(task: Any) -> bool:
+    return task == AUTOMATIC_TASK or (isinstance(task, Mapping) and task.get("name") == AUTOMATIC_TASK)
+
+
+def _with_paths(task: Any) -> Any:
+    """A task whose metrics, if they are classes, are given by where they are found."""
+    if not isinstance(task, Mapping) or not isinstance(task.get("metrics"), (list, tuple)):
+        return task
+    return {**task, "metrics": [part_path(m) if callable(m) else m for m in task["metrics"]]}
 
 
 def read_settings(path: Path) -> dict[str, Any]:

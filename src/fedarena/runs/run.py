@@ -252,7 +252,8 @@ class Run:
         self._recorder.log(status if message is None else f"{status}: {message}")
         invitable = len(self._simulation.training_clients)
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)
-        summary = summarize(self.config, experiment.baseline, invitable, tables, status, message, attributes)
+        task, baseline = self._simulation.task, experiment.baseline
+        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes)
         try:
             self._recorder.close(summary)
         finally:

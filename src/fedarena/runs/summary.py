@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,28 +11,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedarena.core.errors import BadInputError
 from fedarena.metrics import (
     PERSONAL,
     USED,
+    KeptScores,
+    Metric,
+    MetricInfo,
     cost_to_level,
     count_outcomes,
     elapsed_hours,
+    make_metric,
     round_levels,
     stratify,
     summarize_participation,
     summary_names,
     wasted_share,
 )
+from fedarena.metrics.info import FORMER_METRICS
+from fedarena.metrics.metric import Loss
+from fedarena.models import Task
 from fedarena.runs.config import RunConfig
 from fedarena.storage.job_table import JobTable
-
-PRIMARY_METRIC = "accuracy"
-METRICS = ("loss", PRIMARY_METRIC)
 
 
 def summarize(
     config: RunConfig,
-    baseline: dict[str, Any],
+    task: Task,
+    baseline: dict[str, Any] | None,
     training_clients: int,
     tables: dict[str, pa.Table],
     status: str,
@@ -42,13 +50,16 @@ def summarize(
     `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated.
     """
     rounds, timings = tables["rounds"], tables["timings"]
-    evaluated = rounds.filter(pc.is_valid(rounds[PRIMARY_METRIC])).to_pylist()
-    best = max(evaluated, key=lambda row: row[PRIMARY_METRIC], default=None)
+    infos, lead = [metric.info for metric in task.metrics], task.lead.info
+    evaluated = rounds.filter(pc.is_valid(rounds["eval_clients"])).to_pylist()
+    sign = 1 if lead.higher_is_better else -1
+    led = [row for row in evaluated if row[lead.name] is not None]
+    best = max(led, key=lambda row: sign * row[lead.name], default=None)
     columns = [
         "round",
         "eval_clients",
         "eval_samples",
-        *(n for metric in METRICS for n in summary_names(metric)),
+        *(n for info in infos for n in summary_names(info.name)),
         *(n for n in rounds.column_names if n.startswith(PERSONAL)),
     ]
     train_seconds = _total(timings, "train_seconds")
@@ -62,9 +73,10 @@ def summarize(
         "seed": config.seed,
         "rounds": config.rounds,
         "rounds_done": rounds["round"][-1].as_py() if len(rounds) else 0,
-        "primary_metric": PRIMARY_METRIC,
+        "metrics": [info.to_json() for info in infos],
+        "primary_metric": lead.name,
         "final": {name: evaluated[-1][name] for name in columns} if evaluated else None,
-        "best": {"round": best["round"], PRIMARY_METRIC: best[PRIMARY_METRIC]} if best else None,
+        "best": {"round": best["round"], lead.name: best[lead.name]} if best else None,
         "baseline": baseline,
         "totals": {name: _total(rounds, name) for name in ("clients", "samples", "bytes_down", "bytes_up", "flops")},
         "timing": {
@@ -72,25 +84,23 @@ def summarize(
             "clients_per_second": clients / train_seconds if train_seconds else None,
         },
         **({"participation": summarize_participation(jobs.index, jobs.used, training_clients)} if at_clients else {}),
-        **_summarize_time(rounds, jobs, baseline),
-        **({} if attributes is None else {"strata": strata(tables["clients"], attributes)}),
+        **_summarize_time(rounds, jobs, lead, baseline),
+        **({} if attributes is None else {"strata": strata(tables["clients"], attributes, metrics=task.metrics)}),
     }
 
 
-def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) -> dict[str, Any]:
+def _summarize_time(
+    rounds: pa.Table, jobs: JobTable, lead: MetricInfo, baseline: dict[str, Any] | None
+) -> dict[str, Any]:
     """What virtual time brought; nothing in a world where none passes."""
     hours = elapsed_hours(_floats(rounds, "end_seconds"))
     if not (len(hours) and hours[-1] > 0):
         return {}
-    accuracy = _floats(rounds, PRIMARY_METRIC)
-    measured = accuracy[np.isfinite(accuracy)]
-    trivial = baseline.get("accuracy") or 0.0
-    levels = round_levels(max(float(measured[0]), trivial), float(measured.max())) if measured.size else []
     outcomes = count_outcomes(jobs.outcome_names, jobs.outcome)
     staleness = jobs.staleness[jobs.used]
     return {
         "virtual_hours": float(hours[-1]),
-        "hours_to_accuracy": {f"{level:g}": cost_to_level(accuracy, hours, level) for level in levels},
+        "hours_to_level": _hours_to_levels(_floats(rounds, lead.name), hours, lead, baseline),
         "success_share": outcomes.get(USED, 0) / len(jobs) if len(jobs) else None,
         "failures": {reason: count for reason, count in outcomes.items() if reason != USED},
         "wasted": {
@@ -103,8 +113,32 @@ def _summarize_time(rounds: pa.Table, jobs: JobTable, baseline: dict[str, Any]) 
     }
 
 
-def strata(clients: pa.Table, attributes: pa.Table, round: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Every metric by every attribute, in the last evaluated round or another; see `fedarena.metrics.stratify`."""
+def _hours_to_levels(
+    values: npt.NDArray[np.float64], hours: npt.NDArray[np.float64], lead: MetricInfo, baseline: dict[str, Any] | None
+) -> dict[str, float | None]:
+    """Until the leading metric reached some round levels, which are better than the start and than knowing nothing."""
+    measured = values[np.isfinite(values)]
+    if not measured.size:
+        return {}
+    start, best = float(measured[0]), float(measured.max() if lead.higher_is_better else measured.min())
+    trivial = (baseline or {}).get(lead.name)
+    if trivial is not None and lead.is_better(trivial, than=start):
+        start = trivial
+    span = None if lead.low is None or lead.high is None else lead.high - lead.low
+    levels = round_levels(start, best, lead.higher_is_better, span)
+    return {f"{level:g}": cost_to_level(values, hours, level, lead.higher_is_better) for level in levels}
+
+
+def strata(
+    clients: pa.Table,
+    attributes: pa.Table,
+    round: int | None = None,
+    metrics: Sequence[Metric | MetricInfo] | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Every metric by every attribute, in the last evaluated round or another; see `fedarena.metrics.stratify`.
+
+    `metrics` are those of the run; without them, all that are known by the name of their column.
+    """
     if not len(clients):
         return {}
     number = pc.max(clients["round"]).as_py() if round is None else round
@@ -115,13 +149,47 @@ def strata(clients: pa.Table, attributes: pa.Table, round: int | None = None) ->
     rows = np.array([place[client] for client in scores["client"].to_pylist()], dtype=np.int64)
     samples = np.asarray(scores["samples"].to_numpy(), dtype=np.int64)
     personal = [PERSONAL] if f"{PERSONAL}samples" in scores.column_names else []
-    means = {
-        prefix + metric: (_floats(scores, prefix + metric), _predictions(scores, prefix))
+    metrics = known_metrics(scores.column_names) if metrics is None else metrics
+    kept = {
+        prefix + name: KeptScores(
+            metric, _floats(scores, prefix + name), _predictions(scores, prefix), _parts(scores, prefix, metric)
+        )
         for prefix in ["", *personal]
-        for metric in METRICS
+        for name, metric in ((metric.name, metric) for metric in metrics)
+        if prefix + name in scores.column_names
     }
     names = [name for name in attributes.column_names if name != "client"]
-    return {name: stratify(_known(attributes[name].take(pa.array(rows)).to_pylist()), samples, means) for name in names}
+    return {name: stratify(_known(attributes[name].take(pa.array(rows)).to_pylist()), samples, kept) for name in names}
+
+
+def known_metrics(columns: Sequence[str]) -> list[Metric]:
+    """The metrics that columns are called like."""
+    found: list[Metric] = [Loss()] if "loss" in columns else []
+    for name in columns:
+        with suppress(BadInputError):
+            found.append(make_metric(name))
+    return found
+
+
+def metrics_of_run(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[Metric | MetricInfo]:
+    """The metrics of a run on disk; of somebody's own that cannot be imported here, what is known about them."""
+    named = (config.get("task") or {}).get("metrics") or []
+    own: dict[str, Metric] = {}
+    for name in (name for name in named if ":" in name):
+        with suppress(BadInputError):
+            metric = make_metric(name)
+            own[metric.name] = metric
+    infos = [MetricInfo.from_json(info) for info in summary.get("metrics") or ()] or list(FORMER_METRICS)
+    known = own | {metric.name: metric for metric in known_metrics([info.name for info in infos])}
+    return [known.get(info.name, info) for info in infos]
+
+
+def _parts(scores: pa.Table, prefix: str, metric: Metric | MetricInfo) -> npt.NDArray[np.float64] | None:
+    """The parts of the clients' states, if they were kept."""
+    names = [prefix + name for name in metric.part_names] if isinstance(metric, Metric) else []
+    if not names or not set(names) <= set(scores.column_names):
+        return None
+    return np.stack([_floats(scores, name) for name in names], 1)
 
 
 def _known(values: list[Any]) -> list[Any]:

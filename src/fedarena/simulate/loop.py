@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.core.errors import DivergedError, TrainingStuckError
-from fedarena.metrics import PERSONAL, TRAINING_SET, is_loss, summarize_clients
+from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
 from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import RoundPlan
@@ -151,7 +151,8 @@ def _evaluate(
         row |= summarize_scores(simulation, scores, snapshot.round)
         if simulation.fit_clients is not None:
             fit = simulation.engine.evaluate(broadcast["params"], simulation.fit_clients, "train")
-            row |= {TRAINING_SET + name: float(sums.sum() / fit.counts.sum()) for name, sums in fit.sums.items()}
+            totals = {name: found.total for name, found in fit.metrics.items()}
+            row |= {TRAINING_SET + name: total if np.isfinite(total) else None for name, total in totals.items()}
         if simulation.algorithm.personalizes:
             personal_scores = simulation.engine.evaluate_personal(
                 broadcast, snapshot.client_states, clients, part, snapshot.round
@@ -165,13 +166,13 @@ def _evaluate(
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:
     """The metrics of a round, in columns that begin with `prefix`."""
-    loss = simulation.task.metrics[0]
-    bad = np.flatnonzero(~np.isfinite(scores.sums[loss]))
+    losses = scores.means(simulation.task.metrics[0].name)
+    bad = np.flatnonzero(~np.isfinite(losses))
     if len(bad):
         client = int(scores.clients[bad[0]])
-        what = f"The {'personal model’s ' if prefix else ''}evaluation loss became {scores.sums[loss][bad[0]]}"
+        what = f"The {'personal model’s ' if prefix else ''}evaluation loss became {losses[bad[0]]}"
         raise DivergedError(what, round, simulation.client_ids([client])[0])
     row: dict[str, Any] = {}
-    for metric in simulation.task.metrics:
-        row |= summarize_clients(prefix + metric, scores.sums[metric], scores.counts, not is_loss(metric))
+    for name, found in scores.metrics.items():
+        row |= summarize_values(prefix + name, found.values, found.total, found.metric.info.higher_is_better)
     return row

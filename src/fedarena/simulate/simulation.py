@@ -13,7 +13,7 @@ import torch
 from fedarena.core.errors import DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
 from fedarena.metrics import PERSONAL
-from fedarena.metrics.info import ACCURACY, MetricInfo
+from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
@@ -120,14 +120,14 @@ class Simulation:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is measured: the task's metrics, and the same of personal models if the algorithm has such."""
-        metrics = self.task.metrics
-        return metrics + tuple(PERSONAL + metric for metric in metrics if self.algorithm.personalizes)
+        """What is measured: the task's metrics and their parts, also of personal models if the algorithm has such."""
+        names = tuple(name for metric in self.task.metrics for name in (metric.name, *metric.part_names))
+        return names + tuple(PERSONAL + name for name in names if self.algorithm.personalizes)
 
     @property
     def leading_metric(self) -> MetricInfo:
         """The metric that a run is judged by."""
-        return ACCURACY
+        return self.task.lead.info
 
     def is_over(self, round: int, clock: Clock) -> bool:
         """Whether this was the last round."""

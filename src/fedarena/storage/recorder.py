@@ -61,7 +61,7 @@ from fedarena.storage.run_files import (
     RunFiles,
     parquet_bytes,
 )
-from fedarena.storage.tables import TABLES, batch_of_columns, batch_of_row, table_schemas
+from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas
 from fedarena.train import ClientScores, Groups, flatten_groups
 
 LOCK_FILE = "lock"
@@ -162,7 +162,7 @@ class Recorder:
                     "client": list(client_ids),
                     "samples": scores.samples,
                     "predictions": scores.counts,
-                    **{metric: scores.means(metric) for metric in scores.sums},
+                    **{name: _reached(values, FLOAT) for name, values in scores.columns().items()},
                     **_personal_columns(scores, outcome.personal_scores),
                 }
                 self._append("clients", batch_of_columns("clients", self._schemas["clients"], columns))
@@ -362,8 +362,8 @@ def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> di
     place = np.searchsorted(personal.clients, scores.clients).clip(max=len(personal.clients) - 1)
     missing = personal.clients[place] != scores.clients
     sizes = {"samples": personal.samples, "predictions": personal.counts}
-    columns = {**sizes, **{metric: personal.means(metric) for metric in personal.sums}}
-    return {PERSONAL + name: pa.array(values[place], mask=missing) for name, values in columns.items()}
+    columns = {**sizes, **personal.columns()}
+    return {PERSONAL + name: pa.array(v[place], mask=missing | ~np.isfinite(v[place])) for name, v in columns.items()}
 
 
 def _reached(values: Any, type: pa.DataType) -> Any:

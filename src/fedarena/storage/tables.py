@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
+from fedarena.metrics.metric import PART
 
 INT, LONG, FLOAT, TEXT, FLAG = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
@@ -95,10 +96,14 @@ TABLES = tuple(COLUMNS)
 
 
 def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
-    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such."""
+    """Columns of the tables of a run with these metrics, among them those of personal models if clients have such.
+
+    Parts of metrics, whose names have a dot, are told of every client alone.
+    """
+    whole = [metric for metric in metrics if PART not in metric]
     fields = {table: [(column.name, column.type) for column in columns] for table, columns in COLUMNS.items()}
-    fields["rounds"] += [(name, FLOAT) for metric in metrics for name in summary_names(metric)]
-    fields["rounds"] += [(TRAINING_SET + metric, FLOAT) for metric in metrics if not metric.startswith(PERSONAL)]
+    fields["rounds"] += [(name, FLOAT) for metric in whole for name in summary_names(metric)]
+    fields["rounds"] += [(TRAINING_SET + metric, FLOAT) for metric in whole if not metric.startswith(PERSONAL)]
     fields["clients"] += [(metric, FLOAT) for metric in metrics]
     if any(metric.startswith(PERSONAL) for metric in metrics):
         # On how many clients and samples, which may be fewer than for the global model.

@@ -337,4 +337,5 @@ def _output_bytes(task: Task, samples: int) -> int:
         return most + (most - more) * (samples - _MOST_TRIED) // (_MOST_TRIED - _MOST_TRIED // 2)
     device = next(task.module.parameters()).device
     example = {name: t.to(device) for name, t in task.example(samples).items()}
-    return count_output_bytes(task.module, task.batch(example)["x"])
+    batch = task.batch(example)
+    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.registry import Registry
+from fedarena.metrics.totals import MetricScores
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import IntArray as IntArray
@@ -72,16 +73,24 @@ class JobResults:
 
 @dataclass(frozen=True)
 class ClientScores:
-    """How a model did on each of several clients: sums, to be divided by `counts`."""
+    """How a model did on each of several clients, and on all of them together."""
 
     clients: IntArray
     samples: IntArray
     counts: IntArray  # predictions; more than samples when a sample holds several
-    sums: dict[str, npt.NDArray[np.float64]]
+    metrics: dict[str, MetricScores]
 
     def means(self, metric: str) -> npt.NDArray[np.float64]:
-        """The metric of each client."""
-        return self.sums[metric] / self.counts
+        """The metric of each client; NaN where a client has none."""
+        return self.metrics[metric].values
+
+    def columns(self) -> dict[str, npt.NDArray[np.float64]]:
+        """What is kept of every client: its metrics, and of some the parts that they are made of."""
+        kept = {name: scores.values for name, scores in self.metrics.items()}
+        for scores in self.metrics.values():
+            if scores.parts is not None:
+                kept |= dict(zip(scores.metric.part_names, scores.parts.T, strict=True))
+        return kept
 
 
 class Engine(Protocol):

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order
+from fedarena.train.tensors import column_tensor
 
 Array = npt.NDArray[Any]
 
@@ -22,9 +25,15 @@ Array = npt.NDArray[Any]
 class OwnTask(threading.local):
     """A copy of a task for every thread: a module that is being called with other parameters serves one only."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, params: Tensors | None = None):
         self.task = copy.copy(task)
-        self.task.module = copy.deepcopy(task.module).eval()
+        self.task.module = module = copy.deepcopy(task.module).eval()
+        self.params = params or {}
+        if self.params.keys() == dict(module.named_parameters()).keys():
+            # They are put into the copy, which is faster than to exchange them in every call.
+            for name, parameter in module.named_parameters():
+                parameter.data = self.params[name]
+            self.params = {}
 
 
 def evaluate_clients(
@@ -36,23 +45,30 @@ def evaluate_clients(
     batch_size: int = 64,
     workers: int = 1,
 ) -> ClientScores:
-    """Per-client sums of every metric; memory is bounded by a few batches per worker, however many clients."""
+    """Every metric of every client; memory is bounded by a few batches per worker, however many clients."""
     samples = data.counts(clients, part)
-    own = OwnTask(task)
+    own = OwnTask(task, params)
+    device = next(iter(params.values())).device
 
-    def measure_block(block: tuple[int, int]) -> dict[str, Array]:
-        return _measure(own.task, params, data.samples(clients[slice(*block)], part).columns, batch_size)
+    def measure_block(block: tuple[int, int]) -> MetricStates:
+        first, last = block
+        columns = data.samples(clients[first:last], part).columns
+        owners = np.repeat(np.arange(last - first), samples[first:last])
+        sums = SampleSums(owners, last - first)
+        _measure(own, columns, batch_size, device, sums)
+        return sums.finish(np.arange(first, last))
 
-    counts = np.zeros(len(clients), dtype=np.int64)
-    sums = {metric: np.zeros(len(clients)) for metric in task.metrics}
-    blocks = _blocks(samples, rows=16 * batch_size)
-    for (first, last), measured in zip(blocks, in_order(measure_block, blocks, workers), strict=True):
-        owner = np.repeat(np.arange(last - first), samples[first:last])
-        counts[first:last] = np.bincount(owner, measured["count"], minlength=last - first).astype(np.int64)
-        for metric in task.metrics:
-            sums[metric][first:last] = np.bincount(owner, measured[metric], minlength=last - first)
-    scored = counts > 0  # a client may have nothing but padding
-    return ClientScores(clients[scored], samples[scored], counts[scored], {m: s[scored] for m, s in sums.items()})
+    totals = Totals(task.metrics)
+    for states in in_order(measure_block, _blocks(samples, rows=16 * batch_size), workers):
+        totals.add(states)
+    return client_scores(totals, clients, samples)
+
+
+def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> ClientScores:
+    """The scores of these clients, without those that have nothing but padding."""
+    counts, metrics = totals.finish(len(clients))
+    scored = counts > 0
+    return ClientScores(clients[scored], samples[scored], counts[scored], metrics)
 
 
 def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
@@ -62,14 +78,19 @@ def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in itertools.pairwise(bounds) if last > first]
 
 
-def _measure(task: Task, params: Tensors, columns: Mapping[str, Array], batch_size: int) -> dict[str, Array]:
-    device = next(iter(params.values())).device
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in columns.items()}
+def _measure(
+    own: OwnTask, columns: Mapping[str, Array], batch_size: int, device: torch.device, sums: SampleSums
+) -> None:
+    task, params = own.task, own.params
+    tensors = {name: column_tensor(values) for name, values in columns.items()}
     rows = len(next(iter(tensors.values())))
-    pieces: dict[str, list[Array]] = {name: [] for name in (*task.metrics, "count")}
     with torch.no_grad():
         for start in range(0, rows, batch_size):
             batch = task.batch({n: t[start : start + batch_size].to(device) for n, t in tensors.items()})
-            for name, values in task.measure(params, batch).items():
-                pieces[name].append(values.double().cpu().numpy())
-    return {name: np.concatenate(values) for name, values in pieces.items()}
+            sums.add({name: to_array(name, t) for name, t in task.measure(params, batch).items()})
+
+
+def to_array(name: str, values: Tensor) -> Array:
+    """States as numbers of double precision, in which they are added up; scores to be ranked as they are."""
+    found: Array = values.cpu().numpy()
+    return found if name in (SCORES, RIGHT) else found.astype(np.float64)

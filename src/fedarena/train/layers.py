@@ -32,8 +32,8 @@ class LayerTracker:
         return self._path[-1] if self._path else "the algorithm"
 
 
-def count_output_bytes(module: nn.Module, x: Tensor) -> int:
-    """Size of what all innermost layers put out for the input `x`."""
+def count_output_bytes(module: nn.Module, *inputs: Tensor) -> int:
+    """Size of what all innermost layers put out for these inputs."""
     total = 0
 
     def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
@@ -44,7 +44,7 @@ def count_output_bytes(module: nn.Module, x: Tensor) -> int:
     handles = [layer.register_forward_hook(count) for layer in innermost]
     try:
         with torch.no_grad():
-            module(x)
+            module(*inputs)
     finally:
         for handle in handles:
             handle.remove()

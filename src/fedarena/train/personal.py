@@ -6,25 +6,28 @@ same number, and padding does not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from fedarena.core import streams
+from fedarena.metrics import Metric
+from fedarena.metrics.totals import COUNT, RIGHT, SCORES, MetricStates, RankedSamples, Totals
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, Part, train_jobs
-from fedarena.train.evaluation import OwnTask
+from fedarena.train.evaluation import OwnTask, client_scores
 from fedarena.train.execution import in_order
 from fedarena.train.jobs import Client, IntArray, Job, newcomer
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.personal_data import PersonalData
-from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
+from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm, stack_groups
 
 Array = npt.NDArray[Any]
 _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
@@ -80,35 +83,33 @@ class PersonalEvaluation:
         adapting = adapts(algorithm, broadcast)
         data = PersonalData(self.engine.data, part, adapting)
         samples = data.counts(clients, part)
-        counts = np.zeros(len(clients), dtype=np.int64)
-        sums = {metric: np.zeros(len(clients)) for metric in own.task.metrics}
+        metrics = own.task.metrics
+        totals = Totals(metrics)
         threads = torch.get_num_threads()
 
-        def score(positions: IntArray, candidates: list[Tensors]) -> dict[str, Array]:
+        def score(positions: IntArray, candidates: list[Tensors]) -> MetricStates:
             model = candidates[0]
             if len(candidates) > 1:
                 model = self._choose(own.task, candidates, data.for_choosing(clients[positions]))
-            return self._score(own.task, model, data.samples(clients[positions], part))
+            scored = self._score(own.task, model, data.samples(clients[positions], part), metrics)
+            return replace(scored, positions=positions)
 
-        def score_own(positions: IntArray) -> tuple[IntArray, dict[str, Array]]:
+        def score_own(positions: IntArray) -> MetricStates:
             torch.set_num_threads(threads)  # of this thread
-            return positions, score(positions, self._own_models(broadcast, states, clients[positions]))
+            return score(positions, self._own_models(broadcast, states, clients[positions]))
 
-        def fine_tuned() -> Iterator[tuple[IntArray, dict[str, Array]]]:
+        def fine_tuned() -> Iterator[MetricStates]:
             by_client = np.argsort(clients, kind="stable")
             jobs = [Job(int(client), round) for client in clients]
             for results in train_jobs(self._tuner(data, part), jobs, {0: broadcast}, states):
                 positions = by_client[np.searchsorted(clients, results.clients, sorter=by_client)]
-                yield positions, score(positions, [results.update["params"]])
+                yield score(positions, [results.update["params"]])
 
         chunks = _chunks(samples, self.lanes or 1)
         tuned = algorithm.fine_tuning is not None
-        for positions, measured in fine_tuned() if tuned else in_order(score_own, chunks, self.workers):
-            counts[positions] = measured["count"].astype(np.int64)
-            for metric in sums:
-                sums[metric][positions] = measured[metric]
-        scored = counts > 0  # a client may have nothing but padding
-        return ClientScores(clients[scored], samples[scored], counts[scored], {m: s[scored] for m, s in sums.items()})
+        for scored in fine_tuned() if tuned else in_order(score_own, chunks, self.workers):
+            totals.add(scored)
+        return client_scores(totals, clients, samples)
 
     def _tuner(self, data: PersonalData, part: Part) -> Engine:
         if part not in self._tuners:
@@ -139,16 +140,24 @@ class PersonalEvaluation:
 
     def _choose(self, task: Task, candidates: list[Tensors], samples: ClientSamples) -> Tensors:
         """For every client the candidate of the least loss; the first where candidates are equal or nothing tells."""
-        found = [self._score(task, model, samples) for model in candidates]
-        losses = np.stack([sums["loss"] / np.maximum(sums["count"], 1) for sums in found])
+        loss = task.metrics[0]
+        found = [self._score(task, model, samples, [loss]) for model in candidates]
+        losses = np.stack([_values(loss, states) for states in found])
         best = torch.from_numpy(np.nan_to_num(losses, nan=np.inf).argmin(0))
         rows = torch.arange(len(best))
         return {name: torch.stack([model[name] for model in candidates])[best, rows] for name in candidates[0]}
 
-    def _score(self, task: Task, models: Tensors, samples: ClientSamples) -> dict[str, Array]:
-        score: Callable[..., dict[str, Array]] = score_each if self.lanes is None else score_stacked
+    def _score(self, task: Task, models: Tensors, samples: ClientSamples, metrics: Sequence[Metric]) -> MetricStates:
+        score = score_each if self.lanes is None else score_stacked
         with torch.no_grad():
-            return score(task, models, samples)
+            return score(task, models, samples, metrics)
+
+
+def _values(metric: Metric, states: MetricStates) -> Array:
+    """The metric of every client; 0 for those who have no sample."""
+    if metric.name not in states.states:
+        return np.zeros(len(states.counts))
+    return metric.value(states.states[metric.name], np.maximum(states.counts, 1))
 
 
 def adapts(algorithm: Algorithm, broadcast: Groups) -> bool:
@@ -168,36 +177,33 @@ def personal_notes(algorithm: Algorithm, params: Tensors, data: ClientData, clie
     return [f"{who} and never take part: their personal models are what a newcomer begins with"]
 
 
-def score_each(task: Task, models: Tensors, samples: ClientSamples) -> dict[str, Array]:
-    """Per-client sums of every metric and of the number of predictions, one client after the other."""
+def score_each(task: Task, models: Tensors, samples: ClientSamples, metrics: Sequence[Metric]) -> MetricStates:
+    """The states of every client, one client after the other."""
     clients = len(samples.offsets) - 1
-    sums = {name: np.zeros(clients) for name in (*task.metrics, "count")}
+    sums = _StateSums(clients)
     device = next(iter(models.values())).device
+    columns = {name: column_tensor(values) for name, values in samples.columns.items()}
     for client in range(clients):
         params = {name: rows[client] for name, rows in models.items()}
         end = int(samples.offsets[client + 1])
         for start in range(int(samples.offsets[client]), end, _BATCH_OF_ONE):
-            rows = slice(start, min(start + _BATCH_OF_ONE, end))
-            columns = {
-                n: torch.from_numpy(np.ascontiguousarray(v[rows])).to(device) for n, v in samples.columns.items()
-            }
-            for name, values in task.measure(params, task.batch(columns)).items():
-                sums[name][client] += float(values.double().sum())
-    return sums
+            batch = task.batch({n: t[start : min(start + _BATCH_OF_ONE, end)].to(device) for n, t in columns.items()})
+            sums.add_one(client, task.measure(params, batch, metrics))
+    return sums.finish()
 
 
-def score_stacked(task: Task, models: Tensors, samples: ClientSamples) -> dict[str, Array]:
+def score_stacked(task: Task, models: Tensors, samples: ClientSamples, metrics: Sequence[Metric]) -> MetricStates:
     """The same for all clients at once."""
     counts = np.diff(samples.offsets)
     largest_first = np.argsort(-counts, kind="stable")  # so that those who have samples left come first
     counts, begins = counts[largest_first], samples.offsets[:-1][largest_first]
     device = next(iter(models.values())).device
     models = {name: rows[torch.from_numpy(largest_first).to(device)] for name, rows in models.items()}
-    columns = {n: torch.from_numpy(np.ascontiguousarray(v)).to(device) for n, v in samples.columns.items()}
-    totals = {name: torch.zeros(len(counts), dtype=torch.float64, device=device) for name in (*task.metrics, "count")}
+    columns = {n: column_tensor(v).to(device) for n, v in samples.columns.items()}
+    sums = _StateSums(len(counts))
 
     def measure(params: Tensors, columns: Tensors) -> Tensors:
-        return task.measure(params, task.batch(columns))
+        return task.measure(params, task.batch(columns), metrics)
 
     start = 0
     while start < counts.max(initial=0):
@@ -206,15 +212,57 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples) -> dict[s
         places = start + np.arange(width)
         counting = places < counts[:active, None]
         rows = torch.from_numpy(np.where(counting, begins[:active, None] + places, 0)).to(device)
-        mask = torch.from_numpy(counting).to(device)
         measured = vmap(measure)({n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()})
-        for name, values in measured.items():
-            totals[name][:active] += torch.where(mask, values.double(), 0.0).sum(1)
+        sums.add(largest_first[:active], measured, torch.from_numpy(counting).to(device))
         start += width
-    sums = {name: np.zeros(len(counts)) for name in totals}
-    for name, total in totals.items():
-        sums[name][largest_first] = total.cpu().numpy()
-    return sums
+    return sums.finish()
+
+
+class _StateSums:
+    """Adds up states of which some clients have a few at a time: ``[clients, samples, …]``."""
+
+    def __init__(self, clients: int):
+        self._clients = clients
+        self._sums: dict[str, Tensor] = {}
+        self._ranked: dict[str, list[Array]] = {SCORES: [], RIGHT: []}
+        self._owners: list[IntArray] = []
+
+    def add(self, clients: IntArray, measured: Tensors, mask: Tensor) -> None:
+        """Adds states; where the mask is False there is no sample, and whatever is there does not count."""
+        for name, values in measured.items():
+            if name in (SCORES, RIGHT):
+                self._ranked[name].append(values[mask].cpu().numpy())
+                continue
+            counting = mask.view(*mask.shape, *[1] * (values.dim() - 2))
+            self._add_sums(name, clients, torch.where(counting, values.double(), 0.0).sum(1))
+        if SCORES in measured:
+            self._owners.append(np.repeat(clients, mask.sum(1).cpu().numpy()))
+
+    def add_one(self, client: int, measured: Tensors) -> None:
+        """Adds states of a single client: ``[samples, …]``."""
+        for name, values in measured.items():
+            if name in (SCORES, RIGHT):
+                self._ranked[name].append(values.cpu().numpy())
+            else:
+                self._add_sums(name, np.array([client]), values.double().sum(0).unsqueeze(0))
+        if SCORES in measured:
+            self._owners.append(np.full(len(measured[SCORES]), client))
+
+    def _add_sums(self, name: str, clients: IntArray, sums: Tensor) -> None:
+        if name not in self._sums:
+            shape = (self._clients, *sums.shape[1:])
+            self._sums[name] = torch.zeros(shape, dtype=torch.float64, device=sums.device)
+        self._sums[name][torch.from_numpy(clients).to(sums.device)] += sums
+
+    def finish(self) -> MetricStates:
+        """What it came to, for all clients."""
+        states = {name: sums.cpu().numpy() for name, sums in self._sums.items()}
+        counts = states.pop(COUNT, np.zeros(self._clients))
+        positions = np.arange(self._clients)
+        if not self._ranked[SCORES]:
+            return MetricStates(positions, counts, states)
+        scores, right = (np.concatenate(pieces) for pieces in self._ranked.values())
+        return MetricStates(positions, counts, states, RankedSamples(scores, right, np.concatenate(self._owners)))
 
 
 def _chunks(samples: IntArray, size: int) -> list[IntArray]:

@@ -20,7 +20,7 @@ from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
-from fedarena.train.tensors import Groups, map_groups, of_algorithm
+from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm
 
 
 @ENGINES.register("reference")
@@ -87,7 +87,7 @@ class ReferenceEngine:
                 params, loss = self._train_freely(job.client, batches, broadcast)
             else:
                 params, loss = self._train(job, batches, client)
-        processed = sum(len(batch["x"]) for batch in batches)
+        processed = sum(len(batch["y"]) for batch in batches)
         work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
         with torch.no_grad():
             update, state = self.algorithm.client_update(params, client, work)
@@ -113,7 +113,7 @@ class ReferenceEngine:
         steps = int(steps_in_shares(np.array([job.share]), np.array([samples]), self.algorithm, self.local)[0])
         indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
         device = self.hardware.device
-        on_device = {name: torch.from_numpy(np.ascontiguousarray(v)).to(device) for name, v in columns.items()}
+        on_device = {name: column_tensor(v).to(device) for name, v in columns.items()}
         pick = ({n: values[torch.from_numpy(rows).to(device)] for n, values in on_device.items()} for rows in indices)
         return samples, [self.task.batch(batch) for batch in pick]
 
@@ -162,5 +162,5 @@ class ReferenceEngine:
 def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:
     if not losses:
         return float("nan")
-    sizes = torch.tensor([len(batch["x"]) for batch in batches], dtype=torch.float64)
+    sizes = torch.tensor([len(batch["y"]) for batch in batches], dtype=torch.float64)
     return float((torch.stack(losses).double().cpu() * sizes).sum() / sizes.sum())

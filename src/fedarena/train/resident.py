@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.engine import ClientData, IntArray
+from fedarena.train.tensors import column_tensor
 
 
 class SampleSource(Protocol):
@@ -29,7 +30,7 @@ class FreshSamples:
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns with the samples of just these clients."""
         block = self._data.samples(clients, "train")
-        columns = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in block.columns.items()}
+        columns = {name: column_tensor(values) for name, values in block.columns.items()}
         return columns, block.offsets[:-1]
 
 

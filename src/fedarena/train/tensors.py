@@ -7,6 +7,7 @@ the group says what the tensors are for, the name which parameter they belong to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,19 @@ def of_algorithm(state: Groups | None) -> Groups | None:
     if state is None:
         return None
     return {group: tensors for group, tensors in state.items() if not group.startswith(TRANSFORM_GROUP)}
+
+
+# Torch cannot gather rows of these; larger types hold the same numbers.
+_LARGER: dict[str, type[np.generic]] = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+
+
+def column_tensor(values: npt.NDArray[Any]) -> Tensor:
+    """A column of a federation as a tensor that torch can compute with."""
+    larger = _LARGER.get(values.dtype.name)
+    if larger is not None:
+        exceeds = values.dtype.itemsize == 8 and values.size and int(values.max()) > np.iinfo(np.int64).max
+        values = values.astype(np.float64 if exceeds else larger)
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def count_bytes(groups: Groups) -> int:

@@ -3,6 +3,7 @@
 from fedarena.data.sources import (
     celeba,
     chitchat,
+    diabetes,
     digits,
     femnist,
     leaf,
@@ -11,6 +12,7 @@ from fedarena.data.sources import (
     sent140,
     shakespeare,
     shapes,
+    shapes_tags,
     store,
     synthetic,
 )
@@ -18,6 +20,7 @@ from fedarena.data.sources import (
 __all__ = [
     "celeba",
     "chitchat",
+    "diabetes",
     "digits",
     "femnist",
     "leaf",
@@ -26,6 +29,7 @@ __all__ = [
     "sent140",
     "shakespeare",
     "shapes",
+    "shapes_tags",
     "store",
     "synthetic",
 ]

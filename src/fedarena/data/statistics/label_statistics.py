@@ -48,7 +48,7 @@ class LabelStatistics:
 def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -> LabelStatistics:
     """The distribution of labels over all clients, or over `max_clients` of them that are chosen at random."""
     clients = choose_clients(federation, "statistics/clients", max_clients)
-    totals = np.zeros(federation.task.classes, dtype=np.int64)
+    totals = np.zeros(federation.task.bins, dtype=np.int64)
     for _, counts in _label_counts(federation, clients, sizes):
         totals += counts.sum(axis=0)
 
@@ -62,7 +62,7 @@ def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -
     all_distances = np.concatenate(distances)
     by_chance = expected_distances(np.concatenate(labels_per_client), overall)
     return LabelStatistics(
-        names=federation.task.label_names,
+        names=federation.task.bin_names,
         counts=totals,
         clients=len(clients),
         mean_distance=float(all_distances.mean()) if len(all_distances) else 0.0,
@@ -118,7 +118,7 @@ def label_chunks(
     column = federation.task.label_column
     cost = sizes[clients] * federation.columns[column].bytes_per_sample
     chunk_of_client = np.maximum(
-        np.cumsum(cost) // CHUNK_BYTES, np.arange(len(clients)) * federation.task.classes // CHUNK_COUNTS
+        np.cumsum(cost) // CHUNK_BYTES, np.arange(len(clients)) * federation.task.bins // CHUNK_COUNTS
     )
     bounds = np.flatnonzero(np.diff(chunk_of_client)) + 1
     for chunk in np.split(clients, bounds):
@@ -126,7 +126,7 @@ def label_chunks(
 
 
 def _pairs(federation: Federation, sizes: IntArray, overall: FloatArray) -> PairStatistics | None:
-    clients = choose_clients(federation, "statistics/pairs", table_rows(federation.task.classes))
+    clients = choose_clients(federation, "statistics/pairs", table_rows(federation.task.bins))
     counts = np.concatenate([counts for _, counts in _label_counts(federation, clients, sizes)])
     counts = counts[counts.any(axis=1)]
     return describe_pairs(counts, overall) if len(counts) >= 2 else None
@@ -142,7 +142,7 @@ def _label_mix(federation: Federation, sizes: IntArray) -> LabelMix:
         clients=clients,
         ids=federation.client_ids(clients),
         sizes=sizes[clients],
-        counts=np.concatenate([np.empty((0, federation.task.classes), dtype=np.int64), *counts]),
+        counts=np.concatenate([np.empty((0, federation.task.bins), dtype=np.int64), *counts]),
     )
 
 

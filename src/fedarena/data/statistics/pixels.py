@@ -18,6 +18,7 @@ import numpy as np
 from fedarena.data.statistics.divergence import FloatArray, Spread
 from fedarena.data.statistics.label_statistics import label_chunks, random_order
 from fedarena.data.store.federation import Federation
+from fedarena.data.store.labels import has_label
 from fedarena.data.store.schema import AnyArray, IntArray
 
 LEVELS = 256
@@ -104,7 +105,7 @@ def _with_label(
     """Each client that has samples of the label, and their positions."""
     for chunk, samples in label_chunks(federation, clients, sizes):
         values = samples.columns[federation.task.label_column]
-        wanted = values == label if federation.task.kind == "classification" else values[:, label] != 0
+        wanted = has_label(federation.task, values, label)
         for client, start, stop in zip(chunk, samples.offsets[:-1], samples.offsets[1:], strict=True):
             positions = np.flatnonzero(wanted[start:stop])
             if len(positions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
@@ -48,6 +50,8 @@ DTYPES = frozenset(
     }
 )
 
+NUMBER_BINS = 10
+
 FORMAT = "fedarena federation"
 FORMAT_VERSION = 1
 
@@ -65,18 +69,39 @@ class TaskSpec(_Frozen):
       sequence of tokens, with padding in front of short ones, so that the last is always the end of the text.
     - ``multi_label``: columns ``x`` and ``y``, where ``y`` holds a 0 or a 1 for every label.
     - ``next_token``: column ``tokens``; the inputs are ``tokens[:-1]``, the labels ``tokens[1:]``.
+    - ``regression``: columns ``x`` and ``y``, where ``y`` is a number, or as many as there are `classes`.
+    - ``rating``: the same with one number on a scale, `value_range`.
+
+    Where samples have other inputs than ``x``, `inputs` names their columns, each with the number of values it may have
+    if it is a code, such as the number of an item, or with None.
     """
 
-    kind: Literal["classification", "next_token", "multi_label"]
-    classes: Annotated[int, Field(ge=2)]  # number of labels, or of tokens in the vocabulary
+    kind: Literal["classification", "next_token", "multi_label", "regression", "rating"]
+    classes: Annotated[int, Field(ge=1)]  # number of labels, of tokens in the vocabulary, or of numbers to predict
     padding: int | None = None  # the token that fills short sequences and is never a label
     unknown: int | None = None  # the token that stands for everything outside the vocabulary
     label_names: tuple[str, ...] | None = None
     tokens: Annotated[int, Field(ge=2)] | None = None  # number of tokens in the vocabulary of x, if it is text
     token_names: tuple[str, ...] | None = None
+    inputs: dict[str, Annotated[int, Field(ge=1)] | None] | None = None  # columns, if x is not the only one
+    value_range: tuple[FiniteFloat, FiniteFloat] | None = None  # of the numbers to predict, if it is known
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
+        if self.classes < 2 and not self.predicts_numbers and self.kind != "multi_label":
+            raise ValueError(f"a {self.kind} task needs at least 2 classes, not {self.classes}")
+        if self.kind == "rating" and (self.classes != 1 or self.value_range is None):
+            raise ValueError("a rating task has 1 number to predict (classes=1) and a value_range")
+        if self.value_range is not None:
+            if not self.predicts_numbers:
+                raise ValueError(f"value_range is of numbers to predict, which a {self.kind} task has none of")
+            if self.value_range[0] >= self.value_range[1]:
+                raise ValueError(f"value_range must rise, not go from {self.value_range[0]} to {self.value_range[1]}")
+        if self.inputs is not None:
+            if self.kind == "next_token" or self.tokens is not None:
+                raise ValueError("a federation of text has no other inputs")
+            if not self.inputs or {"y", "mask", "key"} & self.inputs.keys():
+                raise ValueError("inputs must be columns of other names than y, mask and key")
         for role, token in (("padding", self.padding), ("unknown", self.unknown)):
             if token is None:
                 continue
@@ -94,14 +119,37 @@ class TaskSpec(_Frozen):
 
     @model_serializer(mode="wrap")
     def _without_absent_text(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Stores from before there was text in classification keep their fingerprints."""
+        """Stores from before there were these fields keep their fingerprints."""
         content: dict[str, Any] = serialize(self)
-        return {name: value for name, value in content.items() if value is not None or not name.startswith("token")}
+        newer = ("tokens", "token_names", "inputs", "value_range")
+        return {name: value for name, value in content.items() if value is not None or name not in newer}
 
     @property
     def vocabulary(self) -> int | None:
         """How many tokens there are, if samples are text."""
         return self.classes if self.kind == "next_token" else self.tokens
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether numbers are to be predicted, and not labels."""
+        return self.kind in ("regression", "rating")
+
+    @property
+    def bins(self) -> int:
+        """How many labels are told apart when they are counted; numbers are put into bins of equal width."""
+        if not self.predicts_numbers:
+            return self.classes
+        return 1 if self.value_range is None else NUMBER_BINS
+
+    @property
+    def bin_names(self) -> tuple[str, ...] | None:
+        """What the labels are called that are told apart."""
+        if not self.predicts_numbers:
+            return self.label_names
+        if self.value_range is None:
+            return ("any number",)
+        edges = np.linspace(*self.value_range, NUMBER_BINS + 1)
+        return tuple(f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges.tolist()))
 
     @property
     def never_labels(self) -> tuple[int, ...]:
@@ -116,7 +164,7 @@ class TaskSpec(_Frozen):
 
     def check_columns(self, columns: dict[str, ColumnSpec]) -> None:
         """Raises unless `columns` has what this kind of task needs."""
-        needed = ("tokens",) if self.kind == "next_token" else ("x", "y")
+        needed = ("tokens",) if self.kind == "next_token" else (*(self.inputs or ("x",)), "y")
         for name in needed:
             if name not in columns:
                 raise BadInputError(
@@ -127,13 +175,21 @@ class TaskSpec(_Frozen):
             "classification": (labels.shape == (), "[]"),
             "multi_label": (labels.shape == (self.classes,), f"[{self.classes}]"),
             "next_token": (len(labels.shape) == 1 and labels.shape[0] >= 2, "[length + 1]"),
+            "regression": (
+                labels.shape == (self.classes,) or (labels.shape == () and self.classes == 1),
+                f"[{self.classes}]" + (" or []" if self.classes == 1 else ""),
+            ),
+            "rating": (labels.shape == (), "[]"),
         }[self.kind]
         if not fits:
             raise BadInputError(
                 f"Column {name!r} must have shape {shape} in a {self.kind} federation, not {list(labels.shape)}."
             )
-        if not np.issubdtype(labels.dtype, np.integer):
+        if not self.predicts_numbers and not np.issubdtype(labels.dtype, np.integer):
             raise BadInputError(f"Column {name!r} must hold integers, not {labels.dtype}.")
+        for name, values in (self.inputs or {}).items():
+            if values is not None and not np.issubdtype(columns[name].dtype, np.integer):
+                raise BadInputError(f"Column {name!r} must hold integers, which are codes, not {columns[name].dtype}.")
         if self.tokens is not None and (
             len(columns["x"].shape) != 1 or not np.issubdtype(columns["x"].dtype, np.integer)
         ):

@@ -81,7 +81,7 @@ class FederationWriter:
         # Which samples and clients went where: [group, part] and [group].
         self._sample_counts = np.zeros((len(GROUPS), len(PARTS)), dtype=np.int64)
         self._client_counts = np.zeros(len(GROUPS), dtype=np.int64)
-        self._label_counts = np.zeros(task.classes, dtype=np.int64)
+        self._label_counts = np.zeros(task.bins, dtype=np.int64)
         # Eight bytes per client instead of its id: what looks like a duplicate is confirmed from the written
         # file.
         self._id_hashes = array("q")
@@ -160,6 +160,9 @@ class FederationWriter:
         _check_strings(ids, "A client id")
         if self._task.tokens is not None:
             _check_codes(np.asarray(columns["x"]), self._task.tokens, "x", "tokens")
+        for name, values in (self._task.inputs or {}).items():
+            if values is not None:
+                _check_codes(np.asarray(columns[name]), values, name, "codes")
         self._count_labels(np.asarray(columns[self._task.label_column]), counts, group_codes)
 
         totals = counts.sum(axis=1)
@@ -210,8 +213,11 @@ class FederationWriter:
     def _count_labels(self, labels: AnyArray, counts: IntArray, group_codes: AnyArray) -> None:
         if labels.size == 0:
             return
-        limit = 2 if self._task.kind == "multi_label" else self._task.classes
-        _check_codes(labels, limit, self._task.label_column, "labels")
+        if self._task.predicts_numbers:
+            _check_numbers(labels, self._task)
+        else:
+            limit = 2 if self._task.kind == "multi_label" else self._task.classes
+            _check_codes(labels, limit, self._task.label_column, "labels")
         is_training = np.zeros_like(counts, dtype=bool)
         is_training[group_codes == GROUPS.index("train"), PARTS.index("train")] = True
         training = labels[np.repeat(is_training.ravel(), counts.ravel())]
@@ -301,6 +307,18 @@ def _check_codes(values: AnyArray, limit: int, column: str, what: str) -> None:
     if smallest < 0 or largest >= limit:
         wrong = smallest if smallest < 0 else largest
         raise BadInputError(f"Column {column!r} holds {wrong}, but only 0 to {limit - 1} are valid {what}.")
+
+
+def _check_numbers(values: AnyArray, task: TaskSpec) -> None:
+    """Numbers to predict must be finite; on a scale of ratings there is nothing beyond its ends."""
+    column = task.label_column
+    if not np.isfinite(values).all():
+        raise BadInputError(f"Column {column!r} holds {values[~np.isfinite(values)].flat[0]}, which is no number.")
+    if task.kind == "rating" and task.value_range is not None:
+        low, high = task.value_range
+        if values.min() < low or values.max() > high:
+            wrong = values.min() if values.min() < low else values.max()
+            raise BadInputError(f"Column {column!r} holds {wrong}, but only {low:g} to {high:g} are valid ratings.")
 
 
 def _group_codes(groups: str | Sequence[str], clients: int) -> AnyArray:

@@ -14,7 +14,7 @@ from fedarena.display.drawing.metrics import as_title, hover_value
 from fedarena.display.drawing.style import QUIET_INK, empty_figure, figure_text, styles
 from fedarena.display.report.methods import Method, methods_of
 from fedarena.metrics.info import MetricInfo
-from fedarena.runs.summary import strata
+from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.storage.run_data import RunData
 
 Rows = dict[Any, dict[str, Any]]  # by value of the attribute
@@ -85,7 +85,8 @@ def _rows(method: Method, attribute: str) -> list[Rows]:
     found = []
     for run in method.counted:
         if run.attributes is not None and attribute in run.attributes.column_names:
-            rows = strata(run.clients, run.attributes.select(["client", attribute]))
+            known = run.attributes.select(["client", attribute])
+            rows = strata(run.clients, known, metrics=metrics_of_run(run.config, run.summary))
             found.append({row["value"]: row for row in rows.get(attribute, [])})
     return found
 
