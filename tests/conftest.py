@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDARENA_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C works here and in processes that are started here, also when a script runs the tests in the background.
+
+    There SIGINT arrives ignored, Python leaves it so, and children inherit it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -255,6 +255,7 @@ def wait_for_a_round(folder: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_saves_and_resume_goes_on(number: int, code: int) -> None:
     process = start("run", *FAST, "name=long", "rounds=100000")

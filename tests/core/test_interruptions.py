@@ -246,6 +246,7 @@ def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processe
     assert run.summary["rounds_done"] == run.rounds["round"][-1].as_py() > 11
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupts_wait_for_a_write_to_end() -> None:
     steps = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -255,6 +256,17 @@ def test_interrupts_wait_for_a_write_to_end() -> None:
             steps.append("written")
         steps.append("not reached")
     assert steps == ["written"]
+
+
+def test_interrupts_that_are_ignored_stay_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferring_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_runs_work_outside_the_main_thread(tmp_path: Path) -> None:
