@@ -15,7 +15,7 @@ from store_oracle import PlainFederation
 
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
-from fedarena.data.store.federation import writer as writer_module
+from fedarena.data.store import writer as writer_module
 
 TASK = TaskSpec(kind="classification", classes=3)
 COLUMNS = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
