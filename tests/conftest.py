@@ -1,13 +1,16 @@
-"""What all tests share: a cache folder of their own, and small federations to work with."""
+"""What all tests share: a cache folder of their own, what makes them faster, and small federations to work with."""
 
 from __future__ import annotations
 
+import functools
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.fx.experimental import proxy_tensor
 
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
 
@@ -20,6 +23,29 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDARENA_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Nothing here survives a power cut anyway. Tests of when files are made durable put their own `os.fsync`."""
+
+    def fsync(file: int) -> None:
+        os.fstat(file)  # a file that is closed is an error as before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_tracing() -> Iterator[None]:
+    """Traces take half as long when torch does not note the whole call stack, deep under pytest, for every operation.
+
+    It does so for error messages whenever it makes a mode of fake tensors, and it makes one per operation.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proxy_tensor, "FakeTensorMode", functools.cache(proxy_tensor.FakeTensorMode))
+        yield
 
 
 @pytest.fixture
