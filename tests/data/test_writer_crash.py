@@ -20,7 +20,7 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
-    from fedarena.data.store.federation import table
+    from fedarena.data.store import table
 
     def write(path, wait=False):
         columns = {{"x": ColumnSpec(dtype="float32", shape=(3,)), "y": ColumnSpec(dtype="int64")}}
