@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from fedarena import __version__
 from fedarena.cli import main
 
-FAST = ["federation=digits", "rounds=3", "cohort=5", "model=logistic_regression"]
+# The reference engine is at work sooner.
+FAST = ["federation=digits", "rounds=3", "cohort=5", "model=logistic_regression", "engine=reference"]
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +169,7 @@ def test_divergence_is_not_success() -> None:
 
 SUITE = """
 name: small
-base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression}
+base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression, engine: reference}
 matrix:
   local.lr: [0.1, 0.5]
   method:
@@ -200,7 +201,7 @@ def test_suite_runs_the_whole_matrix_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_changed_suite_does_not_mix_with_its_old_runs() -> None:
-    Path("suite.yaml").write_text(SUITE)
+    Path("suite.yaml").write_text(SUITE.replace("[0, 1]", "[0]").replace("[0.1, 0.5]", "[0.1]"))
     call("suite", "suite.yaml")
     assert "holds a run with rounds = 2 instead of 3" in call("suite", "suite.yaml", "rounds=3", code=2)
 
@@ -297,7 +298,7 @@ def test_a_crash_in_somebodys_own_method_is_a_failure() -> None:
         "        if round == 3:\n            raise RuntimeError('a bug of mine')\n"
         "        return super().server_step(state, mean_update, round)\n"
     )
-    environment = os.environ | {"PYTHONPATH": "."}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", *sys.path])}
     command = [sys.executable, "-m", "fedarena", "run", *FAST, "rounds=9", "name=own", "algorithm=mine:Broken"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 1
