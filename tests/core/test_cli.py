@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedarena import __version__
 from fedarena.cli import main
+from warm_processes import WarmProcess
 
 # The reference engine is at work sooner.
 FAST = ["federation=digits", "rounds=3", "cohort=5", "model=logistic_regression", "engine=reference"]
@@ -242,12 +243,6 @@ def test_bad_suites(content: str, sentence: str) -> None:
 # --- in processes of their own --------------------------------------------------------------------------------------
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedarena", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def wait_for_a_round(folder: Path) -> None:
     deadline = time.monotonic() + 60
     state = folder / "checkpoint" / "state.json"
@@ -256,15 +251,14 @@ def wait_for_a_round(folder: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_saves_and_resume_goes_on(number: int, code: int) -> None:
-    process = start("run", *FAST, "name=long", "rounds=100000")
+    process = WarmProcess([sys.executable, "-m", "fedarena", "run", *FAST, "name=long", "rounds=100000"])
     wait_for_a_round(Path("runs/long"))
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "fedarena resume runs/long" in errors
+    finished = process.finish(timeout=60)
+    assert finished.returncode == code
+    assert "fedarena resume runs/long" in finished.stderr
     summary = json.loads(Path("runs/long/summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert summary["rounds_done"] > 0
@@ -284,7 +278,7 @@ def test_a_read_only_folder() -> None:
     command = [sys.executable, "-c", program, *FAST, "name=x"]
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         environment = os.environ | {"FEDARENA_CACHE": f"{folder}/cache"}
-        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+        result = WarmProcess(command, cwd=folder, env=environment).finish()
         assert result.returncode == 1, result.stderr
         assert "Error: Cannot create the run folder runs/x: Permission denied" in result.stderr
         assert "Traceback" not in result.stderr

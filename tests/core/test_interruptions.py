@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import resource
@@ -20,6 +19,7 @@ import torch
 import yaml
 from small_runs import SMALL, StopAfter, config, content, interrupt
 
+import warm_processes
 from fedarena.algorithms import FedAvg
 from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
@@ -62,15 +62,6 @@ def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float 
         start_run(resolve(merge({}, settings)), folder)
 
 
-@pytest.fixture(scope="module")
-def processes():
-    """Processes that start in milliseconds because a server has imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    imported = ("pandas", "pyarrow.dataset", "pyarrow.pandas_compat", "sklearn.datasets", "torch._dynamo")
-    context.set_forkserver_preload(["fedarena.runs.experiment", "pytest", *imported])
-    return context
-
-
 @pytest.fixture(autouse=True)
 def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", memory_log.COMPACT_ABOVE_BYTES)
@@ -81,8 +72,8 @@ def compacted(folder: Path) -> bool:
     return checkpoint.read_state(folder).memories.file != "memories-0.log"
 
 
-# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns. The reference engine
-# is at work sooner in a new process.
+# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns. The
+# reference engine is at work sooner in a new process.
 ON_PHONES = SMALL | {
     "engine": "reference",
     "algorithm": f"{__name__}:VisitCounter",
@@ -105,9 +96,7 @@ BY_PROTOCOL = {
     [(SMALL, 6), (WITH_MEMORY, 6), *((ON_PHONES | settings, 4) for settings in BY_PROTOCOL.values())],
     ids=["fedyogi", "with memory", *BY_PROTOCOL],
 )
-def test_killed_at_random_moments_and_resumed(
-    tmp_path: Path, processes, settings: dict[str, Any], kills_wanted: int
-) -> None:
+def test_killed_at_random_moments_and_resumed(tmp_path: Path, settings: dict[str, Any], kills_wanted: int) -> None:
     settings = settings | {"rounds": 5 * kills_wanted}
     start_or_resume(settings, tmp_path / "uninterrupted")
     if "memories_ram_bytes" in settings:
@@ -116,7 +105,7 @@ def test_killed_at_random_moments_and_resumed(
     kills, rounds_at_kill = 0, set()
     while kills < kills_wanted:
         share = (math.inf, 1.0)[kills % 2]  # every round is committed, or a few rounds at a time
-        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
+        process = warm_processes.CONTEXT.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
         process.start()
         goal = committed_round(tmp_path / "killed") + moments.randint(0, 6)
         while process.is_alive() and committed_round(tmp_path / "killed") < goal:
@@ -162,14 +151,14 @@ def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> Non
     start_or_resume(settings, folder, commit_share=math.inf)
 
 
-def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
+def test_killed_at_every_step_of_a_commit(tmp_path: Path) -> None:
     # In the last round the log of memories is compacted.
     settings = WITH_MEMORY | {"rounds": 3, "engine": "reference"}
     start_or_resume(settings, tmp_path / "uninterrupted", commit_share=math.inf)
     assert compacted(tmp_path / "uninterrupted" / "small")
     number, exit_code = 0, None
     while exit_code != 0:
-        process = processes.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
+        process = warm_processes.CONTEXT.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
         process.start()
         process.join()
         exit_code = process.exitcode
@@ -239,9 +228,9 @@ def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None
     assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
 
 
-def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processes) -> None:
+def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path) -> None:
     folder = stopped_run(tmp_path)
-    process = processes.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
+    process = warm_processes.CONTEXT.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +23,11 @@ BUILD_TARGETS = {
 
 
 @pytest.mark.slow
-def test_small_benchmark(tmp_path: Path) -> None:
+def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
     output = tmp_path / "result.json"
     sizes = {"phones": PHONES, "few": 1500, "rounds": 4, "participants": 50, "repetitions": 1}
     arguments = ["--output", str(output), *(f"--{name}={size}" for name, size in sizes.items())]
-    command = [sys.executable, str(SCRIPTS / "fleet.py"), *arguments]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    finished = run_benchmark(SCRIPTS / "fleet.py", *arguments)
     assert finished.stderr == ""
     content = json.loads(output.read_text())
     rows, facts = content["targets"], content["facts"]
