@@ -35,7 +35,7 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -1,13 +1,21 @@
-"""What all tests share: a cache folder of their own, and small federations to work with."""
+"""What all tests share: a cache folder of their own, what makes them faster, and small federations to work with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.fx.experimental import proxy_tensor
 
+import warm_processes
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
 
 
@@ -19,6 +27,59 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDARENA_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Nothing here survives a power cut anyway. Tests of when files are made durable put their own `os.fsync`."""
+
+    def fsync(file: int) -> None:
+        os.fstat(file)  # a file that is closed is an error as before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_tracing() -> Iterator[None]:
+    """Traces take half as long when torch does not note the whole call stack, deep under pytest, for every operation.
+
+    It does so for error messages whenever it makes a mode of fake tensors, and it makes one per operation.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proxy_tensor, "FakeTensorMode", functools.cache(proxy_tensor.FakeTensorMode))
+        yield
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C works here and in processes that are started here, also when a script runs the tests in the background.
+
+    There SIGINT arrives ignored, Python leaves it so, and children inherit it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run_benchmark(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script of `benchmarks/` in this process, and in warm ones what it does in fresh processes."""
+
+    def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        monkeypatch.setattr(subprocess, "run", warm_processes.run)
+        monkeypatch.syspath_prepend(str(script.parent))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(script), run_name="__main__")
+        output, errors = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), output, errors)
+
+    return run
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from fedarena import __version__
 from fedarena.cli import main
+from warm_processes import WarmProcess
 
-FAST = ["federation=digits", "rounds=3", "cohort=5", "model=logistic_regression"]
+# The reference engine is at work sooner.
+FAST = ["federation=digits", "rounds=3", "cohort=5", "model=logistic_regression", "engine=reference"]
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +170,7 @@ def test_divergence_is_not_success() -> None:
 
 SUITE = """
 name: small
-base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression}
+base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression, engine: reference}
 matrix:
   local.lr: [0.1, 0.5]
   method:
@@ -200,7 +202,7 @@ def test_suite_runs_the_whole_matrix_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_changed_suite_does_not_mix_with_its_old_runs() -> None:
-    Path("suite.yaml").write_text(SUITE)
+    Path("suite.yaml").write_text(SUITE.replace("[0, 1]", "[0]").replace("[0.1, 0.5]", "[0.1]"))
     call("suite", "suite.yaml")
     assert "holds a run with rounds = 2 instead of 3" in call("suite", "suite.yaml", "rounds=3", code=2)
 
@@ -241,12 +243,6 @@ def test_bad_suites(content: str, sentence: str) -> None:
 # --- in processes of their own --------------------------------------------------------------------------------------
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedarena", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def wait_for_a_round(folder: Path) -> None:
     deadline = time.monotonic() + 60
     state = folder / "checkpoint" / "state.json"
@@ -257,12 +253,12 @@ def wait_for_a_round(folder: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_saves_and_resume_goes_on(number: int, code: int) -> None:
-    process = start("run", *FAST, "name=long", "rounds=100000")
+    process = WarmProcess([sys.executable, "-m", "fedarena", "run", *FAST, "name=long", "rounds=100000"])
     wait_for_a_round(Path("runs/long"))
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "fedarena resume runs/long" in errors
+    finished = process.finish(timeout=60)
+    assert finished.returncode == code
+    assert "fedarena resume runs/long" in finished.stderr
     summary = json.loads(Path("runs/long/summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert summary["rounds_done"] > 0
@@ -282,7 +278,7 @@ def test_a_read_only_folder() -> None:
     command = [sys.executable, "-c", program, *FAST, "name=x"]
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         environment = os.environ | {"FEDARENA_CACHE": f"{folder}/cache"}
-        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+        result = WarmProcess(command, cwd=folder, env=environment).finish()
         assert result.returncode == 1, result.stderr
         assert "Error: Cannot create the run folder runs/x: Permission denied" in result.stderr
         assert "Traceback" not in result.stderr
@@ -296,7 +292,7 @@ def test_a_crash_in_somebodys_own_method_is_a_failure() -> None:
         "        if round == 3:\n            raise RuntimeError('a bug of mine')\n"
         "        return super().server_step(state, mean_update, round)\n"
     )
-    environment = os.environ | {"PYTHONPATH": "."}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", *sys.path])}
     command = [sys.executable, "-m", "fedarena", "run", *FAST, "rounds=9", "name=own", "algorithm=mine:Broken"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 1

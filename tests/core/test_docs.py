@@ -10,10 +10,12 @@ import shlex
 import shutil
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import fedarena
@@ -22,8 +24,9 @@ from fedarena.runs.suite import builtin_suites, read_suite
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FAST = ["rounds=1", "evaluation.max_clients=3"]
-ONE_SEED = "seeds=[0]"
+SUITES = ("quickstart", "examples/skew.yaml")
+# Enough to see that a command works. What a page says of these itself only takes longer.
+FAST = {"rounds": 1, "local.steps": 2, "evaluation.max_clients": 3}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -56,24 +59,43 @@ def write_traces(folder: Path) -> None:
     (folder / "state_traces.json").write_text(json.dumps({"1": {"messages": messages}}))
 
 
+def shortened(command: list[str]) -> list[str]:
+    fast = {"run": FAST, "suite": FAST | {"seeds": "[0]"}}.get(command[0], {})
+    return [word for word in command if word.partition("=")[0] not in fast] + [f"{k}={v}" for k, v in fast.items()]
+
+
+@pytest.fixture(scope="session")
+def finished_suite(cache: Path) -> Callable[[str], Path]:
+    """Gives the runs of a suite, which are made once for all pages and all test processes."""
+    runs = cache.parent / "suites"
+    runs.mkdir(exist_ok=True)
+
+    def run(suite: str) -> Path:
+        folder = runs / Path(suite).stem
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "report.html").exists():
+                result = CliRunner().invoke(main, [*shortened(["suite", suite]), "--runs", str(runs)])
+                assert result.exit_code == 0, f"{suite}\n{result.output}"
+        return folder
+
+    return run
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands(page: Path, workshop: Path) -> None:
-    runner = CliRunner()
-    for suite in ("quickstart", "examples/skew.yaml"):
-        needed = any(f"runs/{Path(suite).stem}" in word for command in commands(page) for word in command)
-        if needed and not any(command[:2] == ["suite", suite] for command in commands(page)):
-            assert runner.invoke(main, ["suite", suite, *FAST, ONE_SEED]).exit_code == 0
+def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Path]) -> None:
+    for suite in SUITES:
+        if any(f"runs/{Path(suite).stem}" in word for command in commands(page) for word in command):
+            shutil.copytree(finished_suite(suite), f"runs/{Path(suite).stem}")
     runpy.run_path("examples/own_federation.py")["write_store"](workshop / "stores" / "sensors")
-    for command in commands(page):
+    for command in map(shortened, commands(page)):
         shown = " ".join(command)
-        if command[:2] == ["suite", "examples/skew.yaml"]:
-            shutil.rmtree("runs/skew", ignore_errors=True)
         # file names and classes that stand for the reader's own
         if "FOLDER" in command or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
             continue
-        fast = {"run": FAST, "suite": [*FAST, ONE_SEED]}.get(command[0], [])
-        given = {word.partition("=")[0] for word in command}
-        result = runner.invoke(main, [*command, *(word for word in fast if word.partition("=")[0] not in given)])
+        if command in [shortened(["suite", suite]) for suite in SUITES]:
+            finished_suite(command[1])
+            continue
+        result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, f"{shown}\n{result.output}"
 
 

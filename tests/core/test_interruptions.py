@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -20,6 +20,7 @@ import torch
 import yaml
 from small_runs import SMALL, StopAfter, config, content, forge, interrupt
 
+import warm_processes
 from fedarena.algorithms import FedAvg
 from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
@@ -64,14 +65,6 @@ def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float 
         start_run(resolve(merge({}, settings)), folder)
 
 
-@pytest.fixture(scope="module")
-def processes():
-    """Processes that start in milliseconds because a server has imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedarena.runs.run", "pytest", "torch._dynamo"])
-    return context
-
-
 @pytest.fixture(autouse=True)
 def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", memory_log.COMPACT_ABOVE_BYTES)
@@ -82,8 +75,10 @@ def compacted(folder: Path) -> bool:
     return checkpoint.read_state(folder).client_states.file != "client_states-0.log"
 
 
-# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns.
+# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns. The
+# reference engine is at work sooner in a new process.
 ON_PHONES = SMALL | {
+    "engine": "reference",
     "algorithm": f"{__name__}:VisitCounter",
     "fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4], "share": 0.6, "slot_seconds": 300},
     "clock.crash_rate": 0.1,
@@ -92,7 +87,8 @@ BY_PROTOCOL = {
     "synchronous": {"protocol": "synchronous", "selector": "oort"},
     "deadline": {"protocol": {"name": "deadline", "seconds": 20}, "selector": "by_size"},
     "readiness": {"protocol": {"name": "readiness", "share": 0.7}, "clock.leaving": "pause"},
-    "buffered": {"protocol": {"name": "buffered", "buffer_size": 3, "max_staleness": 2}, "selector": "leaving_soon"},
+    "buffered": {"protocol": {"name": "buffered", "buffer_size": 3, "max_staleness": 2}, "selector": "leaving_soon"}
+    | {"engine": "cohort"},
     "staleness_aware": {"protocol": {"name": "staleness_aware", "seconds": 4, "minimum_invited": 1}},
     "asynchronous": {"protocol": {"name": "asynchronous", "updates_per_round": 3}, "selector": "power_of_choice"},
 }
@@ -100,12 +96,10 @@ BY_PROTOCOL = {
 
 @pytest.mark.parametrize(
     ("settings", "kills_wanted"),
-    [(SMALL, 12), (WITH_MEMORY, 12), *((ON_PHONES | settings, 4) for settings in BY_PROTOCOL.values())],
+    [(SMALL, 6), (WITH_MEMORY, 6), *((ON_PHONES | settings, 4) for settings in BY_PROTOCOL.values())],
     ids=["fedyogi", "with memory", *BY_PROTOCOL],
 )
-def test_killed_at_random_moments_and_resumed(
-    tmp_path: Path, processes, settings: dict[str, Any], kills_wanted: int
-) -> None:
+def test_killed_at_random_moments_and_resumed(tmp_path: Path, settings: dict[str, Any], kills_wanted: int) -> None:
     settings = settings | {"rounds": 5 * kills_wanted}
     start_or_resume(settings, tmp_path / "uninterrupted")
     if "client_states_ram_bytes" in settings:
@@ -114,7 +108,7 @@ def test_killed_at_random_moments_and_resumed(
     kills, rounds_at_kill = 0, set()
     while kills < kills_wanted:
         share = (math.inf, 1.0)[kills % 2]  # every round is committed, or a few rounds at a time
-        process = processes.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
+        process = warm_processes.CONTEXT.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
         process.start()
         goal = committed_round(tmp_path / "killed") + moments.randint(0, 6)
         while process.is_alive() and committed_round(tmp_path / "killed") < goal:
@@ -160,25 +154,38 @@ def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> Non
     start_or_resume(settings, folder, commit_share=math.inf)
 
 
-def test_killed_at_every_step_of_a_commit(tmp_path: Path, processes) -> None:
-    # In the last round the log of memories is compacted. The reference engine is at work sooner in a new process.
+def test_killed_at_every_step_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the folder before a step is what a process would leave that is killed there."""
+    # In the last round the log of memories is compacted.
     settings = WITH_MEMORY | {"rounds": 3, "engine": "reference"}
-    start_or_resume(settings, tmp_path / "uninterrupted", commit_share=math.inf)
-    assert compacted(tmp_path / "uninterrupted" / "small")
-    number, exit_code = 0, None
-    while exit_code != 0:
-        process = processes.Process(target=kill_self_before, args=(number, settings, tmp_path / "killed"))
-        process.start()
-        process.join()
-        exit_code = process.exitcode
-        assert exit_code in (0, -signal.SIGKILL)
-        start_or_resume(settings, tmp_path / "killed")
-        compare_and_remove(tmp_path)
-        number += 1
-    assert number > 20
-    for done in tmp_path.glob("done-*"):
-        assert len(list((done / "small" / "checkpoint").glob("client_states-*"))) == 1
-        assert not list(done.rglob(".*"))  # nothing half-written, of the folder or in it
+    running, left = tmp_path / "uninterrupted", {}
+    running.mkdir()
+
+    def after_a_copy(function):
+        def wrapped(*args, **kwargs):
+            state = tuple((path.relative_to(running), path.read_bytes()) for path in files_of(running))
+            if state not in left:  # where a file is only made durable, the next step finds the same
+                left[state] = shutil.copytree(running, tmp_path / f"killed-{len(left)}")
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink")):
+            patch.setattr(owner, name, after_a_copy(getattr(owner, name)))
+        patch.setattr(os, "getpid", lambda: 1)  # those that go on are other processes
+        start_or_resume(settings, running, commit_share=math.inf)
+    assert compacted(running / "small")
+    assert len(left) > 20
+    for killed in left.values():
+        start_or_resume(settings, killed)
+        assert content(killed / "small") == content(running / "small")
+        assert len(list((killed / "small" / "checkpoint").glob("client_states-*"))) == 1
+        assert not list(killed.rglob(".*"))  # nothing half-written, of the folder or in it
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------
@@ -238,9 +245,9 @@ def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None
     assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
 
 
-def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processes) -> None:
+def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path) -> None:
     folder = stopped_run(tmp_path)
-    process = processes.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
+    process = warm_processes.CONTEXT.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -249,6 +256,7 @@ def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, processe
     assert run.summary["rounds_done"] == run.rounds["round"][-1].as_py() > 11
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupts_wait_for_a_write_to_end() -> None:
     steps = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -258,6 +266,17 @@ def test_interrupts_wait_for_a_write_to_end() -> None:
             steps.append("written")
         steps.append("not reached")
     assert steps == ["written"]
+
+
+def test_interrupts_that_are_ignored_stay_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferring_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_runs_work_outside_the_main_thread(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +156,10 @@ def test_a_limit_is_a_number_of_bytes(value: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count written bytes")
-def test_small_benchmark(tmp_path: Path) -> None:
+def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
     script, output = Path(__file__).parents[2] / "benchmarks" / "memories.py", tmp_path / "result.json"
     arguments = ["--few", "20", "--many", "60", "--output", str(output)]
-    finished = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=300)
+    finished = run_benchmark(script, *arguments)
     assert finished.stderr == ""
     result = json.loads(output.read_text())
     targets, facts = result["targets"], result["facts"]

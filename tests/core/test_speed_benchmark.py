@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+import warm_processes
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("workloads", "protocol", "tools", "torch_models", "ours_speed", "speed_report", "speed")
@@ -250,6 +253,7 @@ def test_a_measurement_in_a_process_of_its_own(
 ) -> None:
     speed, tools = modules["speed"], modules["tools"]
     monkeypatch.setattr(speed, "BENCH", tmp_path)
+    monkeypatch.setattr(subprocess, "run", warm_processes.run)
     small = tools.Tool("FedArena", "ours_speed.py", arguments=("--clients", "2", "--samples", "3"))
     monkeypatch.setitem(tools.TOOLS, "fedarena", small)
     result = speed.run_tool(sys.executable, "fedarena", "logistic", 0.01)

@@ -71,7 +71,7 @@ def test_one_call_equals_a_call_for_each_version(make_federation, name: str, eng
 def test_the_size_of_an_update_is_known_before_it_is(make_federation, name: str) -> None:
     algorithm = ALGORITHMS.get(name)()
     federation = make_federation(make_clients(), 3, name="sizes")
-    engine = logistic_simulation(federation, algorithm, LOCAL, CohortEngine).engine
+    engine = logistic_simulation(federation, algorithm, LOCAL, ReferenceEngine).engine
     broadcast = algorithm.broadcast(algorithm.server_init(engine.initial_params()))
     down, up = transferred_bytes(algorithm, engine.initial_params())
     assert down == count_bytes(algorithm.download(broadcast))

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from fedarena.data import load_federation
-from fedarena.data.statistics.describe import divergence
+from fedarena.data.statistics import divergence
 from fedarena.data.statistics.divergence import choose_pairs, describe_pairs, jensen_shannon_distances
 from fedarena.data.statistics.label_statistics import describe_labels
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from store_oracle import PlainFederation, plain_federations
 
-from fedarena.data.store.federation import labels
+from fedarena.data.store import labels
 from fedarena.data.store.labels import count_labels
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
-from fedarena.data.statistics.describe import pixels
+from fedarena.data.statistics import pixels
 from fedarena.data.statistics.pixels import describe_pixels, has_images
 
 Make = Callable[..., Federation]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import FEDERATIONS, ColumnSpec, Federation, TaskSpec, cached_source, load_federation
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import CACHE_VARIABLE, StoreBuild, cache_folder
+from warm_processes import WarmProcess
 
 builds: list[dict[str, Any]] = []
 
@@ -132,10 +132,10 @@ def test_processes_that_build_together_agree(tmp_path: Path) -> None:
         "from fedarena.data import load_federation;"
         "f = load_federation('synthetic', {'clients': 40}); f.verify(); print(f.path, f.fingerprint)"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = {process.communicate(timeout=120)[0] for process in processes}
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert len(answers) == 1
+    processes = [WarmProcess([sys.executable, "-c", code]) for _ in range(3)]
+    finished = [process.finish(timeout=120) for process in processes]
+    assert [process.returncode for process in finished] == [0, 0, 0]
+    assert len({process.stdout for process in finished}) == 1
     assert len(list(cache_folder().iterdir())) == 1
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from store_oracle import PlainFederation, plain_federations
 
 from fedarena.data import Federation, describe, load_federation
-from fedarena.data.statistics.describe import as_json, describe_sizes, label_statistics
-from fedarena.data.statistics.describe import describe as statistics
+from fedarena.data.statistics import describe as statistics
+from fedarena.data.statistics import label_statistics
+from fedarena.data.statistics.describe import as_json, describe_sizes
 from fedarena.data.statistics.label_statistics import LabelStatistics, expected_distances
 from fedarena.data.store.labels import count_labels
 

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -37,11 +36,11 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_small_benchmark(benchmark: ModuleType, tmp_path: Path) -> None:
+def test_small_benchmark(benchmark: ModuleType, tmp_path: Path, run_benchmark) -> None:
     output = tmp_path / "result.json"
     arguments = ["--clients", str(CLIENTS), "--samples", str(SAMPLES), "--output", str(output)]
     arguments += ["--repetitions", str(REPETITIONS)]
-    finished = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
+    finished = run_benchmark(SCRIPT, *arguments)
     assert finished.stderr == ""
     content = json.loads(output.read_text())
     rows, facts = content["targets"], content["facts"]

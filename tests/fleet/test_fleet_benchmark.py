@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import runpy
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,43 +22,13 @@ BUILD_TARGETS = {
 }
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """The benchmark, of whose processes the first one is really a new one; the others would only import the same."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import fleet
-
-    fresh, scripts = fleet.in_fresh_process, []
-
-    def in_some_process(script: str, *arguments: object) -> dict[str, Any]:
-        scripts.append(script)
-        if len(scripts) == 1:
-            return fresh(script, *arguments)
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
-        before = capfd.readouterr()
-        with contextlib.suppress(SystemExit):
-            runpy.run_path(str(SCRIPTS / script), run_name="__main__")
-        written = capfd.readouterr()
-        print(before.out, end="")
-        assert (before.err, written.err) == ("", "")
-        return json.loads(written.out.splitlines()[-1])
-
-    monkeypatch.setattr(fleet, "in_fresh_process", in_some_process)
-    yield fleet
-    assert scripts == ["fleet_rounds.py", "fleet_rounds.py", "fleet_crowd.py"]
-
-
 @pytest.mark.slow
-def test_small_benchmark(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
     output = tmp_path / "result.json"
     sizes = {"phones": PHONES, "few": 1500, "rounds": 4, "participants": 50, "repetitions": 1}
     arguments = ["--output", str(output), *(f"--{name}={size}" for name, size in sizes.items())]
-    monkeypatch.setattr(sys, "argv", ["fleet.py", *arguments])
-    exit_code = benchmark.main()
-    finished = capfd.readouterr()
-    assert finished.err == ""
+    finished = run_benchmark(SCRIPTS / "fleet.py", *arguments)
+    assert finished.stderr == ""
     content = json.loads(output.read_text())
     rows, facts = content["targets"], content["facts"]
     building, rounds = rows[: len(BUILD_TARGETS)], rows[len(BUILD_TARGETS) :]
@@ -70,8 +36,8 @@ def test_small_benchmark(
     assert [(row["target"], row["unit"]) for row in rounds] == [(10, "s"), (2, "x")] * len(PROTOCOLS)
     assert all(row["measured"] > 0 for row in rows)
     assert [row["ok"] for row in rows] == [row["measured"] < row["target"] for row in rows]
-    assert re.findall(r"\b(yes|no)\b", finished.out) == ["yes" if row["ok"] else "no" for row in rows]
-    assert exit_code == (0 if all(row["ok"] for row in rows) else 1)
+    assert re.findall(r"\b(yes|no)\b", finished.stdout) == ["yes" if row["ok"] else "no" for row in rows]
+    assert finished.returncode == (0 if all(row["ok"] for row in rows) else 1)
     assert facts["phones"] == PHONES
     assert facts["intervals"] / PHONES == pytest.approx(20.8, rel=0.1)
     assert facts["intervals_per_week"] == pytest.approx(37, rel=0.1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "heterogeneity.py"
 
 
 @pytest.mark.slow
-def test_small_benchmark(tmp_path: Path) -> None:
+def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
     output = tmp_path / "result.json"
     sizes = ["--clients=600", "--rounds=20", "--trips=40", "--repetitions=1"]
     # The script itself stops where a plain loop and the fast path differ.
-    command = [sys.executable, str(SCRIPT), *sizes, "--output", str(output)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = run_benchmark(SCRIPT, *sizes, "--output", str(output))
     assert finished.stderr == ""
     content = json.loads(output.read_text())
     assert [(row["target"], row["unit"]) for row in content["targets"]] == [(0.1, "x"), (30, "s"), (2, "GB")]
