@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
-    from fedarena.api import Result, load, resume, run
+    from fedarena.api import Result, load, open, resume, run
+    from fedarena.runs.callbacks import Callback, Stop
+    from fedarena.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["Result", "__version__", "load", "resume", "run"]
+__all__ = ["Callback", "Result", "Run", "Stop", "__version__", "load", "open", "resume", "run"]
+_ELSEWHERE = {"Callback": "runs.callbacks", "Stop": "runs.callbacks", "Run": "runs.run"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports the interface when it is first used, so that parts of the package work without all dependencies."""
     if name in __all__:
-        from fedarena import api
-
-        return getattr(api, name)
+        return getattr(import_module(f"fedarena.{_ELSEWHERE.get(name, 'api')}"), name)
     raise AttributeError(f"module 'fedarena' has no attribute {name!r}")

@@ -117,6 +117,19 @@ def report(
     screen.say(f"Report: {path}")
 
 
+@command
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+) -> None:
+    """Write the model that a run has trained: its weights under torch's names."""
+    from fedarena.runs.trained_model import export_model
+
+    module = export_model(folder, path)
+    numbers = sum(p.numel() for p in module.parameters())
+    screen.say(f"Exported: {path} has the {numbers:,} parameters of {type(module).__name__}")
+
+
 def _show(result: RunData) -> None:
     """The end of a single run: its scores, and where to look."""
     _print_scores([result])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from fedarena.core.console import Screen
 from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.page import write_report
+from fedarena.runs.building import GivenParts
+from fedarena.runs.callbacks import Callback, OnRound
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
@@ -18,10 +20,16 @@ from fedarena.storage.run_data import RunData, load_run
 REPORT_FILE = "report.html"
 
 
-def run_with_report(config: RunConfig, runs_folder: Path, progress: bool = True) -> RunData:
+def run_with_report(
+    config: RunConfig,
+    runs_folder: Path,
+    progress: bool = True,
+    given: GivenParts | None = None,
+    callbacks: Sequence[Callback | OnRound] = (),
+) -> RunData:
     """Runs a configuration in a new folder, in which there is a report in the end."""
     with _observing(progress) as observer:
-        return _with_report(start_run(config, runs_folder, observer))
+        return _with_report(start_run(config, runs_folder, observer, given, callbacks))
 
 
 def resume_with_report(folder: Path, progress: bool = True) -> RunData:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core import streams
@@ -15,7 +16,7 @@ from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
-from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, build_model, default_model
+from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
@@ -37,6 +38,7 @@ from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, Transform
 
 P = TypeVar("P")
+_FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,25 @@ class GivenParts:
     federation: Federation | None = None
     fleet: Fleet | None = None
 
+    def named_in(self, config: RunConfig, folder: Path) -> RunConfig:
+        """A configuration that finds the same parts when the run in this folder is resumed."""
+        found: dict[str, Any] = {}
+        if self.federation is not None:
+            found["federation"] = {"name": "store", "path": str(self.federation.path.absolute())}
+        if self.fleet is not None:
+            found["fleet"] = {"name": "file", "path": str((folder / _FLEET_FOLDER).absolute())}
+        return config.model_copy(update=found)
+
+    def save(self, folder: Path) -> None:
+        """Puts what lies nowhere else into the folder of the run."""
+        if self.fleet is not None:
+            self.fleet.save(folder / _FLEET_FOLDER)
+
 
 def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = None) -> Experiment:
     """Builds every part of a run. Whatever does not fit is refused here, before anything is written."""
     given = given or GivenParts()
     federation, config = open_federation(config, observer, given.federation)
-    spec = data_spec(federation)
     warnings: list[str] = []
     training_clients = _training_clients(federation, warnings)
     fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
@@ -81,15 +96,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{len(training_clients)} clients to train on; choose a cohort of at most that many"
         )
     evaluation_clients = _evaluation_clients(federation, config)
-    options, task_options = dict(config.model), dict(config.task)
-    kind = task_class(task_options.pop("name"), spec)
-    spec = kind.model_spec(spec)
-    module = build_model(
-        options.pop("name"), spec, options, config.seed, lambda module: kind(module, spec, **task_options)
-    )
-    weights = None if config.weights is None else start_from(module, Path(config.weights))
+    task = build_task(config, federation)
+    weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += weights.notes if weights else []
-    task = kind(module, spec, **task_options)
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
@@ -162,6 +171,19 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         weights.fingerprint if weights else None,
         tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
     )
+
+
+def build_task(config: RunConfig, federation: Federation) -> Task:
+    """The task of a run with its freshly built model."""
+    options, task_options = dict(config.model), dict(config.task)
+    spec = data_spec(federation)
+    kind = task_class(task_options.pop("name"), spec)
+    spec = kind.model_spec(spec)
+
+    def make_task(module: nn.Module) -> Task:
+        return kind(module, spec, **task_options)
+
+    return make_task(build_model(options.pop("name"), spec, options, config.seed, make_task))
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:

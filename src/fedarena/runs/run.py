@@ -68,7 +68,8 @@ class Run:
         name = config.name or free_name(config, runs_folder)
         folder = runs_folder / name
         check_new(folder)  # before building the experiment, which may take a while
-        experiment = prepare(config.model_copy(update={"name": name}), observer, given)
+        given = given or GivenParts()
+        experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
         recorder = Recorder.create(
             folder,
             experiment.config.to_yaml(),
@@ -78,6 +79,7 @@ class Run:
             _describe_fleet(experiment),
             _attributes(experiment),
         )
+        given.save(folder)
         return cls(experiment, recorder, None, observer, callbacks)
 
     @classmethod
