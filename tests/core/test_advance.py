@@ -65,7 +65,7 @@ def test_a_run_that_is_closed_early_can_be_opened_again(tmp_path: Path) -> None:
         assert again.round == 5
         again.advance()
     assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
-    with pytest.raises(BadInputError, match="is finished; fedarena.load reads it"):
+    with pytest.raises(BadInputError, match=r"is finished; fedarena\.load reads it"):
         fedarena.open(tmp_path / "small")
 
 

@@ -112,8 +112,9 @@ def test_transforms_chain_in_their_order(make_federation, engine_kind) -> None:
     orders = []
     for transforms in ([Clip(bound=0.4), TopK(share=0.3)], [TopK(share=0.3), Clip(bound=0.4)]):
         errors: dict[int, np.ndarray] = {}
+        clips_first = isinstance(transforms[0], Clip)
 
-        def both(client, update, errors=errors, clip_first=isinstance(transforms[0], Clip)):
+        def both(client, update, errors=errors, clip_first=clips_first):
             whole = (clipped(update, 0.4) if clip_first else update) + errors.get(client, 0.0)
             sent = largest(whole, round(0.3 * len(update)))
             errors[client] = whole - sent
