@@ -161,7 +161,7 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit")])
 def test_every_model_has_data_that_fits(name: str) -> None:
     spec = data_for(name)
-    texts = {
+    fitting = {
         "char_mlp": TEXT,
         "lstm": TEXT,
         "transformer": TEXT,
