@@ -31,6 +31,7 @@ from fedarena.profiling.statistics import summarize, time_calls
 from fedarena.profiling.training import (
     HANDWRITING,
     PHOTOS,
+    RATINGS,
     TEXT,
     TWEETS,
     data_for,
@@ -160,8 +161,14 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit")])
 def test_every_model_has_data_that_fits(name: str) -> None:
     spec = data_for(name)
-    texts = {"char_mlp": TEXT, "lstm": TEXT, "transformer": TEXT, "bag_of_words": TWEETS}
-    assert spec is texts.get(name, HANDWRITING)
+    fitting = {
+        "char_mlp": TEXT,
+        "lstm": TEXT,
+        "transformer": TEXT,
+        "bag_of_words": TWEETS,
+        "matrix_factorization": RATINGS,
+    }
+    assert spec is fitting.get(name, HANDWRITING)
 
 
 def test_resnets_get_photos_and_unknown_models_a_sentence() -> None:

@@ -24,6 +24,7 @@ from fedarena.runs.building import prepare
 from fedarena.runs.config import parse_overrides, resolve, resolve_settings
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
+from fedarena.runs.suite import read_suite, run_suite
 from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.train import Algorithm, Job, LocalTraining
 from fedarena.train.cohort import CohortEngine
@@ -411,3 +412,15 @@ def test_two_labels_as_one_score(tmp_path: Path) -> None:
     labels = opened.samples(opened.clients("all"), "test").columns["y"]
     assert found.summary["baseline"]["accuracy"] == pytest.approx((labels == opened.label_counts.argmax()).mean())
     assert {"auc", "average_precision"} <= set(found.summary["final"])
+
+
+def test_a_suite_that_names_no_task_goes_on(tmp_path: Path) -> None:
+    """Its runs say which task, with all options, an automatic choice came to; other options are another suite."""
+    plan = {"name": "own", "base": {"federation": "diabetes", "rounds": 1, "cohort": 3}, "seeds": [0]}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(plan))
+    for _ in range(2):
+        assert not run_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path, Observer(), lambda *_: None)
+    plan["base"]["task"] = {"metrics": ["mae"]}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(plan))
+    with pytest.raises(BadInputError, match=r"task.metrics = None instead of \['mae'\]"):
+        run_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path, Observer(), lambda *_: None)

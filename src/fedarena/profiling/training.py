@@ -10,7 +10,7 @@ import torch
 
 from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.core.streams import torch_seed
-from fedarena.models import MODELS, DataSpec, Task, build_model, make_task
+from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model, make_task
 from fedarena.profiling.memory import MemoryWatch
 from fedarena.profiling.power import PowerMeter
 from fedarena.profiling.statistics import Clock, summarize, time_calls
@@ -22,6 +22,9 @@ HANDWRITING = DataSpec("classification", classes=62, input_shape=(1, 28, 28))
 PHOTOS = DataSpec("classification", classes=10, input_shape=(3, 32, 32))
 TEXT = DataSpec("next_token", classes=80, input_shape=(80,))
 TWEETS = DataSpec("classification", classes=2, input_shape=(25,), padding=0, unknown=1, tokens=10_000)
+RATINGS = DataSpec(  # MovieLens 100K's
+    "rating", 1, (), inputs=(InputSpec("user", (), 943), InputSpec("item", (), 1682)), value_range=(1.0, 5.0)
+)
 _FOR_PHOTOS = ("resnet18", "vit")
 _SEED = 0
 # So small that no weights grow beyond bounds, whatever the model: labels are drawn, there is nothing to learn.
@@ -33,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 def data_for(model: str) -> DataSpec:
     """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits."""
     MODELS.get(model)
-    specs = [HANDWRITING, TEXT, PHOTOS, TWEETS]
+    specs = [HANDWRITING, TEXT, PHOTOS, TWEETS, RATINGS]
     if model in _FOR_PHOTOS:
         specs.insert(0, PHOTOS)
     refusals = []
@@ -121,13 +124,10 @@ def random_batch(task: Task, spec: DataSpec, batch_size: int, device: torch.devi
     """Inputs and labels that are drawn: zeros would cost a GPU less power."""
     batch = task.batch(task.example(batch_size))
     random = torch.Generator().manual_seed(torch_seed(_SEED, "profiling"))
-    x, y = batch["x"], batch["y"]
-    if x.is_floating_point():
-        x = torch.rand(x.shape, generator=random)
-    else:
-        x = torch.randint(spec.vocabulary, x.shape, generator=random)
-    y = torch.randint(spec.classes, y.shape, generator=random)
-    return {"x": x.to(device), "y": y.to(device), "key": torch.tensor(_SEED, device=device)}
+    drawn = task.meaningless(batch, random)
+    if not drawn["y"].is_floating_point():
+        drawn["y"] = torch.randint(spec.classes, drawn["y"].shape, generator=random)
+    return {name: values.to(device) for name, values in drawn.items()} | {"key": torch.tensor(_SEED, device=device)}
 
 
 def training_step(task: Task, batch: dict[str, torch.Tensor], device: torch.device) -> Callable[[], None]:

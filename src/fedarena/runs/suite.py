@@ -27,6 +27,7 @@ from typing import Any
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
+from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
 from fedarena.runs.observer import Observer
@@ -177,6 +178,10 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
     if config.model["name"] == AUTOMATIC_MODEL:
         before = {key: value for key, value in before.items() if not key.startswith("model.")}
         now.pop("model.name")
+    if config.task["name"] == AUTOMATIC_TASK:  # of which the run names the task, and all of its options
+        asked = {f"task.{option}" for option in config.task} - {"task.name"}
+        before = {key: value for key, value in before.items() if key in asked or not key.startswith("task.")}
+        now.pop("task.name")
     for option, value in config.engine.items():
         if value in (None, "auto"):  # the run says what it came to
             for settings in (before, now):
