@@ -37,7 +37,7 @@ def test_every_default_is_written_out_and_read_back() -> None:
     seed=st.integers(0, 2**63 - 1),
     rounds=st.integers(1, 10**6),
     lr=st.floats(1e-9, 1e9),
-    mu=st.floats(0, 1e6, width=32),  # what the engine computes in
+    mu=st.floats(1e-30, 1e6),  # what the engine can compute with
     algorithm=st.sampled_from(["fedprox", {"name": "fedprox"}]),
 )
 def test_a_configuration_survives_its_file(seed: int, rounds: int, lr: float, mu: float, algorithm: Any) -> None:
