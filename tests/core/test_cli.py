@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,34 @@ def test_version_and_help() -> None:
 def test_bad_input(arguments: list[str], sentence: str, in_empty_folder: Path) -> None:
     assert sentence in " ".join(call(*arguments, code=2).split())
     assert list(in_empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["folder", "loop", "x" * 300, "/dev/null", "file/x", "~nobody-of-that-name/x.csv"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "suite", "resume", "report", "describe", "fleet", "leaf-plot", "correlate", "data verify", "data stats"],
+)
+def test_paths_to_something_else(command: str, path: str) -> None:
+    Path("folder").mkdir()
+    Path("file").touch()
+    Path("loop").symlink_to("loop")
+    call(*command.split(), path, code=2)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "summary.json", "rounds.parquet"])
+@pytest.mark.parametrize("content", ["", "5", "[]", "{}", "a: [", "algorithm: 5", "{" * 1000, '{"status": 5}'])
+def test_damaged_run_folders(name: str, content: str, finished: Path) -> None:
+    shutil.copytree(finished, "damaged")
+    Path("damaged", name).write_text(content)
+    assert "damaged" in call("report", "damaged", code=2)
+    assert "damaged" in call("leaf-metrics", "damaged", "out", code=2)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    call("run", *FAST, "name=finished", "--runs", str(folder))
+    return folder / "finished"
 
 
 def test_a_file_that_is_not_yaml() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def test_every_default_is_written_out_and_read_back() -> None:
     seed=st.integers(0, 2**63 - 1),
     rounds=st.integers(1, 10**6),
     lr=st.floats(1e-9, 1e9),
-    mu=st.floats(0, 1e6, width=32),  # what the engine computes in
+    mu=st.floats(1e-30, 1e6),  # what the engine can compute with
     algorithm=st.sampled_from(["fedprox", {"name": "fedprox"}]),
 )
 def test_a_configuration_survives_its_file(seed: int, rounds: int, lr: float, mu: float, algorithm: Any) -> None:
@@ -176,7 +175,6 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["local.lr=1e-300"], "local.lr is 1e-300, too close to 0 to compute with in float32"),
         (["local.weight_decay=1e39"], "local.weight_decay is 1e+39, too large to compute with in float32"),
         (["algorithm=fedprox", "algorithm.mu=1e300"], "algorithm.mu is 1e+300, too large to compute with in float32"),
-        (["algorithm=fedadam", "algorithm.tau=1e26"], "algorithm.tau is 1e+26, too large to compute with in float32"),
         (["algorithm=fetchsgd", "algorithm.rows=" + "9" * 20], "algorithm.rows: input should be less than or equal to"),
         (["algorithm=fetchsgd", "algorithm.top=" + "9" * 20], "but whole numbers are at most 9223372036854775807"),
         (["federation=synthetic", "federation.clients=1000000000000"], "federation.clients: input should be less than"),
@@ -201,8 +199,8 @@ def test_bad_settings_get_a_sentence(arguments: list[str], sentence: str) -> Non
 
 
 def test_what_the_engine_can_hold_is_taken() -> None:
-    assert resolve(settings("local.lr=1e150", "engine.dtype=float64")).local.lr == 1e150
-    assert resolve(settings("local.lr=1.8e19", "local.weight_decay=1.2e-38")).local.lr == 1.8e19
+    assert resolve(settings("local.lr=1e300", "engine.dtype=float64")).local.lr == 1e300
+    assert resolve(settings("local.lr=3.4e38", "local.weight_decay=1.2e-38")).local.lr == 3.4e38
 
 
 def test_truth_values_where_they_belong() -> None:
@@ -259,11 +257,11 @@ def test_registered_names_are_unique() -> None:
         MODELS.register("mlp")(lambda spec: None)
 
 
-def test_a_batch_larger_than_any_client_takes_no_memory() -> None:
+def test_a_batch_may_be_larger_than_any_client() -> None:
     config = resolve(settings("federation=digits", "model=logistic_regression", f"local.batch_size={2**62}"))
-    tracemalloc.start()
-    try:
-        prepare(config, Observer())
-        assert tracemalloc.get_traced_memory()[1] < 200e6
-    finally:
-        tracemalloc.stop()
+    assert prepare(config, Observer()).config.engine["lanes"] == 1
+
+
+def test_a_degree_of_adaptivity_whose_square_is_infinite() -> None:
+    with pytest.raises(BadInputError, match=r"algorithm\.tau must be at most 1e\+09, not 1e\+26"):
+        prepare(resolve(settings("federation=digits", "algorithm=fedadam", "algorithm.tau=1e26")), Observer())

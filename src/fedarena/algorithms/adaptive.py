@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from fedarena.algorithms.checks import check_fraction, check_positive
+from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Groups
+
+_MOST_TAU = 1e9  # its square must be a number in every precision
 
 
 class AdaptiveServer(Algorithm):
@@ -22,6 +25,8 @@ class AdaptiveServer(Algorithm):
     def __init__(self, *, server_lr: float, beta1: float, tau: float):
         check_positive(server_lr=server_lr, tau=tau)
         check_fraction(beta1=beta1)
+        if tau > _MOST_TAU:
+            raise BadInputError(f"algorithm.tau must be at most {_MOST_TAU:g}, not {tau}")
         self.server_lr, self.beta1, self.tau = server_lr, beta1, tau
 
     @abstractmethod

@@ -91,7 +91,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file, uncompressed if it is compressed with gzip."""
-    file = Path(path).expanduser()
+    file = os.path.expanduser(path)  # which leaves unknown users alone
     try:
         with open(file, "rb") as opened:
             begin = opened.read(len(_GZIP))

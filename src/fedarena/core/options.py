@@ -7,7 +7,6 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -151,7 +150,7 @@ def check_holdable(value: Any, dtype: str, where: str) -> None:
             check_holdable(item, dtype, f"{where}.{number}")
     elif isinstance(value, int | float) and value:
         limits = np.finfo(dtype)
-        least, most = float(limits.tiny), math.sqrt(limits.max)  # since some methods square them
+        least, most = float(limits.tiny), float(limits.max)
         if not least <= abs(value) <= most:
             is_what = "close to 0" if abs(value) < least else "large"
             raise BadInputError(

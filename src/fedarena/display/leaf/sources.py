@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def load_leaf_results(paths: Iterable[Path], skipped: Callable[[str], None]) -> 
     tables: list[LeafTable] = []
     empty: list[NothingRecordedError] = []
     every = [found for path in paths for found in _files_and_runs(path)]
-    for path in {found.resolve(): found for found in every}.values():
+    for path in {os.path.realpath(found): found for found in every}.values():
         if path.is_dir():
             try:
                 run = load_run(path)
