@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store bench-data bench-memories bench-fleet bench-heterogeneity bench-speed study-heterogeneity clean help
+.PHONY: run test docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,8 +49,8 @@ bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million
 bench-data: $(VENV)/.installed  ## Measure reading files of 660,120 and of 1.66 million users (about 12 minutes, 8 GB of disk)
 	$(BIN)/python benchmarks/data.py --output docs/benchmarks/data.json
 
-bench-memories: $(VENV)/.installed  ## Measure what clients' memories cost a commit, and RAM
-	$(BIN)/python benchmarks/memories.py
+bench-client-states: $(VENV)/.installed  ## Measure what clients' states cost a commit, and RAM
+	$(BIN)/python benchmarks/client_states.py
 
 bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them, and ten thousand participants
 	$(BIN)/python benchmarks/fleet.py --output docs/benchmarks/fleet.json

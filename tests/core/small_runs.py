@@ -26,8 +26,8 @@ def config(**settings: Any):
     return resolve(merge({}, SMALL | settings))
 
 
-def memories(folder: Path) -> dict[int, Any]:
-    """What clients remember according to the last commit: layouts and bytes."""
+def client_states(folder: Path) -> dict[int, Any]:
+    """What clients keep according to the last commit: layouts and bytes."""
     log = checkpoint.open_client_states(folder, checkpoint.read_state(folder))
     return {client: log.read(client) for client in sorted(log)}
 
@@ -42,7 +42,7 @@ def content(folder: Path) -> dict[str, Any]:
     del summary["timing"]
     return {
         "tensors": tensors,
-        "memories": memories(folder),
+        "client states": client_states(folder),
         "summary": json.dumps(summary).encode(),
         **tables,
     }

@@ -77,7 +77,7 @@ def test_a_fork_without_changes_is_the_same_run(tmp_path: Path, settings) -> Non
     assert fork.round == 5
     fork.advance().close()
     one, other = (content(tmp_path / name) for name in ("small", "fork"))
-    for what in ("tensors", "memories", "rounds.parquet", "clients.parquet", "jobs.parquet"):
+    for what in ("tensors", "client states", "rounds.parquet", "clients.parquet", "jobs.parquet"):
         assert one[what] == other[what]
     environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
     assert environment["forked_from"] == {"run": str((tmp_path / "small").absolute()), "round": 5}

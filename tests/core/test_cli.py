@@ -199,7 +199,7 @@ def test_divergence_is_not_success() -> None:
 
 SUITE = """
 name: small
-base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression, engine: reference}
+base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression}
 matrix:
   local.lr: [0.1, 0.5]
   method:

@@ -28,7 +28,7 @@ from fedarena.core.interrupts import deferring_interrupts
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.simulate import memory_log
+from fedarena.simulate.client_states import log as state_log
 from fedarena.storage import checkpoint, recorder, tables
 from fedarena.storage.run_data import load_run
 from fedarena.storage.sealed_json import seal_json
@@ -56,7 +56,7 @@ WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "c
 
 
 def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float | None = None) -> None:
-    memory_log.COMPACT_ABOVE_BYTES = 1000
+    state_log.COMPACT_ABOVE_BYTES = 1000
     if commit_share is not None:
         recorder._COMMIT_SHARE = commit_share
     if (folder / "small").exists():
@@ -67,7 +67,7 @@ def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float 
 
 @pytest.fixture(autouse=True)
 def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", memory_log.COMPACT_ABOVE_BYTES)
+    monkeypatch.setattr(state_log, "COMPACT_ABOVE_BYTES", state_log.COMPACT_ABOVE_BYTES)
     monkeypatch.setattr(recorder, "_COMMIT_SHARE", recorder._COMMIT_SHARE)
 
 

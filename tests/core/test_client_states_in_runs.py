@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_candidates import select_uniform
-from small_runs import StopAfter, config, content, interrupt, memories
+from small_runs import StopAfter, client_states, config, content, interrupt
 
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
@@ -80,7 +80,7 @@ def test_memory_is_for_those_who_took_part(tmp_path: Path, crowd: Path) -> None:
     cohorts = [select_uniform(np.arange(POPULATION), COHORT, 0, round + 1) for round in range(ROUNDS)]
     took_part = set(np.concatenate(cohorts).tolist())
     assert len(took_part) > 490
-    assert set(memories(tmp_path / "run")) == took_part
+    assert set(client_states(tmp_path / "run")) == took_part
     assert watching.clients == len(took_part)
     assert watching.most_bytes_in_ram == len(took_part) * MEMORY_BYTES
     size = (tmp_path / "run" / "checkpoint" / "client_states-0.log").stat().st_size
@@ -95,7 +95,7 @@ def test_a_small_limit_gives_the_same_bits(tmp_path: Path, crowd: Path) -> None:
         start_run(make(crowd, client_states_ram_bytes=3 * memory_bytes), tmp_path / name / "tight", tight)
         assert tight.most_bytes_in_ram <= 3 * memory_bytes < 5 * memory_bytes < ample.most_bytes_in_ram
         found, expected = (content(tmp_path / name / limit / "run") for limit in ("tight", "ample"))
-        for what in ("tensors", "memories", "rounds.parquet", "clients.parquet"):
+        for what in ("tensors", "client states", "rounds.parquet", "clients.parquet"):
             assert found[what] == expected[what], what
 
 
@@ -107,7 +107,7 @@ def test_memories_survive_resumption(tmp_path: Path, crowd: Path) -> None:
     start_run(scaffold(crowd), tmp_path / "uninterrupted")
     with pytest.raises(KeyboardInterrupt):
         start_run(scaffold(crowd), tmp_path, StopAfter(3, interrupt))
-    assert len(memories(tmp_path / "run")) > 290
+    assert len(client_states(tmp_path / "run")) > 290
     watching = Watching()
     resume_run(tmp_path / "run", watching)
     assert watching.most_bytes_in_ram <= 2 * COHORT * MEMORY_BYTES  # those before come back when they are asked for
@@ -142,7 +142,7 @@ def test_a_commit_costs_as_much_as_the_cohort(tmp_path: Path, crowd: Path, monke
     start_run(scaffold(crowd, rounds=31), tmp_path, written)
     each = np.diff(written.until)
     cohort_bytes = COHORT * (MEMORY_BYTES + HEADER_BYTES)
-    assert len(memories(tmp_path / "run")) > 28 * COHORT
+    assert len(client_states(tmp_path / "run")) > 28 * COHORT
     assert (each[2:31] > cohort_bytes).all()
     assert each[26:31].max() < each[2:7].max() + 200  # numbers with more digits
     assert each[30] < cohort_bytes + 22_000  # the model, and a batch of each table
@@ -157,7 +157,7 @@ def test_a_limit_is_a_number_of_bytes(value: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count written bytes")
 def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
-    script, output = Path(__file__).parents[2] / "benchmarks" / "memories.py", tmp_path / "result.json"
+    script, output = Path(__file__).parents[2] / "benchmarks" / "client_states.py", tmp_path / "result.json"
     arguments = ["--few", "20", "--many", "60", "--output", str(output)]
     finished = run_benchmark(script, *arguments)
     assert finished.stderr == ""

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedarena.core.errors import DamagedFileError, RunFailedError
-from fedarena.simulate import ClientStateChanges, ClientStateLog, ClientStates, LogEnd, memory_log
+from fedarena.simulate import ClientStateChanges, ClientStateLog, ClientStates, LogEnd
+from fedarena.simulate.client_states import log as state_log
 from fedarena.simulate.client_states.layout import Layout
 from fedarena.train import Groups
 
@@ -39,14 +40,14 @@ def after(before: ClientStates, values: dict[int, float]) -> ClientStates:
     return changes.client_states()
 
 
-def values_of(memories: ClientStates) -> dict[int, float]:
-    return {client: value_of(memory) for client, memory in memories.items()}
+def values_of(states: ClientStates) -> dict[int, float]:
+    return {client: value_of(memory) for client, memory in states.items()}
 
 
 def on_disk(folder: Path, ram_bytes: int = 2**30) -> tuple[ClientStates, ClientStateLog]:
-    memories, log = ClientStates(), ClientStateLog(folder / "client_states-0.log")
-    memories.keep_in(log, ram_bytes)
-    return memories, log
+    states, log = ClientStates(), ClientStateLog(folder / "client_states-0.log")
+    states.keep_in(log, ram_bytes)
+    return states, log
 
 
 # --- bytes and back -------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ def bits(t: torch.Tensor) -> bytes:
     return t.contiguous().flatten().view(torch.uint8).numpy().tobytes() if t.numel() else b""
 
 
-def test_memories_come_back_with_the_same_bits_names_and_order() -> None:
+def test_states_come_back_with_the_same_bits_names_and_order() -> None:
     strange = torch.tensor([[math.nan, -0.0], [math.inf, 1e-45]])
     strange[0].view(torch.int32)[0] |= 12345  # a NaN with a number in it
     stacked: Groups = {
@@ -122,7 +123,7 @@ def test_a_round_and_the_one_before_can_be_read(empty: ClientStates) -> None:
     assert second.get(4) is None
 
 
-def test_memories_that_are_gone_are_not_mistaken_for_later_ones(empty: ClientStates) -> None:
+def test_states_that_are_gone_are_not_mistaken_for_later_ones(empty: ClientStates) -> None:
     first = after(empty, {1: 1.0})
     second = after(first, {1: 2.0})
     second.settle()
@@ -158,7 +159,7 @@ def test_the_last_memory_of_a_client_in_a_round_counts(empty: ClientStates) -> N
     assert values_of(changes.client_states()) == {1: 3.0, 2: 2.0}
 
 
-def test_memories_of_several_forms_live_together(empty: ClientStates, tmp_path: Path) -> None:
+def test_states_of_several_forms_live_together(empty: ClientStates, tmp_path: Path) -> None:
     now = empty
     for length in (1, 5, 3, 5):
         changes = ClientStateChanges(now)
@@ -170,7 +171,7 @@ def test_memories_of_several_forms_live_together(empty: ClientStates, tmp_path: 
     }
 
 
-def test_memories_collected_in_ram_move_to_a_log(tmp_path: Path) -> None:
+def test_states_collected_in_ram_move_to_a_log(tmp_path: Path) -> None:
     now = after(after(ClientStates(), {1: 1.0, 2: 1.0}), {2: 2.0, 3: 2.0})
     log = ClientStateLog(tmp_path / "log")
     now.keep_in(log, BYTES)
@@ -259,15 +260,15 @@ def test_compaction_forgets_a_round_that_is_not_over(tmp_path: Path) -> None:
 
 
 def reopened(log: ClientStateLog, ram_bytes: int = 2**30) -> ClientStates:
-    memories = ClientStates()
-    memories.keep_in(ClientStateLog.open(log.path, log.settled), ram_bytes)
-    return memories
+    states = ClientStates()
+    states.keep_in(ClientStateLog.open(log.path, log.settled), ram_bytes)
+    return states
 
 
 def test_a_disk_that_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, log = on_disk(tmp_path, 0)
 
-    def refuse(memories) -> None:
+    def refuse(states) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(log, "append", refuse)
@@ -356,7 +357,7 @@ def test_compaction_drops_what_is_outdated(tmp_path: Path) -> None:
 
 
 def test_a_log_is_compacted_when_more_than_half_is_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", 1000)
+    monkeypatch.setattr(state_log, "COMPACT_ABOVE_BYTES", 1000)
     now, log = on_disk(tmp_path)
     verdicts = []
     for _ in range(3):
@@ -364,7 +365,7 @@ def test_a_log_is_compacted_when_more_than_half_is_outdated(tmp_path: Path, monk
         now.settle()
         verdicts.append(log.is_mostly_outdated)
     assert verdicts == [False, True, True]  # the layout is the grain that tips the scales
-    monkeypatch.setattr(memory_log, "COMPACT_ABOVE_BYTES", log.settled.bytes)
+    monkeypatch.setattr(state_log, "COMPACT_ABOVE_BYTES", log.settled.bytes)
     assert not log.is_mostly_outdated
 
 

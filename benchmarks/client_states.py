@@ -1,6 +1,6 @@
 """Clients' memories: does a commit cost as much as its cohort, and does RAM stay within its limit?
 
-    python benchmarks/memories.py [--output result.json] [--few 100 --many 5000]
+    python benchmarks/client_states.py [--output result.json] [--few 100 --many 5000]
 
 Records rounds of an imaginary stateful method, in which every client remembers 100 kB, in runs where 100 and where
 5,000 clients have taken part before. Every run is a fresh process. Compared are the bytes and seconds that recording
