@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, FederationWriter
 from fedarena.data.store.schema import ColumnSpec, TaskSpec
-from fedarena.runs.baseline import most_frequent_label
+from fedarena.runs.baseline import baseline_of
+from fedarena.runs.building import build_task
+from fedarena.runs.config import resolve
 
 TASK = TaskSpec(kind="classification", classes=2, tokens=5, padding=0, unknown=1, token_names=("", "?", "a", "b", "c"))
 COLUMNS = {"x": ColumnSpec(dtype="uint16", shape=(3,)), "y": ColumnSpec(dtype="int64")}
@@ -33,7 +35,8 @@ def test_padding_is_no_label_and_labels_are_no_padding(tmp_path: Path) -> None:
     """Token 0 is padding, but label 0 counts."""
     federation = write(tmp_path / "texts", [[0, 0, 4], [2, 1, 3], [2, 2, 2]], [0, 0, 1])
     assert federation.label_counts.tolist() == [2, 1]
-    found = most_frequent_label(federation, federation.clients(), "train")
+    task = build_task(resolve({"model": "bag_of_words", "task": "classification"}), federation)
+    found = baseline_of(task, federation, federation.clients(), "train")
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 
