@@ -94,7 +94,7 @@ def test_weighted_mean_golden() -> None:
     parts = []
     for first, last, weights in ((0, 2, np.array([1.0, 2.0])), (2, 3, np.array([5.0]))):
         some = {"params": {"w": updates[first:last]}, "extra": {"c": updates[first:last, :1]}}
-        jobs = JobArrays.of([Job(client, 1) for client in range(first, last)], seed=0)
+        jobs = JobArrays.of([Job(client, 1) for client in range(first, last)])
         parts.append(aggregator.add_up(Rows(some, jobs, Work(None, None, None), weights, ("params",))))
     mean = aggregator.finish(aggregator.merge(*parts))
     assert torch.equal(updates, before)

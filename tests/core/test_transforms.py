@@ -159,7 +159,7 @@ def test_clipping_can_bound_all_that_is_sent() -> None:
 
 def rows_of(update, weights=None) -> Rows:
     clients = len(next(iter(next(iter(update.values())).values())))
-    jobs = JobArrays.of([Job(client, 1) for client in range(clients)], seed=0)
+    jobs = JobArrays.of([Job(client, 1) for client in range(clients)])
     given_weights = np.ones(clients) if weights is None else np.asarray(weights, dtype=float)
     return Rows(update, jobs, Work(given_weights, None, None), given_weights, ("params",))
 
@@ -271,9 +271,9 @@ def test_a_shard_gives_the_same_bits_elsewhere(make_federation, engine_kind) -> 
     broadcasts[2]["params"] = {name: 1.1 * p for name, p in broadcasts[2]["params"].items()}
     jobs = [Job(client, 3, version=2 * (client % 2)) for client in range(len(SIZES))]
     kept = {1: {**algorithm.client_init(broadcasts[0]), "transform:1:error": broadcasts[2]["params"]}}
-    for shard in here.engine.divide(jobs, broadcasts, kept):
+    for shard in here.engine.divide(JobArrays.of(jobs), broadcasts, kept):
         alone = shard.self_contained()
-        assert set(alone.states) <= {job.client for job in shard.jobs}
+        assert set(alone.states) <= set(shard.jobs.clients.tolist())
         travelled = replace(
             alone,
             broadcasts={version: through_a_file(groups) for version, groups in alone.broadcasts.items()},
@@ -298,7 +298,7 @@ def test_a_shard_gives_the_same_bits_elsewhere(make_federation, engine_kind) -> 
 def test_partial_results_merge_to_the_whole(updates, data, aggregator) -> None:
     def add_up(some) -> Partial:
         changes, weights, ages = (np.array(column) for column in zip(*some, strict=True))
-        jobs = JobArrays.of([Job(n, 1, staleness=int(age)) for n, age in enumerate(ages)], seed=0)
+        jobs = JobArrays.of([Job(n, 1, staleness=int(age)) for n, age in enumerate(ages)])
         tensors = torch.tensor(changes, dtype=torch.float64).reshape(-1, 1)
         update = {"params": {"w": tensors}, "other": {"c": 2 * tensors}}
         return aggregator.add_up(Rows(update, jobs, Work(weights, None, None), weights.astype(float), ("params",)))
@@ -345,10 +345,8 @@ def test_random_numbers_are_the_same_on_both_engines_and_keyed(make_federation) 
     quiet = run(make_federation, CohortEngine, [])[-1].snapshot.state["params"]
     assert all((quiet[name] - p).abs().max() > 0.01 for name, p in outcomes[0].items())
     like = torch.zeros(2000, dtype=torch.float64)
-    jobs = [
-        JobArrays.of([Job(*job)], seed).contexts(like)
-        for job, seed in (((0, 1), 0), ((1, 1), 0), ((0, 2), 0), ((0, 1), 1))
-    ]
+    keys = ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1))  # client, round, seed
+    jobs = [JobArrays.of([Job(client, round)]).contexts(like, seed) for client, round, seed in keys]
     draws = [context.normal("noise", like[None])[0] for context in jobs]
     draws.append(jobs[0].normal("other noise", like[None])[0])
     for one, other in itertools.combinations(draws, 2):

@@ -81,10 +81,10 @@ def _play_round(
     changes = ClientStateChanges(before.client_states)
     tally = Tally(plan)
     for step in range(plan.server_steps):
-        if any(job.server_step == step for job in waiting):
+        if (waiting.server_steps == step).any():
             # What is needed for a step is trained together with everything else that can be trained by then.
-            ready = [job for job in waiting if job.version <= server.version]
-            waiting = [job for job in waiting if job.version > server.version]
+            can_train = waiting.versions <= server.version
+            ready, waiting = waiting.take(can_train), waiting.take(~can_train)
             shards = simulation.engine.divide(ready, server.broadcasts, before.client_states)
             for result in simulation.train(shards, server.transform_states, round):
                 server.accept(result)

@@ -22,7 +22,7 @@ from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.world import World
-from fedarena.train import Algorithm, Engine, Groups, Job, Shard, Work, count_bytes
+from fedarena.train import Algorithm, Engine, Groups, JobArrays, Shard, Work, count_bytes
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
@@ -87,7 +87,7 @@ class Simulation:
     def path(self) -> UpdatePath:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
-        return UpdatePath(self.algorithm, self.transforms, aggregator)
+        return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed)
 
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
@@ -96,16 +96,17 @@ class Simulation:
         kept = self.path.server_init(example_update(self.algorithm, params))
         return Snapshot(0, state, clock=Clock(time=self.clock.start_seconds), transform_states=tuple(kept))
 
-    def jobs_of(self, plan: RoundPlan, round: int) -> list[Job]:
+    def jobs_of(self, plan: RoundPlan, round: int) -> JobArrays:
         """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
         used = np.flatnonzero(plan.steps >= 0)
         jobs = plan.ended.take(used)
         # Where jobs overlap with rounds, a client may begin twice in the same one.
         rounds = jobs.numbers if self.protocol.overlaps else np.full(len(jobs), round)
-        scale = None if self.client_lr_schedule is None else self.client_lr_schedule.scale(round)
-        facts = (jobs.clients, rounds, jobs.shares, jobs.versions, plan.staleness[used], plan.steps[used])
-        each = zip(*(values.tolist() for values in facts), strict=True)
-        return [replace(Job(*job), lr_scale=scale) for job in each]
+        schedule = self.client_lr_schedule
+        scales = None if schedule is None else np.full(len(jobs), schedule.scale(round))
+        nobody = np.zeros(len(jobs), dtype=np.bool_)
+        staleness, steps = plan.staleness[used], plan.steps[used]
+        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, nobody, scales)
 
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""

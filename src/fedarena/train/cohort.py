@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
@@ -127,30 +128,32 @@ class CohortEngine:
         """The parameters of the freshly built model."""
         return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
 
-    def divide(
-        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
-    ) -> list[Shard]:
+    def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """Clients that train together, those with most to do first. It does not depend on the number of workers."""
         if self._fallback is not None:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            arrays = JobArrays.of(some, self.seed)
-            samples = self.data.counts(arrays.clients, "train")
-            steps = steps_in_shares(arrays.shares, samples, self.algorithm, self.local)
+            samples = self.data.counts(some.clients, "train")
+            steps = steps_in_shares(some.shares, samples, self.algorithm, self.local)
             width = batch_width(self.local.batch_size, int(samples.max(initial=1)))
-            shards += [
-                Shard(tuple(some[position] for position in positions), broadcasts, states, width)
-                for positions in self._shards(steps)
-            ]
+            losses = self._start_losses(some, broadcasts)
+            for positions in self._shards(steps):
+                of_shard = None if losses is None else losses[positions]
+                shards.append(Shard(some.take(positions), broadcasts, states, width, of_shard))
         return shards
 
-    def _trainable_together(self, jobs: Sequence[Job]) -> list[list[Job]]:
+    def _start_losses(self, jobs: JobArrays, broadcasts: Mapping[int, Groups]) -> npt.NDArray[np.float64] | None:
+        """Of what these clients downloaded, which is the same."""
+        if not self.algorithm.needs_start_loss:
+            return None
+        return self.evaluate(broadcasts[int(jobs.versions[0])]["params"], jobs.clients, "train").means("loss")
+
+    def _trainable_together(self, jobs: JobArrays) -> list[JobArrays]:
         """Jobs from different starts train together, unless their first model has to be scored."""
         if not self.algorithm.needs_start_loss:
-            return [list(jobs)] if jobs else []
-        versions = dict.fromkeys(job.version for job in jobs)
-        return [[job for job in jobs if job.version == version] for version in versions]
+            return [jobs] if len(jobs) else []
+        return [jobs.take(jobs.versions == version) for version in dict.fromkeys(jobs.versions.tolist())]
 
     def train(self, shard: Shard) -> Iterator[JobResults]:
         """Trains the clients of a shard in lanes; results come as clients finish."""
@@ -158,18 +161,13 @@ class CohortEngine:
             return self._fallback.train(shard)
         self.hardware.set_up()
         self.task.module.train()
-        jobs = JobArrays.of(shard.jobs, self.seed)
-        start_losses = None
-        if self.algorithm.needs_start_loss:
-            params = shard.broadcasts[shard.versions[0]]["params"]
-            scores = evaluate_clients(self.task, params, self.data, jobs.clients, "train", self._evaluation_batch_size)
-            start_losses = scores.means("loss")
+        jobs = shard.jobs
         samples = self.data.counts(jobs.clients, "train")
         steps = steps_in_shares(jobs.shares, samples, self.algorithm, self.local)
         batches = draw_batches(
             jobs.clients, samples, steps, self.local.batch_size, self.seed, jobs.rounds, shard.batch_width
         )
-        work = PlannedWork(jobs, samples, steps, batches, start_losses)
+        work = PlannedWork(jobs, samples, steps, batches, shard.start_losses)
         return without_gradients(LaneTraining(self, work, shard.broadcasts, shard.states).run(self._pool))
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
@@ -221,7 +219,7 @@ class CohortEngine:
             return f"{type(self.algorithm).__name__} has a training loop of its own"
         broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
         states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
-        jobs = JobArrays.of([Job(0, 1), Job(1, 1)], self.seed).tensors(next(iter(broadcast["params"].values())))
+        jobs = JobArrays.of([Job(0, 1), Job(1, 1)]).tensors(next(iter(broadcast["params"].values())), self.seed)
         given = Given(states, broadcast, jobs)
         columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
         self.task.module.train()

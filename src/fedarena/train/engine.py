@@ -112,9 +112,7 @@ class Engine(Protocol):
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model, where and how this engine computes."""
 
-    def divide(
-        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
-    ) -> list[Shard]:
+    def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """The jobs as shards that can be trained independently, by a plan that does not depend on who does it.
 
         `broadcasts` has what every version of the server sent, and `states` what clients have kept.
@@ -139,7 +137,8 @@ def train_jobs(
     engine: Engine, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
 ) -> Iterator[JobResults]:
     """The results of all jobs, shard after shard."""
-    for results in engine.execute(engine.divide(jobs, broadcasts, states), lambda shard: [*engine.train(shard)]):
+    shards = engine.divide(JobArrays.of(jobs), broadcasts, states)
+    for results in engine.execute(shards, lambda shard: [*engine.train(shard)]):
         yield from results
 
 

@@ -74,7 +74,7 @@ class Client:
 
 @dataclass(frozen=True)
 class JobArrays:
-    """Some jobs as arrays with an entry each."""
+    """Some jobs as arrays with an entry each, since a cohort may have thousands."""
 
     clients: IntArray
     rounds: IntArray
@@ -83,25 +83,41 @@ class JobArrays:
     staleness: IntArray
     server_steps: IntArray
     corrupted: npt.NDArray[np.bool_]
-    keys: IntArray
-    lr_scales: npt.NDArray[np.float64] | None
+    lr_scales: npt.NDArray[np.float64] | None = None  # None: there is no schedule
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], seed: int) -> JobArrays:
-        """The jobs of a run with this seed."""
-        clients = np.array([job.client for job in jobs], dtype=np.int64)
-        rounds = np.array([job.round for job in jobs], dtype=np.int64)
+    def of(cls, jobs: Sequence[Job]) -> JobArrays:
+        """The same jobs as arrays."""
+
+        def integers(name: str) -> IntArray:
+            return np.array([getattr(job, name) for job in jobs], dtype=np.int64)
+
         scales = [job.lr_scale for job in jobs]
         return cls(
-            clients,
-            rounds,
-            np.array([job.share for job in jobs], dtype=np.float64),
-            np.array([job.version for job in jobs], dtype=np.int64),
-            np.array([job.staleness for job in jobs], dtype=np.int64),
-            np.array([job.server_step for job in jobs], dtype=np.int64),
-            np.array([job.corrupted for job in jobs], dtype=np.bool_),
-            np.asarray(streams.bits(seed, "hooks", rounds, clients)).view(np.int64),
-            None if None in scales else np.array(scales, dtype=np.float64),
+            clients=integers("client"),
+            rounds=integers("round"),
+            shares=np.array([job.share for job in jobs], dtype=np.float64),
+            versions=integers("version"),
+            staleness=integers("staleness"),
+            server_steps=integers("server_step"),
+            corrupted=np.array([job.corrupted for job in jobs], dtype=np.bool_),
+            lr_scales=None if None in scales else np.array(scales, dtype=np.float64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def job(self, position: int) -> Job:
+        """One of them."""
+        return Job(
+            client=int(self.clients[position]),
+            round=int(self.rounds[position]),
+            share=float(self.shares[position]),
+            version=int(self.versions[position]),
+            staleness=int(self.staleness[position]),
+            server_step=int(self.server_steps[position]),
+            corrupted=bool(self.corrupted[position]),
+            lr_scale=None if self.lr_scales is None else float(self.lr_scales[position]),
         )
 
     def take(self, positions: Any) -> JobArrays:
@@ -109,15 +125,19 @@ class JobArrays:
         taken: Any = {name: None if values is None else values[positions] for name, values in vars(self).items()}
         return JobArrays(**taken)
 
-    def tensors(self, like: Tensor) -> Tensors:
-        """The same as rows of few tensors, on the device of `like` and with its kind of numbers, for `context_of`."""
-        numbers = np.stack([self.rounds, self.versions, self.corrupted.astype(np.int64), self.keys], axis=1)
+    def tensors(self, like: Tensor, seed: int) -> Tensors:
+        """The same as rows of few tensors, on the device of `like` and with its kind of numbers, for `context_of`.
+
+        `seed` is that of the run.
+        """
+        keys = np.asarray(streams.bits(seed, "hooks", self.rounds, self.clients)).view(np.int64)
+        numbers = np.stack([self.rounds, self.versions, self.corrupted.astype(np.int64), keys], axis=1)
         rows = {"numbers": torch.from_numpy(numbers).to(like.device), "share": _like(self.shares, like)}
         return rows if self.lr_scales is None else rows | {"lr_scale": _like(self.lr_scales, like)}
 
-    def contexts(self, like: Tensor) -> JobContext:
+    def contexts(self, like: Tensor, seed: int) -> JobContext:
         """The contexts of all jobs, with a row each."""
-        rows = self.tensors(like)
+        rows = self.tensors(like, seed)
         rounds, versions, corrupted, keys = rows["numbers"].unbind(1)
         return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, rows.get("lr_scale", 1.0))
 
@@ -132,7 +152,7 @@ def newcomer(broadcast: Groups, state: Groups, job: JobContext | None = None) ->
     """A client as it is before its first job, to try an algorithm out."""
     if job is None:
         like = next(iter(broadcast["params"].values()))
-        job = context_of({name: t[0] for name, t in JobArrays.of([Job(0, 1)], seed=0).tensors(like).items()})
+        job = context_of({name: t[0] for name, t in JobArrays.of([Job(0, 1)]).tensors(like, seed=0).items()})
     return Client(broadcast, state, job)
 
 

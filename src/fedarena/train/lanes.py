@@ -138,7 +138,7 @@ class LaneTraining:
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
         self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)
-        self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())))
+        self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
             client, number = place_steps(self.schedule, int(self.widths[0]))

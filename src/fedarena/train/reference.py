@@ -59,11 +59,9 @@ class ReferenceEngine:
         """The parameters of the freshly built model."""
         return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
 
-    def divide(
-        self, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
-    ) -> list[Shard]:
+    def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """All jobs in one shard, in their order."""
-        return [Shard(tuple(jobs), broadcasts, states, self.local.batch_size)] if jobs else []
+        return [Shard(jobs, broadcasts, states, self.local.batch_size)] if len(jobs) else []
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard."""
@@ -73,13 +71,14 @@ class ReferenceEngine:
         """Trains the clients of a shard one after the other; results come in the order of the jobs."""
         self.hardware.set_up()
         self.task.module.train()
-        for job in shard.jobs:
-            yield self._train_job(job, shard.broadcasts[job.version], of_algorithm(shard.states.get(job.client)))
+        for position in range(len(shard.jobs)):
+            yield self._train_job(shard.jobs.take([position]), shard)
 
-    def _train_job(self, job: Job, broadcast: Groups, kept: Groups | None) -> JobResults:
+    def _train_job(self, jobs: JobArrays, shard: Shard) -> JobResults:
+        job = jobs.job(0)
+        broadcast, kept = shard.broadcasts[job.version], of_algorithm(shard.states.get(job.client))
         state = self.algorithm.client_init(broadcast) if kept is None else self.place(kept)
-        arrays = JobArrays.of([job], self.seed)
-        rows = arrays.tensors(next(iter(broadcast["params"].values())))
+        rows = jobs.tensors(next(iter(broadcast["params"].values())), self.seed)
         client = Client(broadcast, state, context_of({name: t[0] for name, t in rows.items()}))
         samples, batches = self._batches(job)
         with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
@@ -93,7 +92,7 @@ class ReferenceEngine:
             update, state = self.algorithm.client_update(params, client, work)
         amounts = {name: None if value is None else np.array([value]) for name, value in vars(work).items()}
         return JobResults(
-            jobs=arrays,
+            jobs=jobs,
             update=map_groups(lambda t: t.unsqueeze(0), update),
             client_states=map_groups(lambda t: t.unsqueeze(0), state),
             work=Work(**amounts),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedarena.train.jobs import Job
+import numpy as np
+import numpy.typing as npt
+
+from fedarena.train.jobs import JobArrays
 from fedarena.train.tensors import Groups
 
 T = TypeVar("T")
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -20,22 +24,22 @@ class Shard:
     what has to travel.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: JobArrays
     broadcasts: Mapping[int, Groups]  # by the version of the server that sent them
     states: Mapping[int, Groups]  # by client, of those who keep something; whoever is missing is new
     batch_width: int  # samples in the largest batch of the whole cohort: how far batches are padded
+    start_losses: FloatArray | None = None  # of what clients downloaded on their samples, if the algorithm needs them
 
     @property
     def versions(self) -> list[int]:
         """The versions that these jobs start from, each once."""
-        return list(dict.fromkeys(job.version for job in self.jobs))
+        return list(dict.fromkeys(self.jobs.versions.tolist()))
 
     def self_contained(self) -> Shard:
         """The same shard with no more than its jobs need."""
-        states = {job.client: self.states.get(job.client) for job in self.jobs}
-        return Shard(
-            self.jobs,
-            {version: self.broadcasts[version] for version in self.versions},
-            {client: state for client, state in states.items() if state is not None},
-            self.batch_width,
+        states = {client: self.states.get(client) for client in self.jobs.clients.tolist()}
+        return replace(
+            self,
+            broadcasts={version: self.broadcasts[version] for version in self.versions},
+            states={client: state for client, state in states.items() if state is not None},
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,9 +44,13 @@ class UpdatePath:
     """What an algorithm's updates go through. A pure function of what it is given."""
 
     def __init__(
-        self, algorithm: Algorithm, transforms: Sequence[Transform] = (), aggregator: Aggregator | None = None
+        self,
+        algorithm: Algorithm,
+        transforms: Sequence[Transform] = (),
+        aggregator: Aggregator | None = None,
+        seed: int = 0,
     ):
-        self.algorithm, self.transforms = algorithm, tuple(transforms)
+        self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
         self.aggregator = Mean() if aggregator is None else aggregator
 
     def check(self, update: Groups, updates_per_step: int | None) -> None:
@@ -87,6 +91,7 @@ class UpdatePath:
                 result.work,
                 np.asarray(self.algorithm.client_weight(result.work), dtype=np.float64),
                 self.algorithm.change_groups,
+                self.seed,
             )
             rows, kept, sent = self._transform(rows, shard, server)
             added = {step: self.aggregator.add_up(some) for step, some in _by_server_step(rows)}
@@ -128,7 +133,7 @@ class UpdatePath:
             name = f"{TRANSFORM_GROUP}{number}:"
             before = _kept_rows(shard, rows, name, transform.client_init(example))
             update, after = transform.at_client(rows, before, server[number])
-            rows = Rows(update, rows.jobs, rows.work, rows.weights, rows.change_groups)
+            rows = replace(rows, update=update)
             kept |= named(name, after)
             if depends:
                 wire = transform.sent(wire, update)

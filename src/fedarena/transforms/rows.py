@@ -25,6 +25,7 @@ class Rows:
     work: Work
     weights: FloatArray  # how much each client counts, by the algorithm
     change_groups: tuple[str, ...]  # the groups of an update that move the model
+    seed: int = 0  # of the run
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
@@ -49,7 +50,7 @@ class Rows:
     def context(self) -> JobContext:
         """What is known about the jobs, as tensors with a row each."""
         like = next((t for tensors in self.update.values() for t in tensors.values()), torch.zeros(()))
-        return self.jobs.contexts(like)
+        return self.jobs.contexts(like, self.seed)
 
     def take(self, positions: Any) -> Rows:
         """Some of the clients, in memory of their own."""
@@ -61,6 +62,7 @@ class Rows:
             Work(**amounts),
             self.weights[positions],
             self.change_groups,
+            self.seed,
         )
 
 
