@@ -24,7 +24,7 @@ from fedarena.fleet import load_fleet
 from fedarena.metrics import MetricScores
 from fedarena.metrics.metric import Loss
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
-from fedarena.train import ClientScores, JobResults, LocalTraining, Work
+from fedarena.train import ClientScores, JobResults, LocalTraining, Shard, Work
 
 CLIENTS = 1_000_000
 FEW_CLIENTS = 10_000
@@ -74,11 +74,16 @@ class NullEngine:
     def initial_params(self) -> dict[str, torch.Tensor]:
         return {"w": torch.zeros(PARAMETERS)}
 
-    def train_and(self, digest: Any, jobs: Any, broadcast: Any, memories: Any) -> Iterator[Any]:
-        clients = np.array([job.client for job in jobs])
-        samples = self.data.counts(clients, "train")
+    def divide(self, jobs: Any, broadcasts: Any, states: Any) -> list[Shard]:
+        return [Shard(jobs, broadcasts, states, 16)]
+
+    def execute(self, shards: Any, work: Any) -> Iterator[Any]:
+        return map(work, shards)
+
+    def train(self, shard: Shard) -> Iterator[JobResults]:
+        samples = self.data.counts(shard.jobs.clients, "train")
         work = Work(samples, -(-samples // 16), samples)
-        yield digest(JobResults(clients, {}, {}, work, np.ones(len(clients))))
+        yield JobResults(shard.jobs, {}, {}, work, np.ones(len(samples)))
 
     def evaluate(self, params: Any, clients: Any, part: str) -> ClientScores:
         ones = np.ones(len(clients), dtype=np.int64)

@@ -141,9 +141,11 @@ def test_with_q_zero_everybody_counts_the_same() -> None:
     algorithm = algorithms.QFedAvg(q=0.0)
     algorithm.prepare(10, LocalTraining(lr=0.5))
     from fedarena.train import Work
+    from fedarena.train.jobs import newcomer
 
     work = Work(samples=3, steps=1, processed_samples=3, start_loss=torch.tensor(7.0))
-    update, _ = algorithm.client_update({"w": torch.ones(2)}, {"params": {"w": torch.zeros(2)}}, {}, work)
+    client = newcomer({"params": {"w": torch.zeros(2)}}, {})
+    update, _ = algorithm.client_update({"w": torch.ones(2)}, client, work)
     assert update["params"]["w"].tolist() == [-2.0, -2.0]
     assert update["normalizer"]["sum"] == 2.0
 

@@ -29,6 +29,7 @@ from fedarena.runs.observer import Observer
 from fedarena.simulate.simulation import transferred_bytes
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_bytes, count_training_flops
 from fedarena.train.batches import batch_indices
+from fedarena.train.jobs import newcomer
 
 ENGINES = [ReferenceEngine, CohortEngine]
 MOMENTUM = LocalTraining(epochs=2, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -108,7 +109,7 @@ def test_frozen_weights_have_no_gradients_to_compute() -> None:
 
 def test_by_default_biases_and_the_last_layer_where_there_are_no_prompts() -> None:
     params = dict(build_model("cnn", DataSpec("classification", 10, (1, 8, 8)), {}, 0).named_parameters())
-    assert list(BiasPrompt().local_start({"params": params}, {})) == [
+    assert list(BiasPrompt().local_start(newcomer({"params": params}, {}))) == [
         "0.bias",
         "3.bias",
         "7.bias",

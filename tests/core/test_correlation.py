@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_runs import forge
 from typer.testing import CliRunner
 
 from fedarena.analysis.correlation import (
@@ -182,7 +183,7 @@ def test_who_never_reaches_the_target_is_left_out(folder: Path) -> None:
 def test_a_fleet_that_changed_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "deadline-0", tmp_path / "changed")
     path = tmp_path / "changed" / "fleet.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}))
+    forge(path.parent, path.name, json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}).encode())
     with pytest.raises(BadInputError, match=r"The fleet 'uniform' is not the one that the run .* was made with"):
         study_correlations(load_runs([tmp_path / "changed"]))
 

@@ -108,7 +108,7 @@ def test_against_the_paper(make_federation, engine_kind, gradients: str) -> None
 
 def test_before_the_first_upload_the_whole_model_is_expected(make_federation) -> None:
     first, _ = run_simulation(make_federation, FedKD(), LOCAL, CohortEngine)
-    assert FedKD().upload_bytes(first.snapshot.state) == 8 * (WEIGHTS + CLASSES)
+    assert FedKD().expected_upload_bytes(first.snapshot.state) == 8 * (WEIGHTS + CLASSES)
 
 
 def test_mentors_that_equal_mentees_teach_nothing() -> None:
@@ -182,7 +182,7 @@ def test_padding_and_samples_that_do_not_count_teach_nothing() -> None:
         return losses + sum(apart) / losses
 
     batch = {**task.batch({"tokens": tokens}), "mask": torch.tensor([1.0, 1.0, 0.0])}
-    found = gradients_of(lambda leaves: algorithm.local_loss(task, leaves, batch, {}, {}))
+    found = gradients_of(lambda leaves: algorithm.local_loss(task, leaves, batch, None))
     for one, other in zip(found, gradients_of(by_hand), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     assert max(float(g.abs().max()) for g in found) > 1e-3

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedarena.metrics.info import ACCURACY
 from fedarena.runs.suite import read_suite
 
 ROOT = Path(__file__).parents[2]
@@ -68,12 +69,13 @@ def test_the_table_has_accuracy_and_hours(study: ModuleType, monkeypatch: pytest
         SimpleNamespace(runs=(name,), metrics={"InterMC-R": value})
         for name, value in (("mild-fedavg.deadline-seed0", 0.8), ("severe-fedavg.deadline-seed0", 0.5))
     ]
-    monkeypatch.setattr(study, "default_target", lambda chosen: 0.75)
+    monkeypatch.setattr(study, "leading_metric", lambda chosen: ACCURACY)
+    monkeypatch.setattr(study, "default_target", lambda chosen, metric: 0.75)
     monkeypatch.setattr(
         study, "study_correlations", lambda chosen: SimpleNamespace(groups=[SimpleNamespace(points=points)])
     )
-    monkeypatch.setattr(study, "final_accuracy", lambda run: outcomes[run.name])
-    monkeypatch.setattr(study, "hours_to", lambda run, level: outcomes[run.name])
+    monkeypatch.setattr(study, "final_score", lambda run, metric: outcomes[run.name])
+    monkeypatch.setattr(study, "hours_to", lambda run, level, metric: outcomes[run.name])
     table = study.methods_table(study.compare_methods(runs)).splitlines()
     assert table == [
         "| method | mild (InterMC-R 0.80) | severe (InterMC-R 0.50) |",

@@ -49,7 +49,8 @@ def test_what_is_no_part_is_never_called(kind: str, path: str, monkeypatch: pyte
         pytest.fail(f"{path} was called")
 
     monkeypatch.setattr(f"{module}.{name}", never)
-    with pytest.raises(BadInputError, match=f"The {kind} '{path}' (must take|must be a subclass of|cannot be used)"):
+    sentence = f"The {NAMED_PARTS[kind].kind} '{path}' (must take|must be a subclass of|cannot be used)"
+    with pytest.raises(BadInputError, match=sentence):
         start_run(resolve({"federation": "digits", "rounds": 1, "cohort": 2, kind: path}), Path("nowhere"))
 
 

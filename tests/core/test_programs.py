@@ -24,7 +24,7 @@ def lanes(count: int) -> tuple[Changing, Given, Batch]:
     numbers = torch.ones(count, dtype=torch.float64)
     changing = Changing({"weight": weight, "bias": bias}, {"momentum": {"weight": momentum}}, numbers, numbers * 0)
     batch = Batch({"x": x}, torch.ones(count, 5), numbers.long())
-    return changing, Given({}, {"params": {"scale": numbers[0] * 2}}), batch
+    return changing, Given({}, {"params": {"scale": numbers[0] * 2}}, {"share": numbers}), batch
 
 
 def step(changing: Changing, given: Given, batch: Batch) -> Changing:

@@ -12,6 +12,7 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.simulate import PROTOCOLS, SELECTORS, Clock, Outcome
 from fedarena.simulate.jobs import join_jobs, no_jobs
 from fedarena.simulate.protocols import Asynchronous, Buffered, Deadline, Ideal, Readiness, Synchronous
+from fedarena.transforms.aggregators import Mean, Mixing
 
 SECONDS = [1.0, 2.0, 3.0, 4.0, 50.0]  # a job takes three times that
 
@@ -162,8 +163,7 @@ def test_buffered_goes_on_while_some_are_slow() -> None:
     if len(slow):
         staleness = np.concatenate([plan.staleness for plan in plans])[ended.clients == 4]
         assert staleness.max() > 3
-        weights = np.concatenate([plan.factors for plan in plans])[ended.clients == 4]
-        np.testing.assert_allclose(weights, (1 + staleness) ** -0.5)
+        np.testing.assert_allclose(Mean().factors(staleness), (1 + staleness) ** -0.5)
 
 
 def test_updates_that_are_too_old_are_dropped() -> None:
@@ -365,17 +365,28 @@ def test_a_selector_that_breaks_the_rules_is_told_so() -> None:
         (Deadline, {"minimum_success_share": 0}, "minimum_success_share must be above 0"),
         (Readiness, {"share": 1.5}, "share must be above 0 and at most 1"),
         (Buffered, {"buffer_size": 0}, "buffer_size must be at least 1"),
-        (Buffered, {"staleness_exponent": -1}, "staleness_exponent must not be negative"),
         (Buffered, {"max_staleness": -1}, "max_staleness must not be negative"),
         (Buffered, {"buffer_size": 6}, "the updates of 6 different clients.*choose a smaller protocol.buffer_size"),
         (Asynchronous, {"updates_per_round": 6}, "choose a smaller protocol.updates_per_round"),
-        (Asynchronous, {"mixing": 0}, "mixing must be above 0"),
         (Asynchronous, {"updates_per_round": 0}, "updates_per_round must be at least 1"),
     ],
 )
 def test_options_that_make_no_sense(kind, options, complaint: str) -> None:
     with pytest.raises(BadInputError, match=complaint):
         kind(**options).prepare(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "complaint"),
+    [
+        (Mean, {"staleness_exponent": -1}, "staleness_exponent must not be negative"),
+        (Mixing, {"share": 0}, "share must be above 0"),
+        (Mixing, {"staleness_exponent": -1}, "staleness_exponent must not be negative"),
+    ],
+)
+def test_options_of_aggregators_that_make_no_sense(kind, options, complaint: str) -> None:
+    with pytest.raises(BadInputError, match=complaint):
+        kind(**options)
 
 
 def test_a_clock_starts_empty() -> None:

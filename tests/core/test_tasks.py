@@ -26,7 +26,7 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite import read_suite, run_suite
 from fedarena.runs.summary import metrics_of_run, strata
-from fedarena.train import Algorithm, Job, LocalTraining
+from fedarena.train import Algorithm, Job, LocalTraining, train_jobs
 from fedarena.train.cohort import CohortEngine
 from fedarena.train.personal import score_each, score_stacked
 from fedarena.train.reference import ReferenceEngine
@@ -128,7 +128,7 @@ def test_both_engines_agree(case: str) -> None:
         assert not made.notes
         broadcast = {"params": made.initial_params()}
         rows = {}
-        for results in made.train([Job(int(c), 1) for c in everybody], broadcast, {}):
+        for results in train_jobs(made, [Job(int(c), 1) for c in everybody], {0: broadcast}, {}):
             for row, client in enumerate(results.clients):
                 update = torch.cat([t[row].flatten() for t in results.update["params"].values()])
                 rows[int(client)] = (update.detach().cpu(), results.losses[row])
@@ -218,7 +218,7 @@ def test_own_tasks_and_metrics(tmp_path: Path) -> None:
         (["task=classification", "task.label_smoothing=2"], "label_smoothing must be from 0 to 1"),
         (["task.smoothing=2"], "has no option 'smoothing'"),
         (["task=binary"], "The task binary is for 2 classes"),
-        (["task=pathlib:PurePath"], "is not a task"),
+        (["task=pathlib:PurePath"], "must be a subclass of .*Task"),
         (["model=matrix_factorization"], "needs two inputs that are codes.* try model=linear"),
     ],
 )

@@ -409,5 +409,5 @@ def test_mixing_needs_where_the_client_began() -> None:
     def take(state, update):
         return FedAvg().server_step(state, update, round=1)
 
-    stepped = mixing.step(state, mixing.finish(total), total, starts, take)
+    stepped = mixing.move_server(state, mixing.finish(total), total, starts, take)
     assert stepped["params"]["w"].tolist() == [10 + 0.25 * (4 + 2 - 10)]

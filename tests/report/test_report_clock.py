@@ -21,6 +21,7 @@ from fedarena.display.report.sections.headline import facts, headline
 from fedarena.display.report.tables.reach import reach_table
 from fedarena.display.terminal import scores_tables
 from fedarena.metrics.info import ACCURACY
+from fedarena.models import DataSpec, build_model, make_task
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.summary import summarize
 
@@ -262,10 +263,14 @@ def test_the_screen_shows_hours_first(timed, make_run):
     assert "virtual time" not in titles([make_run()], 200)
 
 
+_FEATURES = DataSpec("classification", 10, (4,))
+TASK = make_task(build_model("logistic_regression", _FEATURES, {}, 0), _FEATURES)
+
+
 def summary_of(run, **settings):
     tables = {name: getattr(run, name) for name in ("rounds", "clients", "timings", "jobs")}
     config = resolve_settings({"rounds": 60, "name": "a", "federation": "digits", **settings}, {})
-    return summarize(config, {"accuracy": 0.178}, 400, tables, "finished", None)
+    return summarize(config, TASK, {"accuracy": 0.178, "metric": "accuracy"}, 400, tables, "finished", None)
 
 
 def test_the_summary_of_a_run_in_virtual_time(timed):
@@ -274,8 +279,8 @@ def test_the_summary_of_a_run_in_virtual_time(timed):
     jobs = jobs_of(run)
     rows = run.rounds.to_pylist()
     assert summary["virtual_hours"] == pytest.approx((rows[-1]["end_seconds"] - 8 * 3600) / 3600)
-    assert set(summary["hours_to_accuracy"]) >= {"0.3", "0.4"}
-    for level, hours in summary["hours_to_accuracy"].items():
+    assert set(summary["hours_to_level"]) >= {"0.3", "0.4"}
+    for level, hours in summary["hours_to_level"].items():
         assert hours == pytest.approx(first_reaching(run, float(level)))
     assert summary["success_share"] == pytest.approx(1 - failed(run))
     assert sum(summary["failures"].values()) == sum(job["outcome"] != "used" for job in jobs)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from clocked_runs import with_clock
 from other_metrics import MAE, MSE, R2, with_metrics
@@ -23,6 +22,7 @@ from fedarena import api
 from fedarena import display as report
 from fedarena.analysis.leading_metric import leading_metric, leading_metrics, metrics_of
 from fedarena.cli import main
+from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.methods import methods_of
@@ -33,6 +33,7 @@ from fedarena.metrics.info import ACCURACY, FORMER_METRICS, LOSS
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
+from fedarena.storage.run_files import RunFiles, parquet_bytes
 
 
 @pytest.fixture(scope="module")
@@ -305,10 +306,9 @@ def test_labels_of_metrics_are_text(make_run, tmp_path):
 
 def test_bars_show_the_leading_metric():
     screen = io.StringIO()
-    bars = ProgressBars(Console(file=screen, width=100))
+    bars = ProgressBars(Screen(file=screen, width=100))
     config = SimpleNamespace(rounds=3, name="a", clock=SimpleNamespace(start_hour=0.0, hours=None))
-    task = SimpleNamespace(lead=SimpleNamespace(info=MSE))
-    bars.started(SimpleNamespace(config=config, simulation=SimpleNamespace(task=task)), Path("a"), 0)
+    bars.started(SimpleNamespace(config=config, simulation=SimpleNamespace(leading_metric=MSE)), Path("a"), 0)
     row = {"end_seconds": 0.0, "mse": 12.345, "personal_mse": 1.0}
     bars.finished_round(SimpleNamespace(row=row, snapshot=SimpleNamespace(round=1)))
     assert screen.getvalue().splitlines()[-1] == "round 1 of 3, MSE 12.35, personal 1.00"
@@ -320,9 +320,11 @@ def folder(tmp_path_factory) -> Path:
     settings = {"federation": "digits", "model": "logistic_regression", "rounds": 4, "evaluation": {"every": 2}}
     found = start_run(resolve_settings(settings, {}), tmp_path_factory.mktemp("runs"))
     run = with_metrics(found)
-    pq.write_table(run.rounds, run.path / "rounds.parquet")
-    pq.write_table(run.clients, run.path / "clients.parquet")
-    (run.path / "summary.json").write_text(json.dumps(run.summary))
+    files = RunFiles.open(run.path)
+    files.write("rounds.parquet", parquet_bytes(run.rounds))
+    files.write("clients.parquet", parquet_bytes(run.clients))
+    files.write("summary.json", json.dumps(run.summary).encode())
+    files.write_manifest()
     return run.path
 
 

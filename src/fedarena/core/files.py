@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import re
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +26,19 @@ _NOT_DAMAGED = "that does not mean that it is damaged"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary name beside `path`; on success the file there is made durable and takes its place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Gives a temporary name beside `path`; on success the file there is made durable and takes its place.
+
+    What is not a plain file, such as ``/dev/stdout``, is written to: its place must not be taken.
+    """
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    folder = Path(tempfile.gettempdir()) if is_special else path.parent
+    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
     try:
         yield temporary
+        if is_special:
+            with open(temporary, "rb") as source, open(path, "wb") as target:
+                shutil.copyfileobj(source, target)
+            return
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -244,7 +244,7 @@ class Run:
         self._observer.finished_round(outcome)
         for callback in self._callbacks:
             on_round = callback.on_round if isinstance(callback, Callback) else callback
-            stop = on_round(self, outcome.row)
+            stop = on_round(self, self._recorder.complete_row(outcome.row))
             if stop is not None and not isinstance(stop, Stop):
                 raise BadInputError(f"A callback must return nothing or a Stop, not {stop!r:.60}")
             self._stopped = self._stopped or stop

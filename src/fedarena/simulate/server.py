@@ -42,7 +42,7 @@ class Server:
             return self.algorithm.server_step(state, update, round)
 
         before = self.state["params"]
-        self.state = self.path.aggregator.step(self.state, update, total, self.broadcasts, take)
+        self.state = self.path.aggregator.move_server(self.state, update, total, self.broadcasts, take)
         if lr_scale != 1.0:
             there = self.state["params"]
             moved = {name: p + lr_scale * (there[name] - p) for name, p in before.items()}

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -184,6 +184,10 @@ class Recorder:
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._commit()
+
+    def complete_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of the table of rounds with all columns; what it does not mention is None."""
+        return {name: row.get(name) for name in self._schemas["rounds"].names}
 
     def commit(self) -> None:
         """Makes sure that the last finished round is on disk."""

@@ -192,7 +192,7 @@ class Task:
         return seen
 
 
-TASKS: Registry[Callable[..., Task]] = Registry("task")
+TASKS: Registry[Callable[..., Task]] = Registry("task", base=Task)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

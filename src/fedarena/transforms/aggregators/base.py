@@ -53,7 +53,7 @@ class Aggregator:
         """The one update; its group ``"cohort"`` has, under ``"clients"``, of how many clients it is."""
         raise NotImplementedError
 
-    def step(
+    def move_server(
         self,
         state: Groups,
         update: Groups,

@@ -40,7 +40,7 @@ class Mixing(Aggregator):
         """The same."""
         return {group: tensors for group, tensors in total.tensors.items() if group != COVERAGE} | cohort_of(1.0)
 
-    def step(
+    def move_server(
         self,
         state: Groups,
         update: Groups,
