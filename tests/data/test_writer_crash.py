@@ -19,6 +19,7 @@ SCRIPT = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     import numpy as np
+    import pandas  # or pyarrow imports it in every child
     from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
     from fedarena.data.store import table
 
