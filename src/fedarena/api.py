@@ -147,7 +147,8 @@ def _resolve(
     named = [callback for callback in callbacks if isinstance(callback, (str, Mapping))]
     told = [callback for callback in callbacks if not isinstance(callback, (str, Mapping))]
     if named:
-        more["callbacks"] = named
+        before = (settings or {}).get("callbacks", more.get("callbacks", []))
+        more["callbacks"] = [*(before if isinstance(before, list) else [before]), *named]
     return resolve_settings(settings, more), GivenParts(**objects), told
 
 

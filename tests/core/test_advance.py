@@ -107,6 +107,7 @@ def test_a_fork_goes_its_own_way_and_can_be_resumed(tmp_path: Path) -> None:
         ({"algorithm": "fedavg"}, "goes on with fedyogi"),
         ({"transforms": "clip"}, "cannot change transforms"),
         ({"lokal.lr": 1}, "cannot change lokal"),
+        ({"engine.dtype": "float64"}, "would be of another kind or size"),
     ],
 )
 def test_forks_that_make_no_sense_are_refused(tmp_path: Path, settings, sentence: str) -> None:
@@ -143,6 +144,46 @@ def test_patience_ends_in_the_same_round_when_resumed(tmp_path: Path) -> None:
     assert "has not become better in the last 2 evaluations" in whole.summary["message"]
     Run.create(quick(**settings), tmp_path).advance(1).close()
     assert resume_run(tmp_path / "small").rounds.equals(whole.rounds)
+
+
+def test_an_end_for_good_holds_in_pieces(tmp_path: Path) -> None:
+    def stop(run, row):
+        return Stop("two are enough") if row["round"] == 2 else None
+
+    run = Run.create(quick(), tmp_path, callbacks=[stop])
+    for _ in range(3):
+        run.advance(2)
+    assert run.round == 2
+    assert run.close().summary["message"] == "stopped early: two are enough"
+
+
+def test_a_callback_cannot_close_its_run(tmp_path: Path) -> None:
+    run = Run.create(quick(), tmp_path, callbacks=[lambda run, row: run.close()])
+    with pytest.raises(BadInputError, match="A callback cannot advance or close"):
+        run.advance(1)
+    assert fedarena.load(tmp_path / "small").status == "failed"
+
+
+def test_leaving_a_block_never_hides_what_went_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Run.create(quick(), tmp_path):
+        raise ZeroDivisionError
+    with fedarena.open(tmp_path / "small"):
+        pass
+    assert resume_run(tmp_path / "small").status == "finished"
+
+
+def test_a_fork_may_have_a_smaller_cohort(tmp_path: Path) -> None:
+    with Run.create(quick(**PHONES, cohort=8), tmp_path) as run:
+        run.advance(3)
+        with run.fork({"cohort": 4}, name="fork") as fork:
+            assert fork.advance().round == 12
+
+
+@pytest.mark.parametrize("schedule", ["cosine", {"name": "warm_up", "rounds": 3, "final": 0.0}])
+@pytest.mark.parametrize("algorithm", ["scaffold", "qfedavg"])
+def test_rates_that_fall_to_nothing_leave_the_last_round_something(tmp_path: Path, algorithm: str, schedule) -> None:
+    run = start_run(quick(algorithm=algorithm, client_lr_schedule=schedule, server_lr_schedule=schedule), tmp_path)
+    assert run.status == "finished"
 
 
 def test_targets_and_time(tmp_path: Path) -> None:
@@ -182,9 +223,10 @@ def test_schedules_have_the_factors_they_promise() -> None:
     assert [Step(rounds=2, decay=0.1).scale(round) for round in (1, 2, 3, 5)] == pytest.approx([1, 1, 0.1, 0.01])
     cosine = Cosine(final=0.2)
     cosine.prepare(5)
-    assert [cosine.scale(round) for round in (1, 3, 5, 9)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    assert [cosine.scale(round) for round in (1, 6, 9)] == pytest.approx([1, 0.2, 0.2])
+    assert 0.2 < cosine.scale(5) < cosine.scale(3) < 1  # the last round is not lost
     warm_up = WarmUp(rounds=4, final=0.0)
-    warm_up.prepare(8)
+    warm_up.prepare(7)
     assert [warm_up.scale(round) for round in (1, 2, 4, 6, 8)] == pytest.approx([0.25, 0.5, 1, 0.5, 0], abs=1e-12)
     for name in SCHEDULES.names():
         schedule = SCHEDULES.get(name)()

@@ -22,6 +22,12 @@ def derived(key: Tensor, number: int) -> Tensor:
     return _scramble(key + _signed(number * _INCREMENT))
 
 
+def at_step(key: Tensor, step: int | Tensor) -> Tensor:
+    """Another key for every step of local training."""
+    number = step.long() if isinstance(step, Tensor) else step
+    return _scramble(key ^ _scramble(torch.as_tensor(number, device=key.device) + 1))
+
+
 def random_bits(key: Tensor, shape: torch.Size) -> Tensor:
     """A random int64 for every place of a tensor of this shape."""
     places = torch.arange(shape.numel(), device=key.device).view(shape)

@@ -160,6 +160,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
+    if algorithm.trains_freely and simulation.client_lr_schedule is not None:
+        raise BadInputError(
+            f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
+            "leave it out"
+        )
     warnings += [*notes, *check_feasible(simulation)]
     baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.split)
     return Experiment(

@@ -12,6 +12,7 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles
+from fedarena.train import Groups, flatten_groups
 
 
 def free_name(config: RunConfig, runs_folder: Path) -> str:
@@ -73,4 +74,17 @@ def check_same_experiment(experiment: Experiment, folder: Path) -> None:
         raise BadInputError(
             f"The fleet {experiment.config.fleet['name']!r} is not the one that the run {folder} began with, "
             "so the run cannot go on"
+        )
+
+
+def check_same_form(state: Groups, fresh: Groups) -> None:
+    """Refuses to go on from a state of the server with settings under which it would have another form."""
+    forms = [
+        {name: (tuple(t.shape), t.dtype) for name, t in flatten_groups(groups).items()} for groups in (state, fresh)
+    ]
+    different = sorted(name for name in {*forms[0], *forms[1]} if forms[0].get(name) != forms[1].get(name))
+    if different:
+        raise BadInputError(
+            f"A fork cannot go on with these settings: with them, {different[0]} of the server's state would be of "
+            "another kind or size"
         )

@@ -19,7 +19,7 @@ from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.environment import describe_environment
-from fedarena.runs.identity import check_same_experiment, free_name, identity
+from fedarena.runs.identity import check_same_experiment, check_same_form, free_name, identity
 from fedarena.runs.observer import Observer
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
@@ -51,7 +51,7 @@ class Run:
         self._recorder, self._observer, self._snapshot = recorder, observer, snapshot
         self._callbacks = [*experiment.callbacks, *callbacks]
         self._stopped: Stop | None = None
-        self._closed = False
+        self._closed = self._advancing = False
         self._outcomes: Iterator[RoundOutcome] | None = None
 
     @classmethod
@@ -146,11 +146,15 @@ class Run:
         self._check_open()
         if rounds is not None and rounds < 0:
             raise BadInputError(f"A run can be advanced by 0 rounds or more, not by {rounds}")
+        if self._advancing:
+            raise BadInputError("A callback cannot advance or close the run that calls it; it may return a Stop")
         last = self.config.rounds if rounds is None else min(self.round + rounds, self.config.rounds)
+        self._advancing = True
         try:
             if self._outcomes is None:
                 self._outcomes = self._begin()
-            self._stopped = None
+            if self._stopped is not None and not self._stopped.for_good:
+                self._stopped = None  # a pause is over
             while self._snapshot is None or (self._snapshot.round < last and not self.is_over):
                 self._record(next(self._outcomes))
                 if self._stopped is not None:
@@ -169,6 +173,8 @@ class Run:
             else:
                 self._let_go()
             raise
+        finally:
+            self._advancing = False
         return self
 
     def result(self) -> RunData:
@@ -179,13 +185,21 @@ class Run:
 
     def close(self) -> RunData:
         """Writes the tables and the summary, and lets others have the folder; a run that is not over can be resumed."""
-        if not self._closed:
-            if self.is_over:
-                self._finish("finished", None if self._stopped is None else f"stopped early: {self._stopped.reason}")
-            else:
-                reason = "closed" if self._stopped is None else self._stopped.reason
-                self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
+        self._end()
         return load_run(self.folder)
+
+    def _end(self) -> None:
+        if self._advancing:
+            raise BadInputError("A callback cannot advance or close the run that calls it; it may return a Stop")
+        if self._closed:
+            return
+        if self.is_over:
+            self._finish("finished", None if self._stopped is None else f"stopped early: {self._stopped.reason}")
+        elif self._snapshot is None:  # there is nothing to tell yet, but it can be resumed
+            self._let_go()
+        else:
+            reason = "closed" if self._stopped is None else self._stopped.reason
+            self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
 
     def fork(self, settings: Mapping[str, Any] | None = None, name: str | None = None) -> Run:
         """Another run that goes on from here with other hyperparameters, in a folder beside this one.
@@ -196,6 +210,7 @@ class Run:
         self._check_open()
         if self._snapshot is None:
             self.advance(0)
+        assert self._snapshot is not None
         changes = merge({}, dict(settings or {}))
         for key in changes:
             if key not in _FORKABLE:
@@ -207,20 +222,29 @@ class Run:
         name = config.name or free_name(config, self.folder.parent)
         folder = self.folder.parent / name
         check_new(folder)
+        config = config.model_copy(update={"name": name})
+        handed_in = GivenParts(fleet=self.experiment.fleet)
+        has_own_fleet = self.config.fleet == handed_in.named_in(self.config, self.folder).fleet
+        if has_own_fleet:  # it lies in the folder of this run, which may be gone one day
+            config = handed_in.named_in(config, folder)
         given = GivenParts(self.experiment.federation, self.experiment.fleet)
-        experiment = prepare(config.model_copy(update={"name": name}), self._observer, given)
+        experiment = prepare(config, self._observer, given)
+        fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
+        check_same_form(self._snapshot.state, fresh)
         environment = describe_environment() | identity(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
             folder, experiment.config.to_yaml(), environment, _describe_fleet(experiment), _attributes(experiment)
         )
+        if has_own_fleet:
+            handed_in.save(folder)
         return Run(experiment, *_reopen_folder(experiment, folder), self._observer)
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
+        self._end()
 
     @property
     def _simulation(self) -> Simulation:
@@ -234,6 +258,10 @@ class Run:
         self._observer.started(self.experiment, self.folder, self.round)
         evaluated = self._simulation.evaluation_clients
         self._ids = np.array(self.experiment.federation.client_ids(evaluated))
+        if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
+            row = self.rounds.slice(len(self.rounds) - 1).to_pylist()[0]
+            for callback in self.experiment.callbacks:
+                self._note(callback.on_round(self, row))
         return simulate(self._simulation, self._snapshot, self._recorder.feedback() if self._snapshot else ())
 
     def _record(self, outcome: RoundOutcome) -> None:
@@ -244,10 +272,14 @@ class Run:
         self._observer.finished_round(outcome)
         for callback in self._callbacks:
             on_round = callback.on_round if isinstance(callback, Callback) else callback
-            stop = on_round(self, self._recorder.complete_row(outcome.row))
-            if stop is not None and not isinstance(stop, Stop):
-                raise BadInputError(f"A callback must return nothing or a Stop, not {stop!r:.60}")
-            self._stopped = self._stopped or stop
+            self._note(on_round(self, self._recorder.complete_row(outcome.row)))
+
+    def _note(self, stop: Stop | None) -> None:
+        """What a callback said; an end for good counts more than a pause."""
+        if stop is not None and not isinstance(stop, Stop):
+            raise BadInputError(f"A callback must return nothing or a Stop, not {stop!r:.60}")
+        if stop is not None and (self._stopped is None or (stop.for_good and not self._stopped.for_good)):
+            self._stopped = stop
 
     def _finish(self, status: str, message: str | None) -> None:
         experiment = self.experiment

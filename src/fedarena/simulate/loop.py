@@ -79,7 +79,7 @@ def _play_round(
     waiting = simulation.jobs_of(plan, round)
     server = Server(simulation.path, before.state, before.transform_states, before.clock.version, before.broadcasts)
     changes = ClientStateChanges(before.client_states)
-    tally = Tally(plan)
+    tally = Tally(simulation, plan)
     for step in range(plan.server_steps):
         if (waiting.server_steps == step).any():
             # What is needed for a step is trained together with everything else that can be trained by then.

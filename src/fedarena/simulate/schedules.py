@@ -49,7 +49,7 @@ class Exponential(Schedule):
 
 @SCHEDULES.register("cosine")
 class Cosine(Schedule):
-    """Half a cosine wave from the whole rate down to the share `final` of it in the last round."""
+    """Half a cosine wave from the whole rate down to the share `final` of it, which it has after the last round."""
 
     def __init__(self, *, final: float = 0.0):
         if not 0 <= final <= 1:
@@ -58,7 +58,7 @@ class Cosine(Schedule):
 
     def scale(self, round: int) -> float:
         """Beyond the horizon it stays as it is in the end."""
-        done = min(1.0, (round - 1) / max(1, self.horizon - 1))
+        done = min(1.0, (round - 1) / self.horizon)
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2
 
 

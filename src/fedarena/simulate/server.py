@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedarena.core.errors import DivergedError
+from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.models import Tensors
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 
@@ -36,12 +37,13 @@ class Server:
     def step(self, round: int, lr_scale: float = 1.0) -> None:
         """Makes the next step with the updates that were accepted for it."""
         total = self._accepted.pop(self._steps_made)
-        update, self.transform_states = self.path.finish(total, self.transform_states, round)
+        update, self.transform_states = self.path.finish(total, self.transform_states, round, self.version)
 
         def take(state: Groups, update: Groups) -> Groups:
             return self.algorithm.server_step(state, update, round)
 
         before = self.state["params"]
+        _check_shapes(update.get("params", {}), before, self.path)
         self.state = self.path.aggregator.move_server(self.state, update, total, self.broadcasts, take)
         if lr_scale != 1.0:
             there = self.state["params"]
@@ -52,3 +54,13 @@ class Server:
         self._steps_made += 1
         self.version += 1
         self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
+
+
+def _check_shapes(update: Tensors, params: Tensors, path: UpdatePath) -> None:
+    """A part of somebody's own may give numbers of another shape, which would be spread over the model in silence."""
+    for name, t in update.items():
+        if name in params and t.shape != params[name].shape:
+            raise BadInputError(
+                f"The aggregator {type(path.aggregator).__name__} and what comes after it gave {name!r} of shape "
+                f"{list(t.shape)} for a parameter of shape {list(params[name].shape)}"
+            )

@@ -106,7 +106,8 @@ class Simulation:
         scales = None if schedule is None else np.full(len(jobs), schedule.scale(round))
         nobody = np.zeros(len(jobs), dtype=np.bool_)
         staleness, steps = plan.staleness[used], plan.steps[used]
-        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, nobody, scales)
+        now = np.full(len(jobs), round)
+        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, nobody, scales, now)
 
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""

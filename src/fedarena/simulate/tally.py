@@ -19,8 +19,8 @@ from fedarena.transforms import ShardResult
 class Tally:
     """Counts what the engine found out; arrays have an entry per job that ended in the round."""
 
-    def __init__(self, plan: RoundPlan):
-        self._plan = plan
+    def __init__(self, simulation: Simulation, plan: RoundPlan):
+        self._plan, self._sent_bytes = plan, simulation.sent_bytes
         used = np.flatnonzero(plan.steps >= 0)
         self._by_client = used[np.argsort(plan.ended.clients[used], kind="stable")]
         self.losses = np.full(len(plan.ended), np.nan)
@@ -32,7 +32,7 @@ class Tally:
         positions = self._by_client[np.searchsorted(self._plan.ended.clients[self._by_client], result.clients)]
         self.losses[positions] = result.losses
         if result.uploaded_bytes is not None:
-            self.uploaded_bytes[positions] = result.uploaded_bytes
+            self.uploaded_bytes[positions] = [self._sent_bytes(size) for size in result.uploaded_bytes.tolist()]
         self.steps += result.steps
 
     def feedback(self) -> Feedback:

@@ -250,7 +250,7 @@ class CohortEngine:
             broadcast: Groups,
         ) -> tuple[Tensors, Groups, Tensor]:
             samples = {**self.task.batch(columns), "mask": mask, "key": key}
-            client = Client(broadcast, kept, context_of(job))
+            client = Client(broadcast, kept, context_of(job).at_step(number))
 
             def loss_of(params: Tensors) -> Tensor:
                 with self.hardware.rounding():
@@ -285,7 +285,7 @@ class CohortEngine:
         def local_start(state: Groups, job: Tensors, broadcast: Groups) -> Tensors:
             return self.algorithm.local_start(Client(broadcast, state, context_of(job)))
 
-        if given.shared and not given.states:
+        if given.shared and type(self.algorithm).local_start is Algorithm.local_start:
             start = local_start({}, {name: t[0] for name, t in given.jobs.items()}, given.broadcast)
             return {name: p.expand(clients, *p.shape) for name, p in start.items()}
         rows: Tensors = vmap(local_start, in_dims=(0, 0, None if given.shared else 0))(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.models import Tensors
-from fedarena.models.keyed_random import derived, keyed_normal, keyed_uniform
+from fedarena.models.keyed_random import at_step, derived, keyed_normal, keyed_uniform
 from fedarena.train.tensors import Groups
 
 IntArray = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ class Job:
     """One client's local training."""
 
     client: int
-    round: int  # keys all that is random, so it is another one in each of a client's jobs
+    round: int  # keys all that is random, so it is another one in each of a client's jobs; a job's number may do
     share: float = 1.0  # of the work, for who has not the time for all of it
     version: int = 0  # of the model it starts from: how many steps the server had made
     staleness: int = 0  # steps the server has made since then when the update is used
@@ -44,10 +44,15 @@ class JobContext:
     key: Any  # int64; what is random about the job depends on it alone
     lr_scale: Any = 1.0
 
-    def uniform(self, purpose: str, like: Tensor) -> Tensor:
-        """Numbers in [0, 1) in the shape of `like`, the same on every engine; another purpose gives others.
+    def at_step(self, step: Any) -> JobContext:
+        """The same in one of the steps of local training, in which other random numbers are drawn."""
+        return replace(self, key=at_step(self.key, step))
 
-        Where the context has a row per client, so does `like`.
+    def uniform(self, purpose: str, like: Tensor) -> Tensor:
+        """Numbers in [0, 1) in the shape of `like`, the same on every engine.
+
+        Another round, client, local step or purpose gives others: two tensors that should not have the same noise need
+        two purposes, such as their names. Where the context has a row per client, so does `like`.
         """
         return self._draw(keyed_uniform, purpose, like)
 
@@ -84,6 +89,7 @@ class JobArrays:
     server_steps: IntArray
     corrupted: npt.NDArray[np.bool_]
     lr_scales: npt.NDArray[np.float64] | None = None  # None: there is no schedule
+    server_rounds: IntArray | None = None  # in which they are used, where that is not what keys them
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> JobArrays:
@@ -125,19 +131,20 @@ class JobArrays:
         taken: Any = {name: None if values is None else values[positions] for name, values in vars(self).items()}
         return JobArrays(**taken)
 
-    def tensors(self, like: Tensor, seed: int) -> Tensors:
+    def tensors(self, like: Tensor, seed: int, stream: str = "hooks") -> Tensors:
         """The same as rows of few tensors, on the device of `like` and with its kind of numbers, for `context_of`.
 
-        `seed` is that of the run.
+        `seed` is that of the run, and `stream` who draws random numbers.
         """
-        keys = np.asarray(streams.bits(seed, "hooks", self.rounds, self.clients)).view(np.int64)
-        numbers = np.stack([self.rounds, self.versions, self.corrupted.astype(np.int64), keys], axis=1)
+        keys = np.asarray(streams.bits(seed, stream, self.rounds, self.clients)).view(np.int64)
+        rounds = self.rounds if self.server_rounds is None else self.server_rounds
+        numbers = np.stack([rounds, self.versions, self.corrupted.astype(np.int64), keys], axis=1)
         rows = {"numbers": torch.from_numpy(numbers).to(like.device), "share": _like(self.shares, like)}
         return rows if self.lr_scales is None else rows | {"lr_scale": _like(self.lr_scales, like)}
 
-    def contexts(self, like: Tensor, seed: int) -> JobContext:
+    def contexts(self, like: Tensor, seed: int, stream: str = "hooks") -> JobContext:
         """The contexts of all jobs, with a row each."""
-        rows = self.tensors(like, seed)
+        rows = self.tensors(like, seed, stream)
         rounds, versions, corrupted, keys = rows["numbers"].unbind(1)
         return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, rows.get("lr_scale", 1.0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,12 +124,13 @@ class ReferenceEngine:
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
+            now = replace(client, job=client.job.at_step(number))
             with torch.enable_grad(), self.hardware.rounding():
-                loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, client)
+                loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, now)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
-            grad = self.algorithm.local_gradient(grad, params, client)
+            grad = self.algorithm.local_gradient(grad, params, now)
             params, optimizer_state = optimizer_step(
                 self.local, params, grad, optimizer_state, number, client.job.lr_scale
             )

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from fedarena.core.errors import BadInputError
-from fedarena.train import Algorithm, Groups, map_groups
+from fedarena.train import COVERAGE, Algorithm, Groups, map_groups
 from fedarena.transforms.rows import Rows, flat
 from fedarena.transforms.transform import TRANSFORMS, Transform
 
@@ -37,5 +37,6 @@ class Clip(Transform):
         return rows.update | shortened, kept
 
     def _clipped(self, update: Groups, change_groups: tuple[str, ...]) -> Groups:
-        names = update if self.groups == "all" else change_groups
+        # What tells which parameters were trained is divided by, and must stay as it is.
+        names = [group for group in update if group != COVERAGE] if self.groups == "all" else change_groups
         return {group: update[group] for group in names if group in update}

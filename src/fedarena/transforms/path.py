@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
 from fedarena.train import (
     Algorithm,
     Engine,
     Groups,
+    JobContext,
     JobResults,
     Shard,
     finite_rows,
@@ -89,7 +91,7 @@ class UpdatePath:
                 result.update,
                 result.jobs,
                 result.work,
-                np.asarray(self.algorithm.client_weight(result.work), dtype=np.float64),
+                self._weights(result),
                 self.algorithm.change_groups,
                 self.seed,
             )
@@ -114,13 +116,28 @@ class UpdatePath:
             sum(int(result.work.steps.sum()) for result in done),
         )
 
-    def finish(self, total: Partial, server: Sequence[Groups], round: int) -> tuple[Groups, list[Groups]]:
+    def finish(self, total: Partial, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: the one update, and what the server keeps for transforms."""
         update, kept = self.aggregator.finish(total), []
-        for transform, state in zip(self.transforms, server, strict=True):
-            update, state = transform.at_server(update, state, round)
+        for number, (transform, state) in enumerate(zip(self.transforms, server, strict=True)):
+            key = streams.bits(self.seed, f"server transform {number}", version).view(np.int64)
+            context = JobContext(1.0, round, version, False, torch.tensor(key))
+            update, state = transform.at_server(update, state, context)
             kept.append(state)
         return update, kept
+
+    def _weights(self, result: JobResults) -> FloatArray:
+        """How much every client counts; an algorithm may give one number for all."""
+        given = np.asarray(self.algorithm.client_weight(result.work), dtype=np.float64)
+        if given.shape not in ((), (len(result.clients),)):
+            raise BadInputError(
+                f"{_name(self.algorithm)}.client_weight must give a number for every one of {len(result.clients)} "
+                f"clients, not numbers of shape {list(given.shape)}"
+            )
+        weights = np.broadcast_to(given, len(result.clients)).copy()
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise BadInputError(f"{_name(self.algorithm)}.client_weight must be 0 or more, not {weights.min():g}")
+        return weights
 
     def _transform(self, rows: Rows, shard: Shard, server: Sequence[Groups]) -> tuple[Rows, Groups, IntArray | None]:
         """The rows that go on, what clients keep for transforms, and what they upload if that is not known before."""
@@ -132,7 +149,8 @@ class UpdatePath:
         for number, transform in enumerate(self.transforms):
             name = f"{TRANSFORM_GROUP}{number}:"
             before = _kept_rows(shard, rows, name, transform.client_init(example))
-            update, after = transform.at_client(rows, before, server[number])
+            update, after = transform.at_client(replace(rows, stream=name), before, server[number])
+            _check_rows(update, rows, transform)
             rows = replace(rows, update=update)
             kept |= named(name, after)
             if depends:
@@ -161,6 +179,19 @@ def _kept_rows(shard: Shard, rows: Rows, name: str, new: Groups) -> Groups:
     each = [new if state is None else unnamed(name, state) or new for state in found]
     device = next(iter(next(iter(new.values())).values())).device
     return map_groups(lambda t: t.to(device), stack_groups([map_groups(lambda t: t.to(device), one) for one in each]))
+
+
+def _check_rows(update: Groups, before: Rows, transform: Transform) -> None:
+    """A transform of somebody's own may forget that every tensor has a row per client."""
+    for group, tensors in before.update.items():
+        for name, t in tensors.items():
+            after = update.get(group, {}).get(name)
+            if after is None or after.shape != t.shape:
+                found = "nothing" if after is None else list(after.shape)
+                raise BadInputError(
+                    f"{_name(transform)}.at_client must give {group}/{name} in the shape {list(t.shape)}, "
+                    f"a row per client, but gave {found}"
+                )
 
 
 def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:

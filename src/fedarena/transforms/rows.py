@@ -26,6 +26,7 @@ class Rows:
     weights: FloatArray  # how much each client counts, by the algorithm
     change_groups: tuple[str, ...]  # the groups of an update that move the model
     seed: int = 0  # of the run
+    stream: str = "hooks"  # who draws random numbers
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
@@ -49,8 +50,8 @@ class Rows:
     @property
     def context(self) -> JobContext:
         """What is known about the jobs, as tensors with a row each."""
-        like = next((t for tensors in self.update.values() for t in tensors.values()), torch.zeros(()))
-        return self.jobs.contexts(like, self.seed)
+        tensors = [t for tensors in self.update.values() for t in tensors.values() if t.is_floating_point()]
+        return self.jobs.contexts(tensors[0] if tensors else torch.zeros(()), self.seed, self.stream)
 
     def take(self, positions: Any) -> Rows:
         """Some of the clients, in memory of their own."""
@@ -63,6 +64,7 @@ class Rows:
             self.weights[positions],
             self.change_groups,
             self.seed,
+            self.stream,
         )
 
 

@@ -39,6 +39,8 @@ class TopK(Transform):
         """Coordinates must be those of a model, and all of them trained by everybody."""
         if not update.get("params") or "params" not in algorithm.change_groups:
             return "its clients do not send changes of the model's parameters"
+        if type(algorithm).uploaded_bytes is not Algorithm.uploaded_bytes:
+            return "its clients compress what they send already"
         return "some of its clients train only a part of the model" if COVERAGE in update else None
 
     def client_init(self, update: Groups) -> Groups:
@@ -62,8 +64,10 @@ class TopK(Transform):
         """So many values with their places; in fact fewer where updates have zeros."""
         each = list(wire["params"].values())
         whole = Sent(sum(sent.values for sent in each), each[0].value_bits)
-        values: Any = self._count(whole.values)
-        if updates is not None:
+        values: Any
+        if updates is None:
+            values = self._count(whole.values)
+        else:
             values = (flat({"params": updates["params"]}) != 0).sum(1).cpu().numpy()
         return wire | {"params": {"largest": sparse(whole, values, _PLACE_BITS)}}
 

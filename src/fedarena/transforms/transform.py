@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedarena.core.registry import Registry
-from fedarena.train import Algorithm, Groups
+from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.wire import Wire
 
@@ -37,8 +37,11 @@ class Transform:
         """The updates that go on, and what clients keep; both have a row per client, `server` has none."""
         return rows.update, kept
 
-    def at_server(self, update: Groups, server: Groups, round: int) -> tuple[Groups, Groups]:
-        """The aggregated update that goes on to the server's step, and what the server keeps."""
+    def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
+        """The aggregated update that goes on to the server's step, and what the server keeps.
+
+        `context` has the round, the version of the server's model, and random numbers keyed by these.
+        """
         return update, server
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:

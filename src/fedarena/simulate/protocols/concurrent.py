@@ -135,7 +135,7 @@ class _Course:
 
     def _fill(self, time: float) -> None:
         """Invites clients for all empty places."""
-        empty = self.protocol.cohort - len(self.running)
+        empty = max(0, self.protocol.cohort - len(self.running))  # a fork may have a smaller cohort
         invited = self._plan(self.world.invite(empty, time, self.round, self._busy(), self.next_job), time)
         self.next_job += len(invited)
         self.running = join_jobs([self.running, invited]).in_order()
@@ -145,6 +145,8 @@ class _Course:
         if not len(times):
             return no_jobs(), 0
         empty = self.protocol.cohort - len(self.running)
+        if empty < 0:
+            return no_jobs(), len(times)
         if empty:
             # There were not enough clients before; perhaps there are now.
             clients = self.world.invite(empty + 1, float(times[0]), self.round, self._busy(), self.next_job)
