@@ -38,6 +38,7 @@ def test_clients_fit_the_model(name: str) -> None:
     first = {column: values[case.samples : case.samples + 2] for column, values in block.columns.items()}
     for column, values in first.items():
         assert np.array_equal(values, data.columns[column][:2])
+        assert np.array_equal(block.columns[column][:2], data.columns[column][case.samples : case.samples + 2])
     for task in (case.task(), case.plain_task()):
         batch = task.batch({column: torch.from_numpy(values) for column, values in first.items()})
         assert torch.isfinite(task.loss(dict(task.module.named_parameters()), batch))
