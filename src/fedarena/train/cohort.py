@@ -55,6 +55,8 @@ _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
 # Samples that a model is tried out with to see how much memory a batch takes; larger ones take as much more.
 _LARGEST_TRIED = 4096
+# What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
+_HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
 _EVALUATED_AT_ONCE = 64
 _GPU_EVALUATED_AT_ONCE = 4096
@@ -105,6 +107,7 @@ class CohortEngine:
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
         self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
+        self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.programs = StepPrograms(self._step)
         self._pool = LanePool()

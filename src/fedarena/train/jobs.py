@@ -150,7 +150,9 @@ class JobArrays:
 
 
 def context_of(row: Tensors) -> JobContext:
-    """The context of one job from its row of `JobArrays.tensors`."""
+    """The context of one job from its row of `JobArrays.tensors`; without one, of a job that nobody asks about."""
+    if not row:
+        return JobContext(1.0, 0, 0, False, torch.zeros((), dtype=torch.int64))
     round, version, corrupted, key = row["numbers"].unbind(0)
     return JobContext(row["share"], round, version, corrupted != 0, key, row.get("lr_scale", 1.0))
 

@@ -42,6 +42,7 @@ class LaneEngine(Protocol):
     device: torch.device
     compile: bool
     draws: bool  # whether the model draws random numbers while it is trained
+    asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms
     training_samples: SampleSource
 
@@ -138,7 +139,9 @@ class LaneTraining:
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
         self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)
-        self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
+        self._job_rows: Tensors = {}
+        if engine.asks_about_jobs or self.jobs.lr_scales is not None:
+            self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
             client, number = place_steps(self.schedule, int(self.widths[0]))
@@ -188,6 +191,8 @@ class LaneTraining:
 
     def _given(self, clients: IntArray) -> Given:
         """What these clients read while they train."""
+        if len(self._downloads) == 1 and not self._states and not self._job_rows:
+            return Given({}, self._downloads[0], {})
         rows = torch.from_numpy(clients).to(self.engine.device)
         shared = len(self._downloads) == 1
         downloaded = self._downloads[0]
