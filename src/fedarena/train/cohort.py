@@ -137,14 +137,20 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            samples = self.data.counts(some.clients, "train")
-            steps = steps_in_shares(some.shares, samples, self.algorithm, self.local)
-            width = batch_width(self.local.batch_size, int(samples.max(initial=1)))
-            losses = self._start_losses(some, broadcasts)
-            for positions in self._shards(steps):
-                of_shard = None if losses is None else losses[positions]
-                shards.append(Shard(some.take(positions), broadcasts, states, width, of_shard))
+            width = batch_width(self.local.batch_size, int(self.data.counts(some.clients, "train").max(initial=1)))
+            # Done for all at once, and not by the workers, who would wait for each other's Python.
+            work = self._plan_work(some, width, self._start_losses(some, broadcasts))
+            for positions in self._shards(work.steps):
+                prepared = work.of(positions)
+                shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
         return shards
+
+    def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
+        """What clients are to do: how many steps, on which batches."""
+        samples = self.data.counts(jobs.clients, "train")
+        steps = steps_in_shares(jobs.shares, samples, self.algorithm, self.local)
+        batches = draw_batches(jobs.clients, samples, steps, self.local.batch_size, self.seed, jobs.rounds, width)
+        return PlannedWork(jobs, samples, steps, batches, start_losses)
 
     def _start_losses(self, jobs: JobArrays, broadcasts: Mapping[int, Groups]) -> npt.NDArray[np.float64] | None:
         """Of what these clients downloaded, which is the same."""
@@ -164,13 +170,7 @@ class CohortEngine:
             return self._fallback.train(shard)
         self.hardware.set_up()
         self.task.module.train()
-        jobs = shard.jobs
-        samples = self.data.counts(jobs.clients, "train")
-        steps = steps_in_shares(jobs.shares, samples, self.algorithm, self.local)
-        batches = draw_batches(
-            jobs.clients, samples, steps, self.local.batch_size, self.seed, jobs.rounds, shard.batch_width
-        )
-        work = PlannedWork(jobs, samples, steps, batches, shard.start_losses)
+        work = shard.prepared or self._plan_work(shard.jobs, shard.batch_width, shard.start_losses)
         return without_gradients(LaneTraining(self, work, shard.broadcasts, shard.states).run(self._pool))
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:

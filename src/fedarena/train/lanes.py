@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,6 +117,12 @@ class PlannedWork:
     steps: IntArray
     batches: Batches
     start_losses: npt.NDArray[np.float64] | None
+
+    def of(self, positions: IntArray) -> PlannedWork:
+        """The work of those at these positions."""
+        batches = replace(self.batches, first=self.batches.first[positions])
+        losses = None if self.start_losses is None else self.start_losses[positions]
+        return PlannedWork(self.jobs.take(positions), self.samples[positions], self.steps[positions], batches, losses)
 
 
 class LaneTraining:

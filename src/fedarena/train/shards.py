@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ class Shard:
     states: Mapping[int, Groups]  # by client, of those who keep something; whoever is missing is new
     batch_width: int  # samples in the largest batch of the whole cohort: how far batches are padded
     start_losses: FloatArray | None = None  # of what clients downloaded on their samples, if the algorithm needs them
+    prepared: Any = None  # what the engine found out already while it divided jobs; it can do so again
 
     @property
     def versions(self) -> list[int]:
@@ -42,4 +43,5 @@ class Shard:
             self,
             broadcasts={version: self.broadcasts[version] for version in self.versions},
             states={client: state for client, state in states.items() if state is not None},
+            prepared=None,
         )
