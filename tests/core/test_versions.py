@@ -77,3 +77,20 @@ def test_the_size_of_an_update_is_known_before_it_is(make_federation, name: str)
     assert down == count_bytes(algorithm.download(broadcast))
     jobs = [Job(client, 1) for client in range(len(SIZES))]
     assert up * len(jobs) == sum(count_bytes(part.update) for part in train_jobs(engine, jobs, {0: broadcast}, {}))
+
+
+def test_both_engines_tell_the_losses_that_clients_began_with(make_federation) -> None:
+    federation = make_federation(make_clients(), 3, name="start losses")
+    losses = []
+    for kind in (CohortEngine, ReferenceEngine):
+        algorithm = ALGORITHMS.get("qfedavg")()
+        engine = logistic_simulation(federation, algorithm, LOCAL, kind).engine
+        jobs, broadcast = [Job(client, 1) for client in range(len(SIZES))], {"params": engine.initial_params()}
+        found = {
+            int(client): float(loss)
+            for part in train_jobs(engine, jobs, {0: broadcast}, {})
+            for client, loss in zip(part.clients, part.work.start_loss, strict=True)
+        }
+        losses.append([found[client] for client in range(len(SIZES))])
+    np.testing.assert_allclose(*losses, atol=1e-12)
+    assert min(losses[0]) > 0.1
