@@ -270,7 +270,7 @@ def test_lanes_suit_the_size_of_model_and_batch() -> None:
     per_lane = 8 * ((3 * 6 + 3) + 4 * 1000 * (6 + 3))
     assert engine.lanes <= 2**23 / per_lane < 2 * engine.lanes
     assert engine.lanes == 16
-    assert engine.plan == {"device": "cpu", "lanes": engine.lanes}
+    assert engine.choices == {"device": "cpu", "lanes": engine.lanes}
     assert make_engine(CohortEngine, "logistic_regression", FedAvg(), LocalTraining(batch_size=10**6)).lanes == 1
     assert make_engine(CohortEngine, "mlp", FedAvg(), LocalTraining(batch_size=1)).lanes == 256
 
@@ -302,7 +302,7 @@ def test_hardware_that_is_not_there_is_refused() -> None:
         make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], device="cuda")
     with pytest.raises(BadInputError, match=r"engine\.precision tf32 needs a GPU"):
         make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], precision="tf32")
-    assert make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"]).plan["device"] == "cpu"
+    assert make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"]).choices["device"] == "cpu"
 
 
 def test_bf16_rounds_products_only() -> None:

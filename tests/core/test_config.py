@@ -136,7 +136,7 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["local.epochs=2", "local.steps=3"], "local: give epochs or steps, not both"),
         (["local.epochs=null"], "local: give epochs or steps"),
         (["local.optimizer=adam", "local.momentum=0.9"], "momentum is for the optimizer sgd"),
-        (["evaluation.split=tset"], "evaluation.split: input should be 'test', 'validation' or 'train', not 'tset'"),
+        (["evaluation.part=tset"], "evaluation.part: input should be 'test', 'validation' or 'train', not 'tset'"),
         (["algorithm=fedprocks"], "There is no algorithm called 'fedprocks'; did you mean 'fedprox'?"),
         (
             ["algorithm=fedavg", "algorithm.mu=1"],

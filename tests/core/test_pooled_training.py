@@ -73,7 +73,7 @@ def test_epochs_of_centralized_training_are_over_everything() -> None:
 @pytest.mark.parametrize("training", ["iid", "centralized"])
 @pytest.mark.parametrize("split", ["test", "train"])
 def test_models_are_evaluated_on_the_real_clients(training: str, split: str) -> None:
-    settings = {"algorithm": "fedavg", "cohort": 1, "rounds": 1, "evaluation.split": split}
+    settings = {"algorithm": "fedavg", "cohort": 1, "rounds": 1, "evaluation.part": split}
     natural, pooled = (prepare(config(**settings, training=t), Observer()).simulation for t in ("natural", training))
     np.testing.assert_array_equal(natural.evaluation_clients, pooled.evaluation_clients)
     params = natural.engine.initial_params()

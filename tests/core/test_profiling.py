@@ -401,7 +401,7 @@ def test_wrong_input_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_power")
-def test_times_that_vary_are_remarked_upon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_that_vary_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_module, "time_calls", lambda call, times, clock: [next(seconds)])
     seconds = iter([0.1, 0.1, 5.0] + [0.1] * 3)
     options = ["--warmup", "0", "--iterations", "3", "-o", str(tmp_path / "r.json"), "logistic_regression"]

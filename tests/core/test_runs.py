@@ -63,7 +63,7 @@ def test_the_model_is_scored_on_the_training_set_as_well(tmp_path: Path, trainin
     """As a run says that is evaluated on the training split instead."""
     settings = {"rounds": 3, "training": training, "federation.split": "within_client"}
     both = start_run(config(**settings, **{"evaluation.training_set": True}), tmp_path / "both")
-    other = start_run(config(**settings, **{"evaluation.split": "train"}), tmp_path / "other")
+    other = start_run(config(**settings, **{"evaluation.part": "train"}), tmp_path / "other")
     for ours, theirs in zip(both.rounds.to_pylist(), other.rounds.to_pylist(), strict=True):
         for metric in ("loss", "accuracy"):
             assert ours[f"training_set_{metric}"] == theirs[metric]
@@ -115,7 +115,7 @@ def test_evaluation_on_some_clients_only(tmp_path: Path) -> None:
     [
         ({"cohort": 21}, "cohort is 21, but the federation 'digits' has only"),
         ({"model": "char_mlp"}, "The model 'char_mlp' needs a federation of text, but this federation has images"),
-        ({"evaluation.split": "validation"}, "has no validation samples to evaluate on"),
+        ({"evaluation.part": "validation"}, "has no validation samples to evaluate on"),
         ({"engine.threads": 0}, "engine.threads must be from 1 to 1024, not 0"),
     ],
 )

@@ -124,7 +124,7 @@ def build_run(
             "model": {"name": "lstm", "hidden": 128},
             "algorithm": {"name": algorithm} | ({"mu": 0.01} if algorithm == "fedprox" else {}),
             "local": {"epochs": 1, "steps": None, "batch_size": 16, "lr": 0.5},
-            "evaluation": {"every": every, "split": "test", "max_clients": None},
+            "evaluation": {"every": every, "part": "test", "max_clients": None},
             "engine": {"name": "cohort", "device": "cpu"},
             **(config or {}),
         },

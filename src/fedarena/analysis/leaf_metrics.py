@@ -165,7 +165,7 @@ Rows = list[dict[str, Any]]
 def accuracy_rows(run: RunData, hierarchy: str | None = None) -> Rows:
     """What a run has of stat_metrics.csv, with the columns of the released code."""
     of_client = _hierarchies(run, hierarchy)
-    part = run.config.get("evaluation", {}).get("split", "test")
+    part = run.evaluated_part
     return [
         {
             "client_id": row["client"],

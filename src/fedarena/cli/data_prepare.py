@@ -61,5 +61,5 @@ def _described(federation: Federation) -> str:
     size = quantity(folder_bytes(federation.path), BYTES)
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
     untested = clients_without_test(federation)
-    remark = f"; {untested:,} of the clients have no test samples" if untested else ""
-    return f"{federation.path} has {federation.name} with {clients} and {samples}, {size}{remark}"
+    note = f"; {untested:,} of the clients have no test samples" if untested else ""
+    return f"{federation.path} has {federation.name} with {clients} and {samples}, {size}{note}"

@@ -11,7 +11,7 @@ from rich.table import Table
 from fedarena.core.console import as_markup
 from fedarena.data.statistics.describe import FederationStatistics
 from fedarena.data.statistics.label_statistics import LabelStatistics
-from fedarena.data.statistics.table1 import SCOPE, published_sizes, remark
+from fedarena.data.statistics.table1 import SCOPE, counting_note, published_sizes
 from fedarena.data.store.schema import SourceSpec
 from fedarena.display.drawing.units import ABSENT, count, significant
 from fedarena.display.fleets.picture import percent
@@ -46,7 +46,7 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
             f"{count(published.clients, 'client')}, {published.samples:,} {published.counted}, "
             f"mean {published.mean:,} ± {published.std:,}, of {published.scope}",
         )
-    if (difference := remark(source)) is not None:
+    if (difference := counting_note(source)) is not None:
         table.add_row("", as_markup(difference))
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
@@ -93,7 +93,7 @@ def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -
     captions = ["half: this share of the clients, the largest first, have half of the samples"]
     if any(published is not None for _, _, published in rows):
         captions.append(f"LEAF's paper: {SCOPE}")
-    captions += dict.fromkeys(difference for _, source, _ in found if (difference := remark(source)) is not None)
+    captions += dict.fromkeys(difference for _, source, _ in found if (difference := counting_note(source)) is not None)
     columns = ("federation", "clients", "samples", "mean", "stdev", "skew", "half")
     table = _titled("Samples per client", "\n".join(captions), columns)
     for title, statistics, published in rows:

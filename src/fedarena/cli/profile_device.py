@@ -50,7 +50,7 @@ def profile_device(
     from fedarena.cli.device_table import models_table, other_lines
     from fedarena.profiling import ProfilePlan
     from fedarena.profiling import profile_device as measure
-    from fedarena.profiling.arguments import port_of, remarks
+    from fedarena.profiling.arguments import notes_on, port_of
     from fedarena.profiling.arguments import serve as answer
 
     def say(sentence: str) -> None:
@@ -82,6 +82,6 @@ def profile_device(
     screen.print(models_table(record))
     for line in other_lines(record):
         say(line)
-    for remark in remarks(record):
-        messages.say(f"Warning: {remark}", "yellow")
+    for note in notes_on(record):
+        messages.say(f"Warning: {note}", "yellow")
     say(f"Record: {plan.output}")

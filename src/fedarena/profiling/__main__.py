@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fedarena.core.errors import FedArenaError
 from fedarena.core.outside_text import harmless
-from fedarena.profiling.arguments import port_of, remarks, serve
+from fedarena.profiling.arguments import notes_on, port_of, serve
 from fedarena.profiling.profile import DEFAULT_BATCH_SIZE, DEFAULT_OUTPUT, ProfilePlan, profile_device
 from fedarena.profiling.server import THIS_MACHINE
 
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     for line in summary(record):
         _say(line)
-    for remark in remarks(record):
-        _say(f"Warning: {remark}", sys.stderr)
+    for note in notes_on(record):
+        _say(f"Warning: {note}", sys.stderr)
     _say(f"Record: {plan.output}")
     return 0
 

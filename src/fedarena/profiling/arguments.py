@@ -39,7 +39,7 @@ def serve(port: int, address: str, say: Callable[[str], None]) -> None:
             say("Ended.")
 
 
-def remarks(record: Mapping[str, Any]) -> list[str]:
+def notes_on(record: Mapping[str, Any]) -> list[str]:
     """What somebody should know who uses this record."""
     uneven = [
         entry["model"]

@@ -118,10 +118,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} is for pretrained models, and this one starts from scratch, "
             "so there is little to learn; weights=… names a file or a run to start from"
         )
-    warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.split)
+    warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.part)
     if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
-    config = config.model_copy(update={"engine": config.engine | engine.plan})
+    config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
@@ -143,7 +143,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         engine=engine,
         training_clients=training_clients,
         evaluation_clients=evaluation_clients,
-        evaluation_part=config.evaluation.split,
+        evaluation_part=config.evaluation.part,
         evaluate_every=config.evaluation.every,
         flops_per_sample=flops,
         compute_factor=flops / plain_flops if flops and plain_flops else 1.0,
@@ -166,7 +166,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "leave it out"
         )
     warnings += [*notes, *check_feasible(simulation)]
-    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.split)
+    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(
         config,
         federation,
@@ -269,13 +269,13 @@ def _training_data(
 
 
 def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:
-    split: Part = config.evaluation.split
-    clients = federation.clients("train" if split == "train" else "all")
-    clients = clients[federation.counts(clients, split) > 0]
+    part: Part = config.evaluation.part
+    clients = federation.clients("train" if part == "train" else "all")
+    clients = clients[federation.counts(clients, part) > 0]
     if len(clients) == 0:
         raise BadInputError(
-            f"The federation {federation.name!r} has no {split} samples to evaluate on; "
-            "choose another evaluation.split, or fractions of the federation that leave some"
+            f"The federation {federation.name!r} has no {part} samples to evaluate on; "
+            "choose another evaluation.part, or fractions of the federation that leave some"
         )
     return _at_most(clients, config)
 

@@ -89,7 +89,7 @@ class EvaluationConfig:
     """When and on whom the model is scored."""
 
     every: Positive = 5  # rounds
-    split: Literal["test", "validation", "train"] = "test"
+    part: Literal["test", "validation", "train"] = "test"
     max_clients: Positive | None = None  # score a fixed random subset of the clients
     training_set: bool = False  # score it on the training samples of training clients as well
 

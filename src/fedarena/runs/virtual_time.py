@@ -40,8 +40,8 @@ def check_feasible(simulation: Simulation) -> list[str]:
     fleet, protocol, clock = simulation.fleet, simulation.protocol, simulation.clock
     if fleet is None:
         expects_time = not protocol.ignores_availability or clock != ClockOptions()
-        remark = "With fleet=ideal no time passes and nobody leaves: protocol and clock make no difference"
-        return [remark] if expects_time else []
+        note = "With fleet=ideal no time passes and nobody leaves: protocol and clock make no difference"
+        return [note] if expects_time else []
     if protocol.ignores_availability:
         leaves = bool((fleet.fleet.availability.share() < 1).any())
         return ["protocol=ideal ignores that phones leave; the others do not"] if leaves else []

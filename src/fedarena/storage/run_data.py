@@ -48,6 +48,12 @@ class RunData:
     fleet: dict[str, Any] | None = None  # statistics of the clients' phones, if the run has a fleet
     attributes: pa.Table | None = None  # what is known about every evaluated client, if anything is
 
+    @property
+    def evaluated_part(self) -> str:
+        """The part of clients' samples that models were scored on; earlier versions called the setting `split`."""
+        evaluation = self.config.get("evaluation", {})
+        return str(evaluation.get("part", evaluation.get("split", "test")))
+
 
 def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round.

@@ -106,7 +106,7 @@ class CohortEngine:
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
-        self.plan: dict[str, Any] = {**self.hardware.plan, "lanes": self.lanes}
+        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.programs = StepPrograms(self._step)

@@ -101,7 +101,7 @@ class Engine(Protocol):
     data: ClientData
     seed: int
     notes: list[str]  # what the user should know about how this engine works here
-    plan: dict[str, Any]  # options that were left open and what they came to; kept with the run, for its last bits
+    choices: dict[str, Any]  # options that were left open and what they came to; kept with the run, for its last bits
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> Engine:
         """An engine of the same kind for another algorithm, way of training, and data."""

@@ -39,7 +39,7 @@ class Hardware:
         return self.device.type == "cuda"
 
     @property
-    def plan(self) -> dict[str, Any]:
+    def choices(self) -> dict[str, Any]:
         """What the automatic choice of a device came to."""
         return {"device": self.device.type}
 

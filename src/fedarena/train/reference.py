@@ -44,7 +44,7 @@ class ReferenceEngine:
         self.hardware = Hardware(device, threads, dtype, precision)
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.notes: list[str] = []
-        self.plan: dict[str, Any] = self.hardware.plan
+        self.choices: dict[str, Any] = self.hardware.choices
         task.module.to(self.hardware.device, self.hardware.dtype)
         self._personal = PersonalEvaluation(self)
 

@@ -36,7 +36,7 @@ def published_sizes(source: SourceSpec) -> PublishedSizes | None:
     return None if _has_sequences_for_windows(source) else LEAF_TABLE_1.get(source.name)
 
 
-def remark(source: SourceSpec) -> str | None:
+def counting_note(source: SourceSpec) -> str | None:
     """How the samples of a federation differ from those that LEAF counts."""
     if _has_sequences_for_windows(source):
         return "LEAF's paper counts windows of characters, as shakespeare samples=windows does"

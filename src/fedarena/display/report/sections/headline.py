@@ -38,10 +38,9 @@ def _sentence(runs: Sequence[RunData], metric: MetricInfo) -> str:
         return ""
     seeds = f" over {count(len(best.seeds), 'seed')}" if len(best.seeds) > 1 else ""
     winner = next(method for method in methods_of(runs) if method.label == best.label)
-    split = winner.runs[0].config.get("evaluation", {}).get("split", "test")
     sentence = (
         f"{best.label} reached {table.column('score').text(best)} {metric.label}{seeds} "
-        f"on the {split} data of {count(best.eval_clients or 0, 'client')} "
+        f"on the {winner.runs[0].evaluated_part} data of {count(best.eval_clients or 0, 'client')} "
         f"after {count(best.round or 0, 'round')}"
         + ("" if best.hours is None else f" and {quantity(3600 * best.hours.mean, SECONDS)} of virtual time")
     )
