@@ -51,4 +51,4 @@ class AdaptiveServer(Algorithm):
             second[name] = self.second_moment(state["second_moment"][name], update * update)
             step = first[name] / (second[name].sqrt() + self.tau)
             params[name] = state["params"][name] + self.server_lr * step
-        return {"params": params, "first_moment": first, "second_moment": second}
+        return {**state, "params": params, "first_moment": first, "second_moment": second}

@@ -64,7 +64,7 @@ class BiasPrompt(FedAvg):
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Federated averaging of what is trained."""
         params, update = state["params"], mean_update["params"]
-        return {"params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
+        return {**state, "params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
 
     def _trained(self, params: Tensors) -> Tensors:
         if self.trained_layers is None:

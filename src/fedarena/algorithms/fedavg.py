@@ -22,4 +22,5 @@ class FedAvg(Algorithm):
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Adds the mean update to the parameters."""
         update = mean_update["params"]
-        return {"params": {name: p + self.server_lr * update[name] for name, p in state["params"].items()}}
+        params = {name: p + self.server_lr * update[name] for name, p in state["params"].items()}
+        return {**state, "params": params}

@@ -31,4 +31,4 @@ class FedAvgM(Algorithm):
         update = mean_update["params"]
         velocity = {name: self.beta * v + update[name] for name, v in state["velocity"].items()}
         params = {name: p + self.server_lr * velocity[name] for name, p in state["params"].items()}
-        return {"params": params, "velocity": velocity}
+        return {**state, "params": params, "velocity": velocity}

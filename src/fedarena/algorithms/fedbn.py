@@ -64,7 +64,7 @@ class FedBN(FedAvg):
         """Federated averaging of the shared layers."""
         update = mean_update.get("params", {})
         params = state["params"]
-        return {"params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
+        return {**state, "params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
 
     def personal_models(self, client: Client) -> list[Tensors]:
         """The shared layers and the client's own."""

@@ -55,4 +55,4 @@ class FedDyn(Algorithm):
         change = mean_update["params"]
         correction = {name: h - self.alpha * share * change[name] for name, h in state["correction"].items()}
         params = {name: p + change[name] - correction[name] / self.alpha for name, p in state["params"].items()}
-        return {"params": params, "correction": correction}
+        return {**state, "params": params, "correction": correction}

@@ -48,4 +48,4 @@ class FedNova(Algorithm):
         """The mean direction, as far as the cohort went on average."""
         scale = self.server_lr * mean_update["steps"]["effective"]
         change = mean_update["params"]
-        return {"params": {name: p + scale * change[name] for name, p in state["params"].items()}}
+        return {**state, "params": {name: p + scale * change[name] for name, p in state["params"].items()}}

@@ -90,6 +90,7 @@ class FetchSGD(Algorithm):
         change = keep_largest(sketch.estimate(error), self._top(sketch.length))
         used = sketch.sketch(change) != 0
         return {
+            **state,
             "params": _add(state["params"], change),
             "momentum": {"sketch": torch.where(used, 0.0, momentum)},
             "error": {"sketch": torch.where(used, 0.0, error)},

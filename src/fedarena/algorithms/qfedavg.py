@@ -43,4 +43,4 @@ class QFedAvg(Algorithm):
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """Sum of numerators over sum of denominators."""
         direction, normalizer = mean_update["params"], mean_update["normalizer"]["sum"]
-        return {"params": {name: p - direction[name] / normalizer for name, p in state["params"].items()}}
+        return {**state, "params": {name: p - direction[name] / normalizer for name, p in state["params"].items()}}

@@ -56,4 +56,4 @@ class Reptile(Algorithm):
         done = (round - 1) / self.horizon
         rate = (1 - done) * self.meta_lr + done * self.final_meta_lr
         update = mean_update["params"]
-        return {"params": {name: p + rate * update[name] for name, p in state["params"].items()}}
+        return {**state, "params": {name: p + rate * update[name] for name, p in state["params"].items()}}

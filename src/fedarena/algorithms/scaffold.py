@@ -60,6 +60,7 @@ class Scaffold(Algorithm):
         share = mean_update["cohort"]["clients"] / self.population
         change, control_change = mean_update["params"], mean_update["control"]
         return {
+            **state,
             "params": {name: p + self.server_lr * change[name] for name, p in state["params"].items()},
             "control": {name: c + share * control_change[name] for name, c in state["control"].items()},
         }

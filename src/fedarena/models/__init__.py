@@ -13,6 +13,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec, InputSpec
 from fedarena.models.tasks import TASKS, Task, Tensors, make_task
+from fedarena.models.trainable import constant_tensors, trainable_parameters
 from fedarena.models.zoo import MODELS, build_model, default_model
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "Task",
     "Tensors",
     "build_model",
+    "constant_tensors",
     "default_model",
     "make_task",
     "seeded",
+    "trainable_parameters",
 ]

@@ -15,6 +15,7 @@ from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
+from fedarena.models.trainable import trainable_parameters
 
 ModelBuilder = Callable[..., nn.Module]
 
@@ -46,8 +47,9 @@ def build_model(
         module = builder(spec, **options)
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
-    if next(module.parameters(), None) is None:
-        raise BadInputError(f"The model {name!r} has no parameters, so there is nothing to train")
+    if not trainable_parameters(module):
+        frozen = " but frozen ones (requires_grad=False)" if next(module.parameters(), None) is not None else ""
+        raise BadInputError(f"The model {name!r} has no parameters{frozen}, so there is nothing to train")
     module = with_keyed_dropout(module)
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)

@@ -10,7 +10,7 @@ import torch
 
 from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.core.streams import torch_seed
-from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model, make_task
+from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model, make_task, trainable_parameters
 from fedarena.profiling.memory import MemoryWatch
 from fedarena.profiling.power import PowerMeter
 from fedarena.profiling.statistics import Clock, summarize, time_calls
@@ -132,7 +132,7 @@ def random_batch(task: Task, spec: DataSpec, batch_size: int, device: torch.devi
 
 def training_step(task: Task, batch: dict[str, torch.Tensor], device: torch.device) -> Callable[[], None]:
     """A step as a client takes it: loss, gradient, SGD; done when the device is done."""
-    params = {name: p.detach().clone() for name, p in task.module.named_parameters()}
+    params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     state = optimizer_init(_TRAINING, params)
     task.module.train()
     number = 0

@@ -7,11 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
 from fedarena.storage.checkpoint import FORMAT, read_state
-from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles
+from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles, read_constants
 from fedarena.train import Groups, flatten_groups
 
 
@@ -75,6 +79,18 @@ def check_same_experiment(experiment: Experiment, folder: Path) -> None:
             f"The fleet {experiment.config.fleet['name']!r} is not the one that the run {folder} began with, "
             "so the run cannot go on"
         )
+    check_same_constants(experiment.simulation.task.module, RunFiles.open(folder))
+
+
+def check_same_constants(module: nn.Module, files: RunFiles) -> None:
+    """Refuses to go on with a model of which what is not trained is no longer what the run began with."""
+    found, recorded = constant_tensors(module), read_constants(files)
+    for name in sorted({*found, *recorded}):
+        if name not in found or name not in recorded or not torch.equal(found[name].cpu(), recorded[name]):
+            raise BadInputError(
+                f"{name!r} of the model, which is not trained, is no longer what the run {files.folder} began with, "
+                "so the run cannot go on"
+            )
 
 
 def check_same_form(state: Groups, fresh: Groups) -> None:

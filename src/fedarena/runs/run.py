@@ -15,6 +15,7 @@ from torch import nn
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.metrics.info import MetricInfo
+from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
@@ -78,6 +79,7 @@ class Run:
             experiment.config.client_states_ram_bytes,
             _describe_fleet(experiment),
             _attributes(experiment),
+            constant_tensors(experiment.simulation.task.module),
         )
         given.save(folder)
         return cls(experiment, recorder, None, observer, callbacks)
@@ -137,7 +139,7 @@ class Run:
         simulation = self._simulation
         module = copy.deepcopy(simulation.task.module).cpu().eval()
         if self._snapshot is not None:
-            params = simulation.algorithm.broadcast(self._snapshot.state)["params"]
+            params = simulation.algorithm.evaluation_params(self._snapshot.state)
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
         return module
 
@@ -234,7 +236,12 @@ class Run:
         environment = describe_environment() | identity(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
-            folder, experiment.config.to_yaml(), environment, _describe_fleet(experiment), _attributes(experiment)
+            folder,
+            experiment.config.to_yaml(),
+            environment,
+            _describe_fleet(experiment),
+            _attributes(experiment),
+            constant_tensors(experiment.simulation.task.module),
         )
         if has_own_fleet:
             handed_in.save(folder)

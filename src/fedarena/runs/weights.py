@@ -26,7 +26,7 @@ from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_our_names, without_prefix
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
-from fedarena.storage.run_files import CONFIG_FILE
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -113,7 +113,8 @@ def _from_run(folder: Path) -> Tensors:
     state = read_state(folder)
     if state is None:
         raise BadInputError(f"weights: the run {folder} has no finished round yet")
-    return read_snapshot(folder, state, ClientStates()).state["params"]
+    params = read_snapshot(folder, state, ClientStates()).state["params"]
+    return params | read_constants(RunFiles.open(folder))
 
 
 def _from_safetensors(path: Path) -> Tensors:

@@ -146,11 +146,12 @@ def _evaluate(
     if simulation.evaluates(snapshot.round, snapshot.clock):
         broadcast = simulation.algorithm.broadcast(snapshot.state)
         clients, part = simulation.evaluation_clients, simulation.evaluation_part
-        scores = simulation.engine.evaluate(broadcast["params"], clients, part)
+        params = simulation.algorithm.evaluation_params(snapshot.state)
+        scores = simulation.engine.evaluate(params, clients, part)
         row |= {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
         row |= summarize_scores(simulation, scores, snapshot.round)
         if simulation.fit_clients is not None:
-            fit = simulation.engine.evaluate(broadcast["params"], simulation.fit_clients, "train")
+            fit = simulation.engine.evaluate(params, simulation.fit_clients, "train")
             totals = {name: found.total for name, found in fit.metrics.items()}
             row |= {TRAINING_SET + name: total if np.isfinite(total) else None for name, total in totals.items()}
         if simulation.algorithm.personalizes:

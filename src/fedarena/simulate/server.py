@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
-from fedarena.models import Tensors
+from fedarena.models import Tensors, seeded
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 
@@ -40,7 +41,15 @@ class Server:
         update, self.transform_states = self.path.finish(total, self.transform_states, round, self.version)
 
         def take(state: Groups, update: Groups) -> Groups:
-            return self.algorithm.server_step(state, update, round)
+            # The same numbers on every engine, and in a run that is resumed, if a method draws some.
+            with seeded(streams.torch_seed(self.path.seed, "server step", self.version)):
+                stepped = self.algorithm.server_step(state, update, round)
+            if lost := [group for group in state if group not in stepped]:
+                raise BadInputError(
+                    f"server_step of {type(self.algorithm).__name__} loses {', '.join(lost)} of the server's state; "
+                    "begin what it returns with **state"
+                )
+            return stepped
 
         before = self.state["params"]
         _check_shapes(update.get("params", {}), before, self.path)

@@ -27,6 +27,7 @@ from fedarena.core.files import json_text, replacing, write_bytes
 from fedarena.core.folders import new_folder, remove_abandoned
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
+from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
 from fedarena.storage.checkpoint import (
     FORMAT,
@@ -52,6 +53,7 @@ from fedarena.storage.job_table import JobTable
 from fedarena.storage.run_files import (
     ATTRIBUTES_FILE,
     CONFIG_FILE,
+    CONSTANTS_FILE,
     ENVIRONMENT_FILE,
     FLEET_FILE,
     MANIFEST_FILE,
@@ -97,14 +99,16 @@ class Recorder:
         client_states_ram_bytes: int,
         fleet: dict[str, Any] | None = None,
         attributes: pa.Table | None = None,
+        constants: Tensors | None = None,
     ) -> Recorder:
         """Makes the folder of a new run; it must not exist.
 
-        `fleet` describes the clients' phones, `attributes` has a row of what is known about each client to evaluate.
+        `fleet` describes the clients' phones, `attributes` has a row of what is known about each client to evaluate,
+        and `constants` is what of the model is not trained.
         """
         check_new(folder)
         with new_folder(folder, "the run folder") as temporary:
-            _write_first_files(temporary, config_yaml, environment, fleet, attributes)
+            _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
         recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
         recorder._acquire()
         with recorder._explaining_disk_errors():
@@ -118,6 +122,7 @@ class Recorder:
         environment: dict[str, Any],
         fleet: dict[str, Any] | None = None,
         attributes: pa.Table | None = None,
+        constants: Tensors | None = None,
     ) -> None:
         """Makes the folder of another run, to be reopened: it goes on after the last finished round of this one."""
         check_new(folder)
@@ -127,7 +132,7 @@ class Recorder:
         logs = [table_log_path(self.folder, table) for table in TABLES]
         copied = [*logs, *(self._checkpoint / part.file for part in (committed.tensors, committed.client_states))]
         with new_folder(folder, "the run folder") as temporary:
-            files = _write_first_files(temporary, config_yaml, environment, fleet, attributes)
+            files = _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
             for path in copied:
                 if path.exists():  # there is no log of clients' states as long as it is empty
                     shutil.copyfile(path, temporary / "checkpoint" / path.name)
@@ -384,6 +389,7 @@ def _write_first_files(
     environment: dict[str, Any],
     fleet: dict[str, Any] | None,
     attributes: pa.Table | None,
+    constants: Tensors | None,
 ) -> RunFiles:
     """What a run begins with."""
     (folder / "checkpoint").mkdir()
@@ -394,6 +400,9 @@ def _write_first_files(
         files.write(FLEET_FILE, json_text(fleet).encode())
     if attributes is not None:
         files.write(ATTRIBUTES_FILE, parquet_bytes(attributes))
+    if constants:
+        own_memory = {name: t.cpu().contiguous().clone() for name, t in constants.items()}
+        files.write(CONSTANTS_FILE, safetensors.torch.save(own_memory))
     files.write_manifest()
     return files
 

@@ -15,7 +15,9 @@ from typing import Annotated, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, write_bytes
@@ -25,12 +27,13 @@ CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
 FLEET_FILE = "fleet.json"
 ATTRIBUTES_FILE = "attributes.parquet"
+CONSTANTS_FILE = "constants.safetensors"  # of the model: frozen parameters and buffers
 SUMMARY_FILE = "summary.json"
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "checkpoint/state.json"
 RUN_ID = "run_id"  # in environment.json, too
 # What a run begins with; it never changes.
-FIRST_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, FLEET_FILE, ATTRIBUTES_FILE)
+FIRST_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, FLEET_FILE, ATTRIBUTES_FILE, CONSTANTS_FILE)
 
 
 class FileSeal(BaseModel):
@@ -161,6 +164,17 @@ def read_parquet(files: RunFiles, name: str) -> pa.Table:
         with reading(path):
             return pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
+        raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def read_constants(files: RunFiles) -> dict[str, Tensor]:
+    """What of a run's model is not trained."""
+    if CONSTANTS_FILE not in files:
+        return {}
+    path = files.folder / CONSTANTS_FILE
+    try:
+        return safetensors.torch.load(files.read(CONSTANTS_FILE))
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
 

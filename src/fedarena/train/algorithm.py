@@ -92,6 +92,10 @@ class Algorithm(SystemsHooks):
         params, update = state["params"], mean_update["params"]
         return {**state, "params": {name: params[name] + update[name] for name in params}}
 
+    def evaluation_params(self, state: Groups) -> Tensors:
+        """The model that is scored and exported: what is broadcast, unless it is an average over rounds, say."""
+        return self.broadcast(state)["params"]
+
     def personal_models(self, client: Client) -> list[Tensors]:
         """A client's own model, or several of which it uses the one that does best on its validation samples."""
         return [client.broadcast["params"]]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fedarena.core.errors import BadInputError
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import KeyedDropout
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
@@ -128,8 +128,8 @@ class CohortEngine:
         return self.hardware.place(groups)
 
     def initial_params(self) -> Tensors:
-        """The parameters of the freshly built model."""
-        return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
+        """The parameters of the freshly built model that are trained."""
+        return {name: p.detach().clone() for name, p in trainable_parameters(self.task.module).items()}
 
     def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """Clients that train together, those with most to do first. It does not depend on the number of workers."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order
 from fedarena.train.tensors import column_tensor
@@ -29,9 +29,10 @@ class OwnTask(threading.local):
         self.task = copy.copy(task)
         self.task.module = module = copy.deepcopy(task.module).eval()
         self.params = params or {}
-        if self.params.keys() == dict(module.named_parameters()).keys():
+        trained = trainable_parameters(module)
+        if self.params.keys() == trained.keys():
             # They are put into the copy, which is faster than to exchange them in every call.
-            for name, parameter in module.named_parameters():
+            for name, parameter in trained.items():
                 parameter.data = self.params[name]
             self.params = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, trainable_parameters
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.jobs import newcomer
 
@@ -16,7 +16,7 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     It counts matrix products and convolutions (a multiplication and an addition are two), not elementwise operations.
     A layer that does its work in other ways says how many operations that is for a sample, in `uncounted_flops`.
     """
-    params: Tensors = dict(task.module.named_parameters())
+    params = trainable_parameters(task.module)
     device = next(iter(params.values())).device
     batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
     algorithm = algorithm or Algorithm()

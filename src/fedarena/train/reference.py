@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedarena.core import streams
-from fedarena.models import Task, Tensors, seeded
+from fedarena.models import Task, Tensors, seeded, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
@@ -57,8 +57,8 @@ class ReferenceEngine:
         return self.hardware.place(groups)
 
     def initial_params(self) -> Tensors:
-        """The parameters of the freshly built model."""
-        return {name: p.detach().clone() for name, p in self.task.module.named_parameters()}
+        """The parameters of the freshly built model that are trained."""
+        return {name: p.detach().clone() for name, p in trainable_parameters(self.task.module).items()}
 
     def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """All jobs in one shard, in their order."""
@@ -144,7 +144,8 @@ class ReferenceEngine:
             losses = [self.task.loss(broadcast["params"], batch) for batch in batches]
         with torch.enable_grad():
             self.algorithm.train(client, model, batches)
-        return {name: p.detach() for name, p in model.named_parameters()}, _mean_loss(losses, batches)
+        trained = {name: p.detach() for name, p in model.named_parameters() if name in broadcast["params"]}
+        return trained, _mean_loss(losses, batches)
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
         """Scores one model on these clients."""
