@@ -199,8 +199,16 @@ def test_own_tasks_and_metrics(tmp_path: Path) -> None:
     assert found.summary["baseline"] is None
     assert found.summary["best"]["mae"] == min(found.rounds["mae"].to_pylist())
     assert [metric.name for metric in metrics_of_run(found.config, found.summary)] == ["loss", "mae", "bias"]
-    with pytest.raises(BadInputError, match=r"counts samples that batch.* leaves out"):
-        start_run(config(task=Careless), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_a_loss_written_without_a_thought_of_padding_is_right(tmp_path: Path, engine) -> None:
+    options = {"engine": {"name": engine, "dtype": "float64"}, "local": {"batch_size": 4}}
+    careful, careless = (
+        start_run(config(task=task, name=task.__name__, **options), tmp_path) for task in (Huber, Careless)
+    )
+    for name in ("loss", "mae", "train_loss"):
+        np.testing.assert_allclose(careless.rounds[name].to_pylist()[1:], careful.rounds[name].to_pylist()[1:], 1e-10)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
+from fedarena.models.probes import check_scores_apart
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
@@ -54,7 +55,7 @@ def build_model(
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)
         _try_out(name, made, samples)
-    _check_mask(made)
+    check_scores_apart(made)
     return module
 
 
@@ -96,28 +97,6 @@ def _try_out(name: str, task: Task, samples: int) -> None:
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())
         raise BadInputError(f"The model {name!r} does not work on this federation's {spec}: {reason}") from failure
-
-
-def _check_mask(task: Task) -> None:
-    """Refuses a task of somebody's own that counts samples which fill up a batch."""
-    if type(task).__module__.startswith(f"{__package__}."):
-        return
-    modes = {part: part.training for part in task.module.modules()}
-    task.module.eval()
-    with seeded(0), torch.no_grad():
-        two = task.meaningless(task.batch(task.example(2)))
-        two["y"] = torch.stack([two["y"][0], two["y"][1] * 0 + (100 if two["y"].is_floating_point() else 0)])
-        one = {name: values[:1] for name, values in two.items()}
-        params = {name: torch.rand_like(p) for name, p in task.module.named_parameters()}
-        alone = task.loss(params, one)
-        filled = task.loss(params, {**two, "mask": torch.tensor([1.0, 0.0], dtype=alone.dtype)})
-    for part, mode in modes.items():
-        part.training = mode
-    if not torch.allclose(alone, filled, rtol=1e-3, atol=1e-5):
-        raise BadInputError(
-            f'The loss of the task {type(task).__name__} counts samples that batch["mask"] leaves out: '
-            f"{float(filled):g} instead of {float(alone):g}; override `losses`, of which the mean is taken for you"
-        )
 
 
 def at_least_one(**options: int | Sequence[int]) -> None:

@@ -19,6 +19,8 @@ from torch.func import grad_and_value, vmap
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import KeyedDropout
+from fedarena.models.probes import counts_padding
+from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
@@ -28,6 +30,7 @@ from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.own_code import check_own_hooks, is_own
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
@@ -109,6 +112,10 @@ class CohortEngine:
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
+        check_own_hooks(algorithm, task)
+        # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
+        self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
+        self.exact_batches = counts_padding(task)
         self.programs = StepPrograms(self._step)
         self._pool = LanePool()
         self._fallback: ReferenceEngine | None = None
@@ -233,6 +240,9 @@ class CohortEngine:
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.device)
                 self._step(changing, given, Batch(columns, mask, two.long()))
+            except SealedBatchError:
+                self.exact_batches = True
+                return self._find_obstacle()
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
                 return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
@@ -252,12 +262,14 @@ class CohortEngine:
             job: Tensors,
             broadcast: Groups,
         ) -> tuple[Tensors, Groups, Tensor]:
-            samples = {**self.task.batch(columns), "mask": mask, "key": key}
+            samples = {**self.task.batch(columns), "key": key}
+            if not self.exact_batches:
+                samples["mask"] = mask
             client = Client(broadcast, kept, context_of(job).at_step(number))
 
             def loss_of(params: Tensors) -> Tensor:
                 with self.hardware.rounding():
-                    return self.algorithm.local_loss(self.task, params, samples, client)
+                    return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
 
             grad, loss = grad_and_value(loss_of)(params)
             grad = self.algorithm.local_gradient(grad, params, client)
@@ -281,6 +293,10 @@ class CohortEngine:
             )
         loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
         return Changing(params, state, changing.numbers + 1, loss_sums)
+
+    def _handed_out(self, samples: Tensors) -> Any:
+        """The batch as an algorithm gets it: sealed, if it is padded and the loss is somebody's own."""
+        return SealedBatch(samples) if self._seals_batches and not self.exact_batches else samples
 
     def start_params(self, given: Given, clients: int) -> Tensors:
         """What so many clients start from; to be read only."""

@@ -42,6 +42,7 @@ class LaneEngine(Protocol):
     device: torch.device
     compile: bool
     draws: bool  # whether the model draws random numbers while it is trained
+    exact_batches: bool  # whether batches must not be filled up with samples that do not count
     asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms
     training_samples: SampleSource
@@ -86,6 +87,16 @@ class Lanes:
             changing, given = self.changing.first(width), self.given.first(width)
             self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
         self._steps[form](batch)
+
+    def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
+        """The same for batches that have no padding: those of `samples` (0: the lane is idle) go together."""
+        if np.isin(samples, (0, batch.mask.shape[1])).all():
+            self.step(width, batch, widest)
+            return
+        for size in np.unique(samples[samples > 0]).tolist():
+            lanes = torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device)
+            some = batch.of(lanes, size)
+            self.changing.put(lanes, self._programs.take(self.changing.of(lanes), self.given.of(lanes), some))
 
 
 class LanePool:
@@ -157,6 +168,7 @@ class LaneTraining:
             keys = number
             if engine.draws:
                 keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
+            self.batch_samples = mask.sum(-1)  # [steps, lanes]
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
@@ -186,7 +198,11 @@ class LaneTraining:
                 self._start(lanes, starting[step])
             if not batches:
                 batches.extend(self._gather(step))
-            lanes.step(width, batches.popleft(), widest=width == self.widths[0])
+            batch, widest = batches.popleft(), width == self.widths[0]
+            if self.engine.exact_batches:
+                lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
+            else:
+                lanes.step(width, batch, widest)
             if len(ending[step]):
                 waiting += len(ending[step])
                 flush = waiting >= schedule.lanes

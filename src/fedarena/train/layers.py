@@ -27,6 +27,11 @@ class LayerTracker:
             handle.remove()
 
     @property
+    def inside(self) -> bool:
+        """Whether a layer is being computed."""
+        return bool(self._path)
+
+    @property
     def present(self) -> str:
         """The innermost layer whose computation has begun but not ended, or else the algorithm."""
         return self._path[-1] if self._path else "the algorithm"

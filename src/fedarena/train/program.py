@@ -43,6 +43,18 @@ class Changing:
             params, map_groups(lambda t: t[:lanes], self.optimizer), self.numbers[:lanes], self.loss_sums[:lanes]
         )
 
+    def of(self, lanes: Tensor) -> Changing:
+        """Copies of the lanes with these numbers."""
+        params = {name: p[lanes] for name, p in self.params.items()}
+        return Changing(
+            params, map_groups(lambda t: t[lanes], self.optimizer), self.numbers[lanes], self.loss_sums[lanes]
+        )
+
+    def put(self, lanes: Tensor, changed: Changing) -> None:
+        """Writes such copies back."""
+        for t, new in zip(self.tensors(), changed.tensors(), strict=True):
+            t[lanes] = new
+
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
         return _leaves((self.params, self.optimizer, self.numbers, self.loss_sums))
@@ -55,6 +67,11 @@ class Batch:
     columns: Tensors
     mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
+
+    def of(self, lanes: Tensor, samples: int) -> Batch:
+        """The first samples of the lanes with these numbers."""
+        columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
+        return Batch(columns, self.mask[lanes, :samples], self.keys[lanes])
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -76,6 +93,12 @@ class Given:
         broadcast = self.broadcast if self.shared else map_groups(lambda t: t[:lanes], self.broadcast)
         return Given(states, broadcast, {name: t[:lanes] for name, t in self.jobs.items()}, self.shared)
 
+    def of(self, lanes: Tensor) -> Given:
+        """What the lanes with these numbers read."""
+        broadcast = self.broadcast if self.shared else map_groups(lambda t: t[lanes], self.broadcast)
+        jobs = {name: t[lanes] for name, t in self.jobs.items()}
+        return Given(map_groups(lambda t: t[lanes], self.states), broadcast, jobs, self.shared)
+
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
         return _leaves((self.states, self.broadcast, self.jobs))
@@ -92,6 +115,11 @@ class StepPrograms:
         self._step = step
         self._scripts: dict[Any, Callable[..., None]] = {}
         self._pool: Any = None  # memory that all captured graphs share: they never run at the same time
+
+    def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
+        """One step without a program, for lanes and batches of a form that is too rare to be worth one."""
+        with _TRACING:  # the model serves one thread at a time
+            return self._step(changing, given, batch)
 
     def bind(self, changing: Changing, given: Given, example: Batch, *, compile: bool = False) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.

@@ -19,6 +19,7 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.own_code import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm
@@ -46,6 +47,7 @@ class ReferenceEngine:
         self.notes: list[str] = []
         self.choices: dict[str, Any] = self.hardware.choices
         task.module.to(self.hardware.device, self.hardware.dtype)
+        check_own_hooks(algorithm, task)
         self._personal = PersonalEvaluation(self)
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> ReferenceEngine:

@@ -22,6 +22,7 @@ from fedarena.train import (
     map_groups,
     stack_groups,
 )
+from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import named, unnamed
@@ -122,7 +123,8 @@ class UpdatePath:
         for number, (transform, state) in enumerate(zip(self.transforms, server, strict=True)):
             key = streams.bits(self.seed, f"server transform {number}", version).view(np.int64)
             context = JobContext(1.0, round, version, False, torch.tensor(key))
-            update, state = transform.at_server(update, state, context)
+            with refusing_own_draws(transform, "at_server"):
+                update, state = transform.at_server(update, state, context)
             kept.append(state)
         return update, kept
 
@@ -149,7 +151,8 @@ class UpdatePath:
         for number, transform in enumerate(self.transforms):
             name = f"{TRANSFORM_GROUP}{number}:"
             before = _kept_rows(shard, rows, name, transform.client_init(example))
-            update, after = transform.at_client(replace(rows, stream=name), before, server[number])
+            with refusing_own_draws(transform, "at_client"):
+                update, after = transform.at_client(replace(rows, stream=name), before, server[number])
             _check_rows(update, rows, transform)
             rows = replace(rows, update=update)
             kept |= named(name, after)

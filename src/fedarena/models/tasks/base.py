@@ -15,6 +15,7 @@ from fedarena.metrics.metric import METRICS, Loss, Metric, Predicts, WeightedLos
 from fedarena.metrics.ranking import RankingMetric, ranking_scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES
 from fedarena.models.dropout import dropout_key
+from fedarena.models.sealed_batch import opened
 from fedarena.models.spec import DataSpec
 
 Tensors = dict[str, Tensor]
@@ -155,6 +156,7 @@ class Task:
 
     def loss(self, params: Tensors, batch: Tensors) -> Tensor:
         """Mean loss of the model with these parameters on this batch."""
+        batch = opened(batch)
         losses = self.losses(self.predict(params, batch), batch)
         if not self.has_weights:
             return self.mean(losses, batch)
@@ -198,6 +200,16 @@ TASKS: Registry[Callable[..., Task]] = Registry("task", base=Task)
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Of every prediction. Torch's own function also looks for labels to ignore, which takes small models long."""
     return -F.log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+
+def check_scores(outputs: Tensor, targets: Tensor, classes: int) -> None:
+    """More scores than classes would be trained and measured without a word."""
+    needed = [*targets.shape, classes]
+    if list(outputs.shape) != needed:
+        raise ValueError(
+            f"its outputs have the shape {list(outputs.shape)}, but {needed} is needed, a score for each of the "
+            f"{classes} classes"
+        )
 
 
 def check_same_shape(outputs: Tensor, targets: Tensor) -> None:

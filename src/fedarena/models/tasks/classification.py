@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
-from fedarena.models.tasks.base import TASKS, Task, Tensors, cross_entropy
+from fedarena.models.tasks.base import TASKS, Task, Tensors, check_scores, cross_entropy
 
 
 @TASKS.register("classification")
@@ -48,6 +48,10 @@ class Classification(Task):
     def has_weights(self) -> bool:
         """Whether classes weigh differently."""
         return self.class_weights is not None
+
+    def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
+        """There must be a score for every class."""
+        check_scores(outputs, batch["y"], self.spec.classes)
 
     def losses(self, outputs: Tensor, batch: Tensors) -> Tensor:
         """Cross-entropy of every sample, times its weight."""

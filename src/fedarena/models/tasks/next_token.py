@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedarena.metrics.totals import COUNT
 from fedarena.models.spec import DataSpec
-from fedarena.models.tasks.base import TASKS, Task, Tensors, cross_entropy
+from fedarena.models.tasks.base import TASKS, Task, Tensors, check_scores, cross_entropy
 
 
 @TASKS.register("next_token")
@@ -44,6 +44,10 @@ class NextToken(Task):
         if "mask" in batch:
             total, count = total * batch["mask"], count * batch["mask"]
         return total.sum() / count.sum().clamp(min=1)
+
+    def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
+        """There must be a score for every token of the vocabulary."""
+        check_scores(outputs, batch["y"], self.spec.classes)
 
     def losses(self, outputs: Tensor, batch: Tensors) -> Tensor:
         """Cross-entropy of every token."""

@@ -1,0 +1,98 @@
+"""What a task and a model of somebody's own do with a sample's neighbours in a batch, found out by trying.
+
+Scores of a client must not depend on whose samples happen to be scored with its own, and a batch may be filled up with
+samples that do not count. Ours keep to that; others are tried on samples whose neighbours are exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedarena.core.errors import BadInputError
+from fedarena.models.seeding import seeded
+from fedarena.models.tasks import Task, Tensors
+
+
+@contextmanager
+def _in_mode(task: Task, training: bool) -> Iterator[None]:
+    """The model while it is trained or scored; afterwards its layers are in the modes that they were in."""
+    modes = {part: part.training for part in task.module.modules()}
+    task.module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _sample_and_neighbours(task: Task) -> tuple[Tensors, Tensors]:
+    """Two batches of two samples that differ in the second one alone, its label included."""
+    device = next(task.module.parameters()).device
+    example = task.batch({name: t.to(device) for name, t in task.example(2).items()})
+    one = task.meaningless(example, torch.Generator().manual_seed(1))
+    other = task.meaningless(example, torch.Generator().manual_seed(2))
+    other["y"] = torch.zeros_like(other["y"]) + (100 if other["y"].is_floating_point() else 0)
+    neighbours = {name: torch.cat([values[:1], other[name][1:]]) for name, values in one.items()}
+    return one, neighbours
+
+
+def counts_padding(task: Task) -> bool:
+    """Whether the loss of a batch depends on samples that its mask leaves out."""
+    one, other = _sample_and_neighbours(task)
+    alone = {name: values[:1] for name, values in one.items()}
+    params = _drawn(task)
+    key = {"key": torch.zeros((), dtype=torch.int64, device=one["y"].device)}
+    with _in_mode(task, training=True), torch.no_grad():
+        losses = []
+        for batch in (one, other, alone):
+            mask = {} if batch is alone else {"mask": torch.tensor([1.0, 0.0]).to(next(iter(params.values())))}
+            with seeded(0):
+                losses.append(task.loss(params, {**batch, **mask, **key}))
+    together, with_another, by_itself = losses
+    return not (torch.equal(together, with_another) and torch.allclose(together, by_itself, rtol=1e-3, atol=1e-5))
+
+
+def check_scores_apart(task: Task) -> None:
+    """Refuses a model, a task or a metric whose score of a sample depends on the others in the batch."""
+    one, other = _sample_and_neighbours(task)
+    params = _drawn(task)
+    with _in_mode(task, training=False), torch.no_grad():
+        found = []
+        for batch in (one, other):
+            with seeded(0):
+                outputs = task.predict(params, batch)
+            with seeded(0):
+                found.append((outputs, task.measure(params, batch)))
+    if not _same_first(found[0][0], found[1][0]):
+        raise BadInputError(
+            f"What the model {type(task.module).__name__} puts out for a sample depends on the other samples in the "
+            "batch, so no client could be scored by itself; normalize within samples (LayerNorm, GroupNorm) instead"
+        )
+    for name, states in found[0][1].items():
+        if states.dim() == 0 or len(states) != 2:
+            shape = list(states.shape)
+            raise BadInputError(
+                f"{_of(task, name)} must give a state for every one of 2 samples, but gave a tensor of shape {shape}"
+            )
+        if not _same_first(states, found[1][1][name]):
+            raise BadInputError(
+                f"{_of(task, name)} gives a sample a state that depends on the other samples in the batch, so no "
+                "client could be scored by itself; states are added up over samples for you"
+            )
+
+
+def _drawn(task: Task) -> Tensors:
+    with seeded(0):
+        return {name: torch.rand_like(p) for name, p in task.module.named_parameters()}
+
+
+def _same_first(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(one[:1]), torch.nan_to_num(other[:1]))
+
+
+def _of(task: Task, state: str) -> str:
+    metric = next((metric for metric in task.metrics if metric.info.name == state), None)
+    return f"The task {type(task).__name__}" if metric is None else f"The metric {type(metric).__name__}"
