@@ -89,14 +89,19 @@ class Lanes:
         self._steps[form](batch)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
-        """The same for batches that have no padding: those of `samples` (0: the lane is idle) go together."""
-        if np.isin(samples, (0, batch.mask.shape[1])).all():
-            self.step(width, batch, widest)
-            return
-        for size in np.unique(samples[samples > 0]).tolist():
-            lanes = torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device)
-            some = batch.of(lanes, size)
-            self.changing.put(lanes, self._programs.take(self.changing.of(lanes), self.given.of(lanes), some))
+        """The same for batches without padding, of so many `samples` each (0: the lane is idle).
+
+        Full batches are one computation; smaller ones, such as the last of an epoch, another one for every size.
+        """
+        full = batch.mask.shape[1]
+        smaller = [size for size in np.unique(samples).tolist() if 0 < size < full]
+        lanes = [torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device) for size in smaller]
+        before = [self.changing.of(some) for some in lanes]
+        if (samples == full).any():
+            self.step(width, batch, widest)  # also where a batch is smaller, which is put right below
+        for some, size, changing in zip(lanes, smaller, before, strict=True):
+            changed = self._programs.take(changing, self.given.of(some), batch.of(some, size))
+            self.changing.put(some, changed)
 
 
 class LanePool:
