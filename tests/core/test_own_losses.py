@@ -318,3 +318,23 @@ def test_the_exported_model_is_the_one_that_was_scored(tmp_path: Path) -> None:
         torch.testing.assert_close(opened[name], (p + before[name]) / 2)
         assert torch.equal(exported[name], opened[name])
         assert not torch.equal(p, before[name])
+
+
+class Slashed(FedAvg):
+    def client_init(self, broadcast):
+        return {"my/state": broadcast["params"]}
+
+
+class CallsItCohort(FedAvg):
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        return {**update, "cohort": update["params"]}, state
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [(Slashed, "group of its clients' state 'my/state'"), (CallsItCohort, "group of its update 'cohort'")],
+)
+def test_groups_that_cannot_be_stored_or_sent_are_refused(tmp_path: Path, algorithm, message) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(algorithm=algorithm), tmp_path)

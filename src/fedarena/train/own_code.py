@@ -16,7 +16,9 @@ from fedarena.models import Task, trainable_parameters
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import newcomer
 from fedarena.train.layers import LayerTracker
+from fedarena.train.tensors import Groups
 
+_COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
 _HOOKS = ("client_init", "local_start", "local_loss", "local_gradient", "client_update")
 
 
@@ -73,17 +75,31 @@ def refusing_own_draws(part: object, method: str) -> Any:
     return refusing_draws(f"{type(part).__name__}.{method}", f'{context}.normal("purpose", like=tensor)')
 
 
+def check_group_names(algorithm: Algorithm, groups: Groups, what: str) -> None:
+    """Refuses groups whose names mean something else in files, or in what the server gets."""
+    for group in groups:
+        if "/" in group or ":" in group or group == _COHORT_GROUP:
+            raise BadInputError(
+                f"{type(algorithm).__name__} calls a group of its {what} {group!r}; choose a name without slashes and "
+                f"colons, other than {_COHORT_GROUP!r}"
+            )
+
+
 def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
-    """Refuses an algorithm of somebody's own whose hooks draw from a global generator."""
+    """Refuses an algorithm of somebody's own that draws from a global generator, or whose groups cannot be stored."""
     kind = type(algorithm)
-    own = [hook for hook in _HOOKS if is_own(getattr(kind, hook))]
-    if not own or algorithm.trains_freely:
+    if not is_own(kind):
         return
+    own = [hook for hook in _HOOKS if is_own(getattr(kind, hook))]
     params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     device = next(iter(params.values())).device
     batch = task.batch({name: values.to(device) for name, values in task.example(2).items()})
-    broadcast = algorithm.broadcast(algorithm.server_init(params))
-
+    state = algorithm.server_init(params)
+    check_group_names(algorithm, state, "server's state")
+    broadcast = algorithm.broadcast(state)
+    check_group_names(algorithm, algorithm.client_init(broadcast), "clients' state")
+    if algorithm.trains_freely:
+        return
     with LayerTracker(task.module) as tracker:
 
         def tried(hook: str, call: Callable[[], Any]) -> Any:
@@ -102,7 +118,8 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
             grad = dict(zip(leaves, found, strict=True))
             with torch.no_grad():
                 tried("local_gradient", lambda: algorithm.local_gradient(grad, start, client))
-                tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
+                update, _ = tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
+            check_group_names(algorithm, update, "update")
         except BadInputError:
             raise
         except Exception:  # what else may go wrong shows, with its traceback, when clients train
