@@ -61,11 +61,17 @@ def check_scores_apart(task: Task) -> None:
     params = _drawn(task)
     with _in_mode(task, training=False), torch.no_grad():
         found = []
-        for batch in (one, other):
+        for batch in (one, one, other):
             with seeded(0):
                 outputs = task.predict(params, batch)
             with seeded(0):
                 found.append((outputs, task.measure(params, batch)))
+    if not _same_first(found[0][0], found[1][0]):
+        raise BadInputError(
+            f"The model {type(task.module).__name__} puts out something else when it is called again with the same "
+            "samples; what it remembers between calls would leak from one client to the next"
+        )
+    del found[0]
     if not _same_first(found[0][0], found[1][0]):
         raise BadInputError(
             f"What the model {type(task.module).__name__} puts out for a sample depends on the other samples in the "

@@ -74,7 +74,10 @@ def _try_out(name: str, task: Task, samples: int) -> None:
         try:
             params: Tensors = dict(module.named_parameters())
             task.check_outputs(task.predict(params, drawn), drawn)
-            task.loss(params, drawn)
+            with torch.enable_grad():
+                trained = {name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()}
+                wanted = [p for p in trained.values() if p.requires_grad]
+                torch.autograd.grad(task.loss(trained, drawn), wanted, allow_unused=True)
         except Exception as error:  # somebody's own model can fail in any way
             failure = error
         after = {path: buffer.clone() for path, buffer in module.named_buffers()}
@@ -92,7 +95,8 @@ def _try_out(name: str, task: Task, samples: int) -> None:
             where = f"its layer {layer!r} ({kind})" if layer else f"its buffer {path!r}"
             raise BadInputError(
                 f"The model {name!r} keeps running statistics in {where}, "
-                "which would leak from one client to the next; use GroupNorm instead"
+                "which would leak from one client to the next; use GroupNorm instead, "
+                "or a layer that stays in evaluation mode (override `train`)"
             )
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())

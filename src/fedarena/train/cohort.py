@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors, trainable_parameters
@@ -39,6 +40,7 @@ from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.vectorizing import noting_slow_operations
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
 _CACHE_BYTES = 1 << 23
@@ -98,7 +100,7 @@ class CohortEngine:
         self.hardware = Hardware(device, threads, dtype, precision)
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
-        task.module.to(self.device, self.hardware.dtype)
+        task.module.to(self.device, self.hardware.dtype).train()
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
@@ -233,7 +235,7 @@ class CohortEngine:
         given = Given(states, broadcast, jobs)
         columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
-        with torch.no_grad(), LayerTracker(self.task.module) as tracker:
+        with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(self.notes):
             try:
                 params = self.start_params(given, 2)
                 two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
@@ -276,7 +278,8 @@ class CohortEngine:
             params, state = optimizer_step(self.local, params, grad, state, number, client.job.lr_scale)
             return params, state, loss
 
-        with LayersAsProducts() if self.hardware.is_gpu else nullcontext():
+        # Attention in plain operations: what else torch has for it would be computed client by client.
+        with LayersAsProducts() if self.hardware.is_gpu else nullcontext(), sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,

@@ -24,8 +24,10 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     client = newcomer(broadcast, algorithm.client_init(broadcast))
     start = algorithm.local_start(client)
     leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
+    task.module.train()
     with FlopCounterMode(display=False) as counter:
-        loss = algorithm.local_loss(task, leaves, batch, client)
+        # Copies, because the counter cannot follow leaves through layers that are parametrized.
+        loss = algorithm.local_loss(task, {name: p.clone() for name, p in leaves.items()}, batch, client)
         torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     uncounted = sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules())
     return float(counter.get_total_flops() + uncounted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 
@@ -41,9 +42,10 @@ def count_output_bytes(module: nn.Module, *inputs: Tensor) -> int:
     """Size of what all innermost layers put out for these inputs."""
     total = 0
 
-    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+    def count(layer: nn.Module, inputs: object, output: object) -> None:
         nonlocal total
-        total += output.numel() * output.element_size()
+        tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]  # recurrent layers put out several
+        total += sum(t.numel() * t.element_size() for t in tensors)
 
     innermost = [layer for layer in module.modules() if next(layer.children(), None) is None]
     handles = [layer.register_forward_hook(count) for layer in innermost]

@@ -46,7 +46,7 @@ class ReferenceEngine:
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.notes: list[str] = []
         self.choices: dict[str, Any] = self.hardware.choices
-        task.module.to(self.hardware.device, self.hardware.dtype)
+        task.module.to(self.hardware.device, self.hardware.dtype).train()
         check_own_hooks(algorithm, task)
         self._personal = PersonalEvaluation(self)
 

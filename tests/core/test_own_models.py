@@ -1,0 +1,159 @@
+"""Models that strangers wrote in the ways of torch: the same on both engines, or refused with a sentence."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import config
+from torch import nn
+from torch.nn import functional as F
+
+from fedarena.core.errors import BadInputError
+from fedarena.runs.run import start_run
+
+
+class Own(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1))
+
+
+class Tied(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.last(self.two(torch.tanh(self.one(x.flatten(1)))))
+
+
+class Recurrent(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.layers = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.last(self.layers(x.squeeze(1))[0].flatten(1))
+
+
+class Attention(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.last(self.layer(x.squeeze(1)).flatten(1))
+
+
+class FrozenBatchNorm(Own):
+    """As people use a pretrained network: its statistics stay."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.norm = nn.BatchNorm1d(64).requires_grad_(False)
+        self.norm.running_mean += 0.3
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.last(self.norm(x.flatten(1)))
+
+
+class Parametrized(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        nn.utils.parametrizations.weight_norm(self.last)
+
+
+class FunctionalDropout(Own):
+    def forward(self, x):
+        return self.last(F.dropout(x.flatten(1), 0.5, self.training))
+
+
+class DecidesByValue(Own):
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.last(2 * x if x.abs().sum() > 1e9 else x)
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [
+        (Tied, None),
+        (Recurrent, None),
+        (Attention, None),
+        (FrozenBatchNorm, None),
+        (Parametrized, "Torch computes _weight_norm_interface for one client after the other"),
+        (FunctionalDropout, "one at a time, because the model FunctionalDropout cannot be vectorized"),
+        (DecidesByValue, "one at a time, because the model DecidesByValue cannot be vectorized"),
+    ],
+)
+def test_a_model_is_the_same_on_both_engines(tmp_path: Path, model, note) -> None:
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing of torch's own reaches the screen
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        for name in ("cohort", "reference"):
+            engine = {"name": name, "dtype": "float64"}
+            settings = {"model": {"name": model}, "algorithm": "fedavg", "rounds": 2, "local.batch_size": 32}
+            run = start_run(config(name=name, engine=engine, **settings), tmp_path)
+            found[name] = run.rounds["train_loss"].to_pylist()[1:]
+            if name == "cohort":
+                log = (run.path / "log.txt").read_text()
+                assert note in log if note else "warning" not in log
+    np.testing.assert_allclose(found["cohort"], found["reference"], rtol=1e-9)
+
+
+class Overwrites(Own):
+    """Wrong in plain torch as well."""
+
+    def forward(self, x):
+        hidden = self.last(x.flatten(1))
+        hidden.sigmoid_()
+        hidden[:, 0] = 0
+        return hidden
+
+
+class Counts(Own):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.last(x.flatten(1)) * self.calls
+
+
+class Spectral(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        nn.utils.parametrizations.spectral_norm(self.last)
+
+
+class Tuple(Own):
+    def forward(self, x):
+        return (super().forward(x),)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Overwrites, "does not work on .* modified by an inplace operation"),
+        (Counts, "puts out something else when it is called again with the same samples"),
+        (Spectral, r"keeps running statistics in .* use GroupNorm instead, or a layer that stays in evaluation mode"),
+        (Tuple, "does not work on .* 'tuple' object"),
+    ],
+)
+def test_a_model_that_cannot_be_right_is_refused(tmp_path: Path, model, message) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(model={"name": model}), tmp_path)
+    assert not (tmp_path / "small").exists()
