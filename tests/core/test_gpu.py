@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
+from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
@@ -30,6 +31,37 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
             first, second = (run[client][0]["params"][name] for run in runs)
             torch.testing.assert_close(first.cpu(), value, rtol=0, atol=1e-10)
             assert torch.equal(first, second)
+
+
+class WithinBatch(FedAvg):
+    """A loss in which all samples of a batch, and their number, matter."""
+
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        apart = torch.exp(-torch.cdist(outputs, outputs.detach()).square()).mean()
+        return F.cross_entropy(outputs, batch["y"]) + apart + 0.01 * len(batch["y"])
+
+
+def freeze_first(engine):
+    """The same engine of a model whose first parameters stay."""
+    next(engine.task.module.parameters()).requires_grad_(False)
+    return engine.like_this(engine.algorithm, engine.local, engine.data, engine.seed)
+
+
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("algorithm", [WithinBatch, FedAvg])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_own_losses_and_frozen_parameters_train_as_on_the_cpu(model: str, algorithm, compile: bool) -> None:
+    reference = freeze_first(make_engine(ReferenceEngine, model, algorithm(), LOCALS["epochs"], device="cpu"))
+    broadcast, clients = {"params": reference.initial_params()}, list(range(1, len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    options = {"device": "cuda", "lanes": 4, "compile": compile}
+    engine = freeze_first(make_engine(CohortEngine, model, algorithm(), LOCALS["epochs"], **options))
+    found = train(engine, clients, engine.place(broadcast), {})
+    for client, (update, *_) in expected.items():
+        assert found[client][0]["params"].keys() == update["params"].keys()
+        for name, value in update["params"].items():
+            torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
