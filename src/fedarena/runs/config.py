@@ -55,6 +55,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
 }
 LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
+USUAL_COHORT = 20
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -110,7 +111,7 @@ class RunConfig(BaseModel):
     seed: NotNegative = 0
     rounds: Positive = 60
     horizon: Positive | None = None  # rounds that schedules are made for; as many as the run has, if not given
-    cohort: Positive = 20
+    cohort: Positive | None = None  # as many as is usual, or all where they are fewer; a complete one says how many
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
@@ -136,8 +137,7 @@ class RunConfig(BaseModel):
     def _centralized_is_a_cohort_of_one(cls, values: Any) -> Any:
         if values.get("training") != "centralized":
             return values
-        default = cls.model_fields["cohort"].default
-        if values.get("cohort", default) not in (1, default):
+        if values.get("cohort") not in (1, None):
             cohort = quoted(values["cohort"])
             raise ValueError(f"training=centralized has a single cohort of 1, not {cohort}; leave cohort out")
         return {**values, "cohort": 1}

@@ -18,8 +18,7 @@ from fedarena.metrics.info import MetricInfo
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
-from fedarena.runs.environment import describe_environment
-from fedarena.runs.identity import check_same_experiment, check_same_form, free_name, identity
+from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.observer import Observer
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
@@ -73,7 +72,7 @@ class Run:
         recorder = Recorder.create(
             folder,
             experiment.config.to_yaml(),
-            describe_environment() | identity(experiment),
+            describe_run(experiment),
             experiment.simulation.metrics,
             experiment.config.client_states_ram_bytes,
             _describe_fleet(experiment),
@@ -231,7 +230,7 @@ class Run:
         experiment = prepare(config, self._observer, given)
         fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
         check_same_form(self._snapshot.state, fresh)
-        environment = describe_environment() | identity(experiment)
+        environment = describe_run(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
             folder, experiment.config.to_yaml(), environment, _describe_fleet(experiment), _attributes(experiment)
@@ -287,7 +286,8 @@ class Run:
         invitable = len(self._simulation.training_clients)
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)
         task, baseline = self._simulation.task, experiment.baseline
-        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes)
+        said = experiment.warnings
+        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said)
         try:
             self._recorder.close(summary)
         finally:
