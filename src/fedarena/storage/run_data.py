@@ -54,6 +54,11 @@ class RunData:
         evaluation = self.config.get("evaluation", {})
         return str(evaluation.get("part", evaluation.get("split", "test")))
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the user was told about the run when it began, as far as it has ended."""
+        return list(self.summary.get("warnings", ()))
+
 
 def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round.
