@@ -34,10 +34,10 @@ def run(
     runs: RunsFolder = Path("runs"),
 ) -> None:
     """Run one experiment; without a file, the built-in quickstart."""
-    from fedarena.runs.config import parse_overrides, read_settings, resolve_settings
+    from fedarena.runs.config import parse_overrides, read_run_file, resolve_settings
 
     arguments = list(settings or [])
-    from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
+    from_file = read_run_file(arguments.pop(0), arguments) if arguments and "=" not in arguments[0] else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
         from fedarena.runs.building import open_federation

@@ -23,7 +23,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """A phrase for error messages: the most similar valid name, or all of them."""
     known = sorted(one for one in names if one != name)  # what was just refused would be no help
     by_small_letters = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=0.55)
     if close:
         return f"did you mean {by_small_letters[close[0]]!r}?"
     return f"valid: {', '.join(known)}" if known else "there are none"
@@ -36,12 +36,15 @@ class Registry(Generic[T]):
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
     how a configuration file uses somebody's own method; the module is looked for where Python looks, and in the current
     folder. So that nothing else is ever called, it must be a subclass of `base`, if there is one, and what it needs
-    besides options must be called as `takes` says.
+    besides options must be called as `takes` says. With `or_folder`, folders stand for parts as well where people name
+    them, and a sentence about a name that is neither says so.
     """
 
-    def __init__(self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None):
+    def __init__(
+        self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None, or_folder: bool = False
+    ):
         self.kind = kind
-        self._base, self._takes = base, takes
+        self._base, self._takes, self._or_folder = base, takes, or_folder
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -61,7 +64,8 @@ class Registry(Generic[T]):
             return self._parts[name]
         if ":" in name:
             return self._import(name)
-        raise BadInputError(f"There is no {self.kind} called {quoted(name)}; {nearest(name, self._parts)}")
+        nowhere = " and no folder of that name" if self._or_folder else ""
+        raise BadInputError(f"There is no {self.kind} called {quoted(name)}{nowhere}; {nearest(name, self._parts)}")
 
     def names(self) -> list[str]:
         """All registered names, sorted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -24,13 +24,14 @@ from fedarena.core.options import (
     with_name,
 )
 from fedarena.core.outside_text import harmless_lines, quoted
-from fedarena.core.registry import Registry, nearest
+from fedarena.core.registry import Registry
 from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.callbacks import CALLBACKS
+from fedarena.runs.hints import not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
@@ -184,7 +185,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     settings = dict(settings)
     for key in settings:
         if key not in RunConfig.model_fields:
-            raise BadInputError(f"There is no setting {quoted(key)}; {nearest(str(key), RunConfig.model_fields)}")
+            raise BadInputError(unknown_setting(str(key), RunConfig.model_fields))
     for section, declared in SECTIONS.items():
         names = [field.name for field in fields(declared)]
         given = settings.get(section, {})
@@ -192,7 +193,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"{section} must hold settings such as {section}.{names[0]}, not {quoted(given)}")
         for key in given if isinstance(given, Mapping) else ():
             if key not in names:
-                raise BadInputError(f"There is no setting {quoted(f'{section}.{key}')}; {nearest(str(key), names)}")
+                raise BadInputError(unknown_setting(str(key), names, section))
     for key, registry in NAMED_PARTS.items():
         default = RunConfig.model_fields[key].default
         value = with_name(settings.get(key, default), default)
@@ -216,6 +217,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         settings[key] = _resolve_each(registry, settings.get(key), key)
     if isinstance(settings.get("weights"), Path):
         settings["weights"] = str(settings["weights"])
+    if (sentence := several_values(settings)) is not None:
+        raise BadInputError(sentence)
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:
@@ -269,6 +272,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_run_file(name: str, others: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings of the file that `fedarena run` was given, before `others`; it may be something else by mistake."""
+    path = Path(name)
+    if not path.exists():
+        if name.partition(".")[0] in RunConfig.model_fields:
+            raise BadInputError(not_a_setting([name, *others], 0, RunConfig.model_fields))
+        if (resources.files("fedarena") / "suites" / f"{name}.yaml").is_file():
+            raise BadInputError(f"There is no file {name}, but a suite of that name; write: fedarena suite {name}")
+        for key in ("federation", "algorithm", "model", "fleet"):
+            if name in NAMED_PARTS[key].names():
+                raise BadInputError(f"There is no file {name}, but a {key} of that name; write {key}={name}")
+    if path.is_dir() and (path / "config.yaml").is_file():
+        raise BadInputError(f"{name} is a run; go on with it (fedarena resume {name}), or name {path / 'config.yaml'}")
+    content = read_settings(path)
+    if set(content) & {"base", "matrix", "seeds"}:
+        raise BadInputError(f"{name} is a suite, which has a base or a matrix; write: fedarena suite {name}")
+    return content
+
+
 def check_name(name: Any, what: str) -> str:
     """Names of runs and suites become folders: one path component of printable characters."""
     if (
@@ -288,10 +310,11 @@ def check_name(name: Any, what: str) -> str:
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """``["local.lr=0.1", "algorithm=fedprox"]`` as a mapping of dotted keys to values (read as YAML)."""
     overrides: dict[str, Any] = {}
-    for argument in arguments:
+    arguments = list(arguments)
+    for place, argument in enumerate(arguments):
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise BadInputError(f"{quoted(argument)} is not a setting; write it as key=value, for example local.lr=0.1")
+            raise BadInputError(not_a_setting(arguments, place, RunConfig.model_fields))
         try:
             argument.encode()
             overrides[key] = parse_yaml(text, f"The setting {quoted(key)}")
