@@ -143,7 +143,10 @@ def test_own_parts_by_class_and_by_import_path() -> None:
             "algorithm.mu: the algorithm 'fedavg' has no option 'mu'; valid: server_lr",
         ),
         (["algorithm=fedprox", "algorithm.mu=x"], "algorithm.mu: input should be a valid number"),
-        (["federation=chichat"], "There is no federation called 'chichat' and no folder of that name; did you mean 'chitchat'?"),
+        (
+            ["federation=chichat"],
+            "There is no federation called 'chichat' and no folder of that name; did you mean 'chitchat'?",
+        ),
         (
             ["federation=digits", "federation.partition=dirichle"],
             "There is no partitioner called 'dirichle'; did you mean 'dirichlet'?",

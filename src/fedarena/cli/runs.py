@@ -52,11 +52,21 @@ def run(
 
 
 @command
-def resume(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> None:
-    """Go on with a run that was stopped; the result is the same as if it never had been."""
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[rounds=NUMBER]", help="How many rounds it shall have, if more.")
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped, or give it more rounds; the result is the same as in one go."""
     from fedarena.display.running import resume_with_report
+    from fedarena.runs.config import parse_overrides
 
-    _show(resume_with_report(folder))
+    given = parse_overrides(settings or [])
+    for key in given:
+        if key != "rounds":
+            raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
+    _show(resume_with_report(folder, rounds=given.get("rounds")))
 
 
 @command

@@ -38,10 +38,10 @@ def run_with_report(
         return _with_report(start_run(config, runs_folder, observer, given, callbacks))
 
 
-def resume_with_report(folder: Path, progress: bool = True) -> RunData:
-    """Goes on with a run that was stopped."""
+def resume_with_report(folder: Path, progress: bool = True, rounds: int | None = None) -> RunData:
+    """Goes on with a run that was stopped, or that is to have more rounds."""
     with _observing(progress) as observer:
-        return _with_report(resume_run(folder, observer))
+        return _with_report(resume_run(folder, observer, rounds))
 
 
 @dataclass(frozen=True)

@@ -40,15 +40,20 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     return describe_environment() | repositories | _identity(experiment, source)
 
 
+def settings_fingerprint(config: RunConfig) -> str:
+    """What tells the settings of a run from others."""
+    settings = json.dumps(config.to_dict(), sort_keys=True)
+    return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
+
+
 def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
     fleet = experiment.simulation.fleet
     return {
         OWN_SOURCE: source.to_json(),
         "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
         "seed": experiment.config.seed,
-        "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
+        "settings_fingerprint": settings_fingerprint(experiment.config),
         "federation_fingerprint": experiment.federation.fingerprint,
         "weights_fingerprint": experiment.weights_fingerprint,
     }

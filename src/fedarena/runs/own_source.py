@@ -24,7 +24,6 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import parts_in
 from fedarena.metrics import METRICS
@@ -32,7 +31,8 @@ from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, RunConfig
 
 _SCRIPT = "__main__"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-_NOT_OWN = [Path(path).resolve() for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib")), *fedarena.__path__}]
+_NOT_OWN = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
+_NOT_OWN.append(Path(__file__).resolve().parents[1])
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 

@@ -19,6 +19,7 @@ from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
+from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
@@ -88,14 +89,19 @@ class Run:
         observer: Observer | None = None,
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
+        rounds: int | None = None,
     ) -> Run:
-        """Goes on with a run that was stopped before its end."""
+        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on."""
         observer = observer or Observer()
-        if is_finished(folder):
-            raise BadInputError(f"The run {folder} is finished; fedarena.load reads it")
+        if rounds is None and is_finished(folder):
+            raise BadInputError(f"The run {folder} is finished; fedarena.load reads it, and rounds=… gives it more")
         RunFiles.open(folder).check_first_files()
         experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
         check_same_experiment(experiment, folder)
+        if rounds is not None and rounds != experiment.config.rounds:
+            longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
+            give_more_rounds(experiment.config, longer.config, folder)
+            experiment = longer
         return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks)
 
     @property
@@ -313,11 +319,14 @@ def start_run(
     return Run.create(config, runs_folder, observer, given, callbacks).advance().close()
 
 
-def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
-    """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
-    if is_finished(folder):
+def resume_run(folder: Path, observer: Observer | None = None, rounds: int | None = None) -> RunData:
+    """Goes on with a run that stopped; the result is the same as if it never had.
+
+    A finished run is only read, unless it is to have more `rounds`.
+    """
+    if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
         return load_run(folder)
-    return Run.reopen(folder, observer).advance().close()
+    return Run.reopen(folder, observer, rounds=rounds).advance().close()
 
 
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:

@@ -27,7 +27,10 @@ from typing import Any
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
-from fedarena.runs.config import RunConfig, check_name, merge, read_settings, resolve
+from fedarena.models.tasks import AUTOMATIC_TASK
+from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.storage.run_data import flatten_settings
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
@@ -59,10 +62,10 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
         raise BadInputError(
             f"There is no suite file {source} and no built-in suite of that name; {nearest(source, builtin)}"
         )
-    return make_suite({"name": path.stem, **read_settings(path)}, overrides, str(path))
+    return make_suite({"name": path.stem, **read_settings(path)}, overrides, path)
 
 
-def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: str = "suite") -> Suite:
+def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: Path = Path("suite")) -> Suite:
     """The suite that has this content; `path` says where it is from."""
     for key in content:
         if key not in _KEYS:
@@ -112,7 +115,7 @@ def _is_part_of(keys: list[str], part: str) -> bool:
     return any(key.startswith(f"{part}.") for key in keys)
 
 
-def _axis(key: str, values: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The labelled variants of one axis of the matrix."""
     if isinstance(values, dict) and values:
         return [(_file_name(label), _mapping(variant, f"{path}: {key}.{label}")) for label, variant in values.items()]
@@ -139,3 +142,32 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInputError(f"{where} must hold settings, not {quoted(value)}")
     return {str(key): item for key, item in value.items()}
+
+
+def check_unchanged(folder: Path, config: RunConfig) -> None:
+    """Refuses to mix runs of an older version of the suite with new ones."""
+    if not (folder / CONFIG_FILE).exists():
+        return
+    RunFiles.open(folder).read(CONFIG_FILE)  # which nobody may have changed
+    before = flatten_settings(read_settings(folder / CONFIG_FILE))
+    now = flatten_settings(config.to_dict())
+    if config.model["name"] == AUTOMATIC_MODEL:
+        before = {key: value for key, value in before.items() if not key.startswith("model.")}
+        now.pop("model.name")
+    if config.task["name"] == AUTOMATIC_TASK:  # of which the run names the task, and all of its options
+        asked = {f"task.{option}" for option in config.task} - {"task.name"}
+        before = {key: value for key, value in before.items() if key in asked or not key.startswith("task.")}
+        now.pop("task.name")
+    if config.cohort is None:  # the run says how many they are
+        for settings in (before, now):
+            settings.pop("cohort")
+    for option, value in config.engine.items():
+        if value in (None, "auto"):  # the run says what it came to
+            for settings in (before, now):
+                settings.pop(f"engine.{option}", None)
+    for key in before | now:
+        if before.get(key) != now.get(key):
+            raise BadInputError(
+                f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
+                "remove that folder or give the suite another name"
+            )

@@ -12,17 +12,15 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError, FedArenaError
-from fedarena.core.outside_text import quoted
 from fedarena.core.words import counted, some
-from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.building import prepare
-from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, read_settings
+from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_source
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
-from fedarena.runs.suite import Suite
-from fedarena.storage.run_data import flatten_settings, is_finished, load_run
-from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RunFiles
+from fedarena.runs.suite import Suite, check_unchanged
+from fedarena.storage.run_data import is_finished, load_run
+from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
@@ -58,7 +56,7 @@ def plan_suite(suite: Suite, runs_folder: Path) -> list[PlannedRun]:
 def _look_at(name: str, folder: Path, config: RunConfig) -> PlannedRun:
     if not folder.exists():
         return PlannedRun(name, folder, config, "new")
-    _check_unchanged(folder, config)
+    check_unchanged(folder, config)
     state: Literal["finished", "begun"] = "finished" if is_finished(folder) else "begun"
     recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
     return PlannedRun(name, folder, config, state, tuple(changed_source(own_source(config), recorded)))
@@ -125,32 +123,3 @@ def expected_seconds(planned: Sequence[PlannedRun], to_do: Sequence[PlannedRun],
             rounds_left -= data.summary["rounds_done"] if run in to_do and not run.is_stale else 0
             seconds += sum(pc.sum(data.timings[name]).as_py() or 0.0 for name in ("train_seconds", "evaluate_seconds"))
     return rounds_left * seconds / rounds / min(jobs, len(to_do)) if rounds else None
-
-
-def _check_unchanged(folder: Path, config: RunConfig) -> None:
-    """Refuses to mix runs of an older version of the suite with new ones."""
-    if not (folder / CONFIG_FILE).exists():
-        return
-    RunFiles.open(folder).read(CONFIG_FILE)  # which nobody may have changed
-    before = flatten_settings(read_settings(folder / CONFIG_FILE))
-    now = flatten_settings(config.to_dict())
-    if config.model["name"] == AUTOMATIC_MODEL:
-        before = {key: value for key, value in before.items() if not key.startswith("model.")}
-        now.pop("model.name")
-    if config.task["name"] == AUTOMATIC_TASK:  # of which the run names the task, and all of its options
-        asked = {f"task.{option}" for option in config.task} - {"task.name"}
-        before = {key: value for key, value in before.items() if key in asked or not key.startswith("task.")}
-        now.pop("task.name")
-    if config.cohort is None:  # the run says how many they are
-        for settings in (before, now):
-            settings.pop("cohort")
-    for option, value in config.engine.items():
-        if value in (None, "auto"):  # the run says what it came to
-            for settings in (before, now):
-                settings.pop(f"engine.{option}", None)
-    for key in before | now:
-        if before.get(key) != now.get(key):
-            raise BadInputError(
-                f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
-                "remove that folder or give the suite another name"
-            )

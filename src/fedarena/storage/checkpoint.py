@@ -210,6 +210,12 @@ def parse_table(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all().combine_chunks()
 
 
+def stream_bytes(table: pa.Table) -> bytes:
+    """A growing table with these rows, to which more can be appended."""
+    batches = table.combine_chunks().to_batches()
+    return b"".join([table.schema.serialize().to_pybytes(), *(batch.serialize().to_pybytes() for batch in batches)])
+
+
 def _read_checked(path: Path, expected: TableState) -> bytes:
     try:
         with reading(path), open(path, "rb") as file:

@@ -28,6 +28,7 @@ from fedarena.core.folders import new_folder, remove_abandoned
 from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
 from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
+from fedarena.storage.changes import change_files
 from fedarena.storage.checkpoint import (
     FORMAT,
     ClientStateLogState,
@@ -46,6 +47,7 @@ from fedarena.storage.checkpoint import (
     snapshot_groups,
     state_bytes,
     state_path,
+    stream_bytes,
     table_log_path,
 )
 from fedarena.storage.job_table import JobTable
@@ -61,7 +63,7 @@ from fedarena.storage.run_files import (
     RunFiles,
     parquet_bytes,
 )
-from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas
+from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas, unevaluated
 from fedarena.train import ClientScores, Groups, flatten_groups
 
 LOCK_FILE = "lock"
@@ -149,6 +151,35 @@ class Recorder:
         except BaseException:
             recorder.release()
             raise
+
+    @classmethod
+    def change(
+        cls, folder: Path, config_yaml: str, environment: dict[str, Any], without_evaluation: int | None = None
+    ) -> None:
+        """Gives a run other settings, under which what it recorded holds.
+
+        `without_evaluation` is a round that would not be evaluated with them; if it is the last one, it never was.
+        """
+        files = RunFiles.open(folder)
+        recorder = cls(files, (), 0)
+        recorder._acquire()
+        try:
+            committed = read_state(folder)
+            contents = {CONFIG_FILE: config_yaml.encode(), ENVIRONMENT_FILE: json_text(environment).encode()}
+            contents[MANIFEST_FILE] = files.beginning_with(contents)
+            if committed is not None:
+                changed = {}
+                if committed.round == without_evaluation:
+                    tables = {table: read_table(folder, table, committed) for table in ("rounds", "clients")}
+                    changed = {table: stream_bytes(found) for table, found in unevaluated(tables).items()}
+                sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in changed.items()}
+                state = committed.model_copy(update={"tables": committed.tables | sizes})
+                contents[STATE_FILE] = state_bytes(state)
+                contents |= {f"checkpoint/{table_log_path(folder, t).name}": data for t, data in changed.items()}
+            with recorder._explaining_disk_errors():
+                change_files(folder, contents)
+        finally:
+            recorder.release()
 
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
