@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import plotly.graph_objects as go
 import pyarrow as pa
-from torch import nn
+from torch import Tensor, nn
 
 from fedarena.analysis.leading_metric import leading_metric, metrics_of
 from fedarena.core.errors import BadInputError
@@ -18,8 +18,8 @@ from fedarena.display import final_table, metric_figure, write_report
 from fedarena.display.running import REPORT_FILE
 from fedarena.metrics.info import MetricInfo
 from fedarena.runs.summary import metrics_of_run, strata
-from fedarena.runs.trained_model import trained_model
-from fedarena.storage.run_data import RunData, label_runs
+from fedarena.runs.trained_model import Which, trained_model
+from fedarena.storage.run_data import RunData, label_runs, read_predictions
 
 
 class Result(RunData):
@@ -50,9 +50,22 @@ class Result(RunData):
         columns = dict.fromkeys(key for row in found[name] for key in row)  # a group may lack a score that others have
         return pa.table({column: [row.get(column) for row in found[name]] for column in columns})
 
-    def model(self) -> nn.Module:
-        """The trained model with its weights, as a plain module of torch in evaluation mode."""
-        return trained_model(self.path)
+    def model(self, which: Which = "last", *, client: str | None = None) -> nn.Module:
+        """The trained model with its weights, as a plain module of torch in evaluation mode.
+
+        It is that of the last round, or the ``"best"`` one by the leading metric, in runs with ``keep="best"``. For a
+        method with personal models, `client` is whose own model it shall be.
+        """
+        return trained_model(self.path, which, client)
+
+    def state_dict(self, which: Which = "last", *, client: str | None = None) -> dict[str, Tensor]:
+        """The weights of `model`, by torch's names."""
+        return self.model(which, client=client).state_dict()
+
+    @property
+    def predictions(self) -> pa.Table:
+        """What the last model answered for every sample it was evaluated on, with ``evaluation.predictions=true``."""
+        return read_predictions(self.path)
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Writes the HTML report, by default as ``report.html`` in the run folder."""

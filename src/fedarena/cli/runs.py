@@ -177,11 +177,17 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
     path: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="The best model by the leading metric, in a run with keep=best.")
+    ] = False,
+    client: Annotated[
+        str | None, typer.Option(metavar="ID", help="A client's own model, of a method that has such.")
+    ] = None,
 ) -> None:
     """Write the model that a run has trained: its weights under torch's names."""
     from fedarena.runs.trained_model import export_model
 
-    module = export_model(folder, path)
+    module = export_model(folder, path, "best" if best else "last", client)
     numbers = sum(p.numel() for p in module.parameters())
     screen.say(f"Exported: {path} has the {numbers:,} parameters of {type(module).__name__}")
 

@@ -94,6 +94,7 @@ class EvaluationConfig:
     part: Literal["test", "validation", "train"] = "test"
     max_clients: Positive | None = None  # score a fixed random subset of the clients
     training_set: bool = False  # score it on the training samples of training clients as well
+    predictions: bool = False  # keep what the last model answers for every sample
 
 
 # Settings that belong together without being a named part.
@@ -129,6 +130,7 @@ class RunConfig(BaseModel):
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
+    keep: Literal["last", "best"] = "last"  # which models; the last one always, the best by the leading metric as well
     clock: ClockOptions = ClockOptions()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk

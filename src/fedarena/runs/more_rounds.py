@@ -36,6 +36,12 @@ def with_more_rounds(experiment: Experiment, folder: Path, rounds: int) -> RunCo
             f"{part} goes by the length of a run, so with {rounds} rounds the first {before.rounds} would have been "
             f"others; a run that may get more rounds needs the setting horizon, for example horizon={rounds}"
         )
+    is_extra = before.rounds % before.evaluation.every > 0
+    if is_extra and committed is not None and committed.best is not None and committed.best.round == before.rounds:
+        raise BadInputError(
+            f"The best model of the run {folder} is its last one, which a longer run with evaluation.every="
+            f"{before.evaluation.every} would not have evaluated; start a new run"
+        )
     return config
 
 

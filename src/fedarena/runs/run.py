@@ -21,6 +21,7 @@ from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
+from fedarena.runs.predictions import predictions_of
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
 from fedarena.storage.recorder import Recorder, check_new
@@ -31,7 +32,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 _FORKABLE = frozenset(
     {
         *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "engine", "client_states_ram_bytes"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "engine", "client_states_ram_bytes"),
     }
 )
 
@@ -53,6 +54,8 @@ class Run:
         self._stopped: Stop | None = None
         self._closed = self._advancing = False
         self._outcomes: Iterator[RoundOutcome] | None = None
+        best = recorder.best_round
+        self._best_score = None if best is None else self.rounds[self.leading_metric.name][best].as_py()
 
     @classmethod
     def create(
@@ -139,10 +142,13 @@ class Run:
 
     def model(self) -> nn.Module:
         """A copy of the model with the parameters that it has now."""
+        return self._model_after(self._snapshot)
+
+    def _model_after(self, snapshot: Snapshot | None) -> nn.Module:
         simulation = self._simulation
         module = copy.deepcopy(simulation.task.module).cpu().eval()
-        if self._snapshot is not None:
-            params = simulation.algorithm.broadcast(self._snapshot.state)["params"]
+        if snapshot is not None:
+            params = simulation.algorithm.broadcast(snapshot.state)["params"]
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
         return module
 
@@ -269,7 +275,17 @@ class Run:
                 self._note(callback.on_round(self, row))
         return simulate(self._simulation, self._snapshot, self._recorder.feedback() if self._snapshot else ())
 
+    def _keep_if_best(self, outcome: RoundOutcome) -> None:
+        """Keeps the model if its score is better than all before; the first of several that are equally good."""
+        lead = self.leading_metric
+        score = outcome.row.get(lead.name)
+        if score is not None and (self._best_score is None or lead.is_better(score, than=self._best_score)):
+            self._best_score = score
+            self._recorder.keep_best(self._model_after(outcome.snapshot).state_dict(), outcome.snapshot.round)
+
     def _record(self, outcome: RoundOutcome) -> None:
+        if self.config.keep == "best":
+            self._keep_if_best(outcome)
         evaluated = self._simulation.evaluation_clients
         scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
         self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
@@ -295,9 +311,16 @@ class Run:
         said = experiment.warnings
         summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said)
         try:
-            self._recorder.close(summary)
+            wanted = status == "finished" and self.config.evaluation.predictions and self._snapshot is not None
+            self._recorder.close(summary, self._predictions() if wanted else None)
         finally:
             self._let_go()
+
+    def _predictions(self) -> pa.Table:
+        """What the model that was evaluated last answers for every sample."""
+        assert self._snapshot is not None
+        engine, algorithm = self._simulation.engine, self._simulation.algorithm
+        return predictions_of(self.experiment, engine.place(algorithm.broadcast(self._snapshot.state))["params"])
 
     def _let_go(self) -> None:
         self._recorder.release()

@@ -69,6 +69,13 @@ class TensorState(TableState):
     keys: list[str]
 
 
+class BestModelState(TableState):
+    """The file with the parameters of the best model so far, and the round after which it was evaluated."""
+
+    file: str
+    round: Annotated[int, Field(ge=0, strict=True)]
+
+
 class ClientStateLogState(TableState):
     """The log of the clients' states, and how much of it is committed; there is no file as long as it is empty."""
 
@@ -96,6 +103,7 @@ class CommitState(BaseModel):
     tensors: TensorState
     client_states: ClientStateLogState = Field(validation_alias=AliasChoices("client_states", "memories"))
     tables: dict[str, TableState]
+    best: BestModelState | None = None  # in runs that keep it
 
     @field_validator("tables")
     @classmethod
@@ -161,6 +169,15 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
         raise DamagedFileError(f"The checkpoint {path} does not hold what {STATE_FILE} says: {error}") from None
     clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, jobs)
     return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()))
+
+
+def read_best(folder: Path, best: BestModelState) -> Tensors:
+    """The parameters of the best model."""
+    path = folder / "checkpoint" / best.file
+    try:
+        return safetensors.torch.load(_read_checked(path, best))
+    except safetensors.SafetensorError as error:
+        raise DamagedFileError(f"The checkpoint {path} cannot be read: {error}") from None
 
 
 def check_fits(path: Path, state: Groups, fresh: Groups) -> None:

@@ -28,6 +28,7 @@ ENVIRONMENT_FILE = "environment.json"
 FLEET_FILE = "fleet.json"
 ATTRIBUTES_FILE = "attributes.parquet"
 SUMMARY_FILE = "summary.json"
+PREDICTIONS_FILE = "predictions.parquet"
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "checkpoint/state.json"
 RUN_ID = "run_id"  # in environment.json, too
