@@ -8,17 +8,60 @@ from typing import TYPE_CHECKING, Any
 from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
-    from fedarena.api import Result, load, open, resume, run
+    from fedarena.api import compare, load, open, resume, run, suite
+    from fedarena.catalogue import federations, fleets, load_federation, load_fleet
+    from fedarena.core.errors import BadInputError, FedArenaError
+    from fedarena.data import Federation
+    from fedarena.display import write_report
+    from fedarena.fleet import Fleet
+    from fedarena.results import Comparison, Result
     from fedarena.runs.callbacks import Callback, Stop
     from fedarena.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["Callback", "Result", "Run", "Stop", "__version__", "load", "open", "resume", "run"]
-_ELSEWHERE = {"Callback": "runs.callbacks", "Stop": "runs.callbacks", "Run": "runs.run"}
+# Where what is offered is found; it is imported when it is first used, so that parts work without all dependencies.
+_HOMES = {
+    "api": ("compare", "load", "open", "resume", "run", "suite"),
+    "catalogue": ("federations", "fleets", "load_federation", "load_fleet"),
+    "core.errors": ("BadInputError", "FedArenaError"),
+    "data": ("Federation",),
+    "display": ("write_report",),
+    "fleet": ("Fleet",),
+    "results": ("Comparison", "Result"),
+    "runs.callbacks": ("Callback", "Stop"),
+    "runs.run": ("Run",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [
+    "BadInputError",
+    "Callback",
+    "Comparison",
+    "FedArenaError",
+    "Federation",
+    "Fleet",
+    "Result",
+    "Run",
+    "Stop",
+    "__version__",
+    "compare",
+    "federations",
+    "fleets",
+    "load",
+    "load_federation",
+    "load_fleet",
+    "open",
+    "resume",
+    "run",
+    "suite",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the interface when it is first used, so that parts of the package work without all dependencies."""
-    if name in __all__:
-        return getattr(import_module(f"fedarena.{_ELSEWHERE.get(name, 'api')}"), name)
+    if name in _HOME_OF:
+        return getattr(import_module(f"fedarena.{_HOME_OF[name]}"), name)
     raise AttributeError(f"module 'fedarena' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

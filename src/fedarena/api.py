@@ -1,97 +1,51 @@
-"""FedArena from Python: the same settings as on the command line, and results as tables and plots."""
+"""FedArena from Python: the same settings as on the command line, and results as tables and plots.
+
+Settings are those of the configuration, and are given alike everywhere: as the path of a YAML file, as a mapping
+(nested or with dotted keys), as keywords, or as one of the former with keywords that override it.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
-import pyarrow as pa
-from torch import nn
-
-from fedarena.analysis.leading_metric import leading_metric, metrics_of
+from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
-from fedarena.core.registry import nearest
+from fedarena.core.options import part_path
 from fedarena.data import Federation
-from fedarena.display import metric_figure, write_report
-from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
+from fedarena.display.running import resume_with_report, run_suite_with_report, run_with_report
 from fedarena.fleet import Fleet
-from fedarena.metrics.info import MetricInfo
+from fedarena.results import Comparison, Result
 from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
-from fedarena.runs.config import RunConfig, resolve_settings
+from fedarena.runs.config import RunConfig, check_name, read_run_file, resolve_settings
 from fedarena.runs.run import Run
-from fedarena.runs.summary import metrics_of_run, strata
-from fedarena.runs.trained_model import trained_model
-from fedarena.storage.run_data import RunData, load_run
+from fedarena.runs.suite import make_suite, read_suite
+from fedarena.runs.suite_plan import StalePolicy, plan_suite
+from fedarena.storage.run_data import RunData, find_runs, load_run
 
+__all__ = ["Comparison", "Result", "compare", "load", "open", "resume", "run", "suite"]
 DEFAULT_RUNS_FOLDER = Path("runs")
-
-
-class Result(RunData):
-    """A run's tables (`rounds`, `clients`, `timings`: Arrow tables; ``.to_pandas()`` converts), summary and plots."""
-
-    def plot(self, metric: str | None = None) -> go.Figure:
-        """A metric over rounds with the spread over clients; by default the one that the run leads with."""
-        return metric_figure([self], None if metric is None else self._metric(metric))
-
-    def by_attribute(self, name: str, round: int | None = None) -> pa.Table:
-        """Every metric by what is known about clients, such as ``play``: one row per value, most samples first.
-
-        It is about the last evaluated round, or `round`.
-        """
-        known = (
-            [] if self.attributes is None else [known for known in self.attributes.column_names if known != "client"]
-        )
-        if self.attributes is None or name not in known:
-            raise BadInputError(
-                f"Nothing called {name!r} is known about the clients of {self.name}; {nearest(name, known)}"
-            )
-        metrics = metrics_of_run(self.config, self.summary)
-        found = strata(self.clients, self.attributes.select(["client", name]), round, metrics)
-        if not found:
-            raise BadInputError(
-                f"{self.name} has not evaluated any client" + ("" if round is None else f" in round {round}")
-            )
-        columns = dict.fromkeys(key for row in found[name] for key in row)  # a group may lack a score that others have
-        return pa.table({column: [row.get(column) for row in found[name]] for column in columns})
-
-    def model(self) -> nn.Module:
-        """The trained model with its weights, as a plain module of torch in evaluation mode."""
-        return trained_model(self.path)
-
-    def write_report(self, path: Path | str | None = None) -> Path:
-        """Writes the HTML report, by default as ``report.html`` in the run folder."""
-        return write_report([self], Path(path) if path else self.path / REPORT_FILE)
-
-    def __repr__(self) -> str:
-        metric = leading_metric([self])
-        final = self.summary.get("final") or {}
-        return (
-            f"<Result {self.name!r} {self.status}, {metric.label} {metric.text(final.get(metric.name))}, {self.path}>"
-        )
-
-    def _metric(self, name: str) -> MetricInfo:
-        known = {metric.name: metric for metric in metrics_of([self])}
-        if name not in known:
-            raise BadInputError(f"{self.name} has no metric {name!r}; {nearest(name, known)}")
-        return known[name]
+AnyCallback = Callback | OnRound | str | Mapping[str, Any]
 
 
 def run(
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Path | str | None = None,
     /,
     *,
     runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
     progress: bool = True,
-    callbacks: Sequence[Callback | OnRound | str | Mapping[str, Any]] = (),
+    callbacks: Sequence[AnyCallback] = (),
     **more: Any,
 ) -> Result:
     """Runs one experiment in a new folder and returns its results.
 
-    Settings are those of the configuration, nested or with dotted keys; what is not set has its default. A federation
-    or a fleet may be an object, which is then not loaded again. `callbacks` are told of every round; see `open`.
+    Settings are a YAML file, a mapping, keywords, or the former with keywords that override them; what is not set has
+    its default. A federation or a fleet may be an object, which is then not loaded again. `callbacks` are told of every
+    round; see `open`. Without `progress` nothing is shown, and warnings are Python's.
 
     >>> result = run(federation="digits", algorithm={"name": "fedprox", "mu": 0.1}, rounds=3)  # doctest: +SKIP
     >>> result.rounds.to_pandas()[result.summary["primary_metric"]]  # doctest: +SKIP
@@ -105,10 +59,12 @@ def open(
     /,
     *,
     runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
-    callbacks: Sequence[Callback | OnRound | str | Mapping[str, Any]] = (),
+    callbacks: Sequence[AnyCallback] = (),
     **more: Any,
 ) -> Run:
     """Opens a run that is advanced piece by piece: a new one with these settings, or one in a folder that was stopped.
+
+    Settings are given as in `run`. Of a run that is there, `rounds` alone can be given: that it shall have more.
 
     A callback is a function ``on_round(run, row)`` that is called after every round and may return a `Stop`, an object
     with such a method, or the name of a built-in one with its options.
@@ -118,23 +74,98 @@ def open(
     ...     careful = run.fork({"local.lr": 0.01})
     ...     run.advance()
     """
-    if isinstance(settings, (Path, str)):
-        if more:
-            raise BadInputError("The settings of a run that is already there cannot be changed; fork it instead")
-        config, _, told = _resolve(None, {}, callbacks)
-        if config.callbacks:
+    if isinstance(settings, Path | str) and Path(settings).is_dir():
+        _check_only_rounds(more)
+        named = [callback for callback in callbacks if isinstance(callback, str | Mapping)]
+        if named:
             raise BadInputError("Callbacks of a run that is already there must be objects, not names")
-        return Run.reopen(Path(settings), callbacks=told)
+        told = [callback for callback in callbacks if not isinstance(callback, str | Mapping)]
+        return Run.reopen(Path(settings), callbacks=told, rounds=more.get("rounds"))
+    if isinstance(settings, Path | str) and not Path(settings).exists():
+        raise BadInputError(f"There is no run folder and no file {settings}")
     config, given, told = _resolve(settings, more, callbacks)
     return Run.create(config, Path(runs_folder), given=given, callbacks=told)
 
 
+def resume(folder: Path | str, *, rounds: int | None = None, progress: bool = True) -> Result:
+    """Goes on with a run that was stopped, and returns its results. A finished one is only read, unless it gets more.
+
+    With `rounds` a run has so many in the end, with the same results as if it had had them from the start.
+    """
+    return _result(resume_with_report(Path(folder), progress, rounds))
+
+
+def load(folder: Path | str) -> Result:
+    """The results of a run that is on disk, finished or not."""
+    return _result(load_run(Path(folder)))
+
+
+def suite(
+    settings: Mapping[str, Any] | Path | str | None = None,
+    /,
+    *,
+    name: str | None = None,
+    base: Mapping[str, Any] | None = None,
+    matrix: Mapping[str, Any] | None = None,
+    seeds: Sequence[int] | None = None,
+    runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
+    progress: bool = True,
+    jobs: int = 1,
+    stale: StalePolicy = "refuse",
+    **more: Any,
+) -> Comparison:
+    """Runs a matrix of settings and seeds in ``runs_folder/<name>``, and compares the results.
+
+    It is a suite file, the name of a built-in suite, or a mapping or keywords with `name`, `base`, `matrix` and `seeds`
+    as in a suite file; other keywords are settings for every run. What is finished is kept, what was stopped goes on.
+    `jobs` runs go on at once. Runs whose own source has changed are refused, or `stale` is ``"rerun"`` or ``"keep"``.
+    A run that fails stops no other: it is among the `failures` of what is returned, and a warning.
+
+    >>> found = suite(  # doctest: +SKIP
+    ...     name="rates", base={"federation": "digits", "rounds": 5}, matrix={"local.lr": [0.1, 0.5]}, seeds=[0, 1]
+    ... )
+    >>> found.table().to_pandas()  # doctest: +SKIP
+    """
+    if jobs < 1:
+        raise BadInputError(f"jobs must be at least 1, not {jobs}")
+    given = {"name": name, "base": base, "matrix": matrix, "seeds": None if seeds is None else list(seeds)}
+    given = {key: _as_in_a_file(value) for key, value in given.items() if value is not None}
+    overrides = _as_in_a_file(more)
+    if isinstance(settings, Path | str):
+        if "base" in given or "matrix" in given:
+            raise BadInputError("A suite file has its own base and matrix; keywords such as rounds=5 override them")
+        chosen = read_suite(str(settings), overrides | ({"seeds": given["seeds"]} if seeds is not None else {}))
+        chosen = chosen if name is None else replace(chosen, name=check_name(name, "name"))
+    else:
+        content = {"name": "suite", **_as_in_a_file(settings or {}), **given}
+        chosen = make_suite(content, overrides)
+    planned = plan_suite(chosen, Path(runs_folder))
+    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, Screen(stderr=True) if progress else None)
+    for failure in outcome.failures:
+        warnings.warn(failure, UserWarning, stacklevel=2)
+    return Comparison([_result(data) for data in outcome.results], outcome.failures)
+
+
+def compare(runs: Sequence[RunData | Run | Path | str] | Path | str) -> Comparison:
+    """Puts runs beside each other: results, open runs, run folders, or folders of runs.
+
+    >>> compare([fedavg, fedprox]).write_report("comparison.html")  # doctest: +SKIP
+    """
+    found: list[RunData] = []
+    for one in [runs] if isinstance(runs, Path | str) else runs:
+        if isinstance(one, Path | str):
+            found += [load_run(folder) for folder in find_runs([Path(one)])]
+        else:
+            found.append(one.result() if isinstance(one, Run) else one)
+    return Comparison([_result(data) for data in found])
+
+
 def _resolve(
-    settings: Mapping[str, Any] | None,
-    more: Mapping[str, Any],
-    callbacks: Sequence[Callback | OnRound | str | Mapping[str, Any]],
+    settings: Mapping[str, Any] | Path | str | None, more: Mapping[str, Any], callbacks: Sequence[AnyCallback]
 ) -> tuple[RunConfig, GivenParts, list[Callback | OnRound]]:
     """The configuration, the parts that were handed in as objects, and the callbacks that were."""
+    if isinstance(settings, Path | str):
+        settings = read_run_file(str(settings))
     settings, more = None if settings is None else dict(settings), dict(more)
     objects: dict[str, Any] = {}
     for key, kind in (("federation", Federation), ("fleet", Fleet)):
@@ -143,23 +174,40 @@ def _resolve(
                 objects[key] = place.pop(key)
                 more[key] = "store" if key == "federation" else "ideal"  # until it is known where it lies
     if "federation" in objects:
-        more["federation"] = {"name": "store", "path": str(objects["federation"].path)}
-    named = [callback for callback in callbacks if isinstance(callback, (str, Mapping))]
-    told = [callback for callback in callbacks if not isinstance(callback, (str, Mapping))]
+        more["federation"] = _store_of(objects["federation"])
+    named = [callback for callback in callbacks if isinstance(callback, str | Mapping)]
+    told = [callback for callback in callbacks if not isinstance(callback, str | Mapping)]
     if named:
         before = (settings or {}).get("callbacks", more.get("callbacks", []))
         more["callbacks"] = [*(before if isinstance(before, list) else [before]), *named]
     return resolve_settings(settings, more), GivenParts(**objects), told
 
 
-def resume(folder: Path | str, *, progress: bool = True) -> Result:
-    """Goes on with a run that was stopped, and returns its results."""
-    return _result(resume_with_report(Path(folder), progress))
+def _check_only_rounds(settings: Mapping[str, Any]) -> None:
+    for key in settings:
+        if key != "rounds":
+            raise BadInputError(
+                f"{key} of a run that is already there cannot be changed, only rounds; fork it instead (Run.fork)"
+            )
 
 
-def load(folder: Path | str) -> Result:
-    """The results of a run that is on disk, finished or not."""
-    return _result(load_run(Path(folder)))
+def _as_in_a_file(value: Any) -> Any:
+    """Settings as a suite file has them: parts of one's own by their path, federations by their folder."""
+    if isinstance(value, Mapping):
+        return {key: _as_in_a_file(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_in_a_file(item) for item in value]
+    if isinstance(value, Federation):
+        return _store_of(value)
+    if isinstance(value, Fleet):
+        raise BadInputError("Runs of a suite find a fleet by its folder: save it, and give {'name': 'file', 'path': …}")
+    if isinstance(value, Path):
+        return str(value)
+    return part_path(value) if callable(value) and hasattr(value, "__qualname__") else value
+
+
+def _store_of(federation: Federation) -> dict[str, str]:
+    return {"name": "store", "path": str(federation.path)}
 
 
 def _result(data: RunData) -> Result:

@@ -311,3 +311,35 @@ def test_objects_are_not_loaded_again_and_found_when_resumed(tmp_path: Path, mon
     resumed = fedarena.resume(tmp_path / "small", progress=False)
     assert resumed.rounds["accuracy"].to_pylist() == by_name.rounds["accuracy"].to_pylist()
     assert resumed.rounds["end_seconds"].to_pylist() == by_name.rounds["end_seconds"].to_pylist()
+
+
+def test_exiting_in_a_callback_loses_no_round(tmp_path: Path) -> None:
+    def leave(run, row):
+        if row["round"] == 4:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        start_run(quick(), tmp_path, callbacks=[leave])
+    stopped = fedarena.load(tmp_path / "small")
+    assert (stopped.status, stopped.summary["rounds_done"]) == ("interrupted", 4)
+    assert resume_run(tmp_path / "small").status == "finished"
+
+
+def test_wall_time_is_that_of_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fedarena.runs.callbacks.time.monotonic", lambda: now[0])
+
+    def three_seconds(run, row):
+        now[0] += 3.0
+
+    run = Run.create(quick(callbacks=[{"name": "wall_time", "seconds": 7}]), tmp_path, callbacks=[three_seconds])
+    reached = [run.advance().round for _ in range(3)]
+    assert reached[2] - reached[1] == reached[1] - reached[0] > 1
+    run.close()
+
+
+def test_a_fork_cannot_deal_out_samples_anew(tmp_path: Path) -> None:
+    with Run.create(quick(training="iid"), tmp_path) as run:
+        run.advance(1)
+        with pytest.raises(BadInputError, match="training=iid cannot change the seed"):
+            run.fork({"seed": 5})

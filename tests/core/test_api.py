@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -53,3 +54,27 @@ def test_errors_are_exceptions(tmp_path: Path) -> None:
         fedarena.run(FAST, round=3, runs_folder=tmp_path)
     with pytest.raises(AttributeError, match="has no attribute 'runn'"):
         fedarena.runn  # noqa: B018
+
+
+def test_warnings_are_told_without_bars_and_kept(tmp_path: Path) -> None:
+    ignored = {"protocol": "synchronous", "runs_folder": tmp_path}  # without phones it makes no difference
+    for name, call in (
+        ("a", lambda: fedarena.run(FAST, **ignored, name="a", progress=False)),
+        ("b", lambda: fedarena.open(FAST, **ignored, name="b").advance().close()),
+    ):
+        with pytest.warns(UserWarning, match="protocol and clock make no difference"):
+            call()
+        result = fedarena.load(tmp_path / name)
+        assert ["no difference" in warning for warning in result.warnings] == [True]
+
+
+def test_no_more_clients_are_invited_than_there_are(tmp_path: Path, make_federation) -> None:
+    rng = np.random.default_rng(0)
+    hospitals = {f"hospital {n}": (rng.normal(size=(12, 3)).astype(np.float32), rng.integers(0, 2, 12)) for n in "abcd"}
+    federation = make_federation(hospitals, 2)
+    result = fedarena.run(federation=federation, rounds=2, runs_folder=tmp_path, name="few", progress=False)
+    assert result.config["cohort"] == 4
+    assert result.rounds["clients"].to_pylist()[1:] == [4, 4]
+    assert fedarena.run(FAST, cohort=None, rounds=1, runs_folder=tmp_path, progress=False).config["cohort"] == 20
+    with pytest.raises(BadInputError, match="cohort is 5, but the federation 'made' has only 4 clients to train on"):
+        fedarena.run(federation=federation, cohort=5, rounds=2, runs_folder=tmp_path, progress=False)

@@ -224,7 +224,7 @@ def test_suite_runs_the_whole_matrix_once(monkeypatch: pytest.MonkeyPatch) -> No
     for single in singles:
         single.unlink()
     before = {p: p.stat().st_mtime_ns for p in Path("runs/small").rglob("*.parquet")}
-    monkeypatch.setattr("fedarena.cli.runs._MOST_SINGLE_REPORTS", len(singles) - 1)
+    monkeypatch.setattr("fedarena.display.running._MOST_SINGLE_REPORTS", len(singles) - 1)
     assert "`fedarena report runs/small/…` makes a report" in call("suite", "suite.yaml")
     assert not any(single.exists() for single in singles)
     assert before == {p: p.stat().st_mtime_ns for p in Path("runs/small").rglob("*.parquet")}

@@ -123,7 +123,7 @@ def test_own_parts_by_class_and_by_import_path() -> None:
     [
         (["round=3"], "There is no setting 'round'; did you mean 'rounds'?"),
         (["local.learning_rate=3"], "There is no setting 'local.learning_rate'"),
-        (["local.batchsize=3"], "There is no setting 'local.batchsize'; did you mean 'batch_size'?"),
+        (["local.batchsize=3"], "There is no setting 'local.batchsize'; did you mean 'local.batch_size'?"),
         (["rounds=-1"], "rounds: input should be greater than or equal to 1, not -1"),
         (["rounds=many"], "rounds: input should be a valid integer"),
         (["rounds=1.5"], "rounds: input should be a valid integer"),
@@ -143,7 +143,10 @@ def test_own_parts_by_class_and_by_import_path() -> None:
             "algorithm.mu: the algorithm 'fedavg' has no option 'mu'; valid: server_lr",
         ),
         (["algorithm=fedprox", "algorithm.mu=x"], "algorithm.mu: input should be a valid number"),
-        (["federation=chichat"], "There is no federation called 'chichat'; did you mean 'chitchat'?"),
+        (
+            ["federation=chichat"],
+            "There is no federation called 'chichat' and no folder of that name; did you mean 'chitchat'?",
+        ),
         (
             ["federation=digits", "federation.partition=dirichle"],
             "There is no partitioner called 'dirichle'; did you mean 'dirichlet'?",
@@ -152,7 +155,7 @@ def test_own_parts_by_class_and_by_import_path() -> None:
         (["model.hidden=3"], "name it: model=…"),
         (["engine=cuda"], "There is no engine called 'cuda'"),
         (["rounds.deep=3", "rounds=2"], "rounds.deep cannot be set, because rounds is 2"),
-        (["rounds"], "'rounds' is not a setting; write it as key=value"),
+        (["rounds"], "'rounds' has no value; write rounds=…, without spaces"),
         (["algorithm=[1]"], "algorithm must be a name or a mapping with a name"),
         (["seed=-1"], "seed: input should be greater than or equal to 0"),
         (["seed=2024-02-30"], "seed: input should be a valid integer, not '2024-02-30'"),

@@ -24,7 +24,9 @@ from fedarena.runs.building import prepare
 from fedarena.runs.config import parse_overrides, resolve, resolve_settings
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.runs.suite import read_suite, run_suite
+from fedarena.runs.suite import read_suite
+from fedarena.runs.suite_plan import begin_suite, plan_suite
+from fedarena.runs.suite_running import run_one_by_one
 from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.train import Algorithm, Job, LocalTraining, train_jobs
 from fedarena.train.cohort import CohortEngine
@@ -427,8 +429,9 @@ def test_a_suite_that_names_no_task_goes_on(tmp_path: Path) -> None:
     plan = {"name": "own", "base": {"federation": "diabetes", "rounds": 1, "cohort": 3}, "seeds": [0]}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(plan))
     for _ in range(2):
-        assert not run_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path, Observer(), lambda *_: None)
+        planned = plan_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path)
+        assert not run_one_by_one(begin_suite(planned, Observer()), Observer(), lambda *_: None)
     plan["base"]["task"] = {"metrics": ["mae"]}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(plan))
     with pytest.raises(BadInputError, match=r"task.metrics = None instead of \['mae'\]"):
-        run_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path, Observer(), lambda *_: None)
+        plan_suite(read_suite(str(tmp_path / "own.yaml"), {}), tmp_path)

@@ -19,7 +19,9 @@ from fedarena.fleet import Availability, Fleet, load_fleet
 from fedarena.runs.building import prepare
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import start_run
-from fedarena.runs.suite import Suite, run_suite
+from fedarena.runs.suite import Suite
+from fedarena.runs.suite_plan import begin_suite, plan_suite
+from fedarena.runs.suite_running import run_one_by_one
 from fedarena.storage.run_data import load_run
 
 PHONES = {"name": "uniform", "seconds_per_sample": [0.1, 1.0], "share": 0.5, "slot_seconds": 600}
@@ -82,7 +84,7 @@ def test_what_users_should_know() -> None:
 
 def test_a_run_without_any_update_has_failed(tmp_path: Path) -> None:
     settings = on_phones(**{"clock.crash_rate": 0.999999})
-    with pytest.raises(TrainingStuckError, match="None of the 4 rounds brought an update"):
+    with pytest.raises(TrainingStuckError, match="No update came in 4 rounds"):
         start_run(settings, tmp_path)
     run = load_run(tmp_path / "small")
     assert run.status == "failed"
@@ -90,7 +92,9 @@ def test_a_run_without_any_update_has_failed(tmp_path: Path) -> None:
     assert run.rounds["train_loss"].null_count == 5
     assert set(run.jobs["outcome"].to_pylist()) == {"crashed"}
     others = {"small": settings, "fine": on_phones(name="fine")}
-    failures = run_suite(Suite("both", others), tmp_path, Observer(), lambda text: None)
+    failures = run_one_by_one(
+        begin_suite(plan_suite(Suite("both", others), tmp_path), Observer()), Observer(), lambda text: None
+    )
     assert [failure.partition(":")[0] for failure in failures] == ["small"]
     assert load_run(tmp_path / "both" / "fine").status == "finished"
 

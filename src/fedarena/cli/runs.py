@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen
+from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
+from fedarena.core.words import counted
 
 if TYPE_CHECKING:
+    from fedarena.runs.suite_plan import PlannedRun, StalePolicy
     from fedarena.storage.run_data import RunData
-
-# Each takes megabytes; a suite of hundreds of runs would be more reports than results.
-_MOST_SINGLE_REPORTS = 30
 
 
 @command
@@ -34,10 +34,10 @@ def run(
     runs: RunsFolder = Path("runs"),
 ) -> None:
     """Run one experiment; without a file, the built-in quickstart."""
-    from fedarena.runs.config import parse_overrides, read_settings, resolve_settings
+    from fedarena.runs.config import parse_overrides, read_run_file, resolve_settings
 
     arguments = list(settings or [])
-    from_file = read_settings(Path(arguments.pop(0))) if arguments and "=" not in arguments[0] else None
+    from_file = read_run_file(arguments.pop(0), arguments) if arguments and "=" not in arguments[0] else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
         from fedarena.runs.building import open_federation
@@ -52,11 +52,21 @@ def run(
 
 
 @command
-def resume(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> None:
-    """Go on with a run that was stopped; the result is the same as if it never had been."""
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[rounds=NUMBER]", help="How many rounds it shall have, if more.")
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped, or give it more rounds; the result is the same as in one go."""
     from fedarena.display.running import resume_with_report
+    from fedarena.runs.config import parse_overrides
 
-    _show(resume_with_report(folder))
+    given = parse_overrides(settings or [])
+    for key in given:
+        if key != "rounds":
+            raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
+    _show(resume_with_report(folder, rounds=given.get("rounds")))
 
 
 @command
@@ -64,32 +74,78 @@ def suite(
     source: Annotated[str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a built-in suite.")],
     settings: Settings = None,
     runs: RunsFolder = Path("runs"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, what is kept and how long it would take, and stop.")
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="So many runs at a time, each with its share of the cores.")
+    ] = 1,
+    rerun_stale: Annotated[
+        bool,
+        typer.Option("--rerun-stale", help="Run again whose own source has changed; old results are moved aside."),
+    ] = False,
+    keep_stale: Annotated[
+        bool, typer.Option("--keep-stale", help="Keep finished runs even though their own source has changed.")
+    ] = False,
 ) -> None:
     """Run a matrix of settings and seeds; runs that are finished already are kept, stopped ones go on."""
-    from fedarena.display import write_report
-    from fedarena.display.progress import ProgressBars
+    from fedarena.display.running import run_suite_with_report
     from fedarena.runs.config import parse_overrides
-    from fedarena.runs.suite import read_suite, run_suite
-    from fedarena.storage.run_data import load_runs
+    from fedarena.runs.suite import read_suite
+    from fedarena.runs.suite_plan import plan_suite
 
+    if rerun_stale and keep_stale:
+        raise BadInputError("Give --rerun-stale or --keep-stale, not both")
     chosen = read_suite(source, parse_overrides(settings or []))
-    folder = runs / chosen.name
-    screen.say(f"Suite {chosen.name}: {len(chosen.runs)} runs in {folder}")
-    with ProgressBars(messages) as bars:
-        failures = run_suite(chosen, runs, bars, bars.announce)
-    results = load_runs([folder / name for name in chosen.runs], _notice)
-    if len(results) <= _MOST_SINGLE_REPORTS:
-        for result in results:
-            write_report([result], result.path / "report.html")
-    else:
-        screen.say(f"Of single runs, `fedarena report {folder}/…` makes a report")
-    _print_scores(results)
-    path = write_report(results, folder / "report.html", title=chosen.name)
-    screen.say(f"Report: {path}")
-    for failure in failures:
+    planned = plan_suite(chosen, runs)
+    stale: StalePolicy = "rerun" if rerun_stale else "keep" if keep_stale else "refuse"
+    screen.say(f"Suite {chosen.name}: {counted(len(chosen.runs), 'run')} in {runs / chosen.name}")
+    if dry_run:
+        _show_plan(planned, jobs, stale)
+        return
+    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, _notice)
+    if not outcome.has_single_reports:
+        screen.say(f"Of single runs, `fedarena report {runs / chosen.name}/…` makes a report")
+    _print_scores(outcome.results)
+    screen.say(f"Report: {outcome.report}")
+    for failure in outcome.failures:
         fail("Failed", failure)
-    if failures:
+    if outcome.failures:
         raise typer.Exit(1)
+
+
+def _show_plan(planned: Sequence[PlannedRun], jobs: int, stale: StalePolicy) -> None:
+    """What a suite would do with every run."""
+    from rich.table import Table
+
+    from fedarena.display.drawing.units import SECONDS, quantity
+    from fedarena.runs.suite_plan import expected_seconds, stale_sentence
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for run in planned:
+        table.add_row(*map(plain, (run.name, *_what_happens(run, stale))))
+    screen.print(table)
+    if stale == "refuse" and any(run.is_stale for run in planned):
+        screen.say(stale_sentence(planned))
+    to_do = [run for run in planned if run.is_to_run or (run.is_stale and stale == "rerun")]
+    if not to_do:
+        screen.say("Nothing is left to run")
+        return
+    seconds = expected_seconds(planned, to_do, jobs)
+    how_long = (
+        "how long that takes is known when the first one has done some rounds"
+        if seconds is None
+        else f"by the rounds that are done, that takes about {quantity(seconds, SECONDS)}"
+    )
+    screen.say(f"{counted(len(to_do), 'run')} to do; {how_long}")
+
+
+def _what_happens(run: PlannedRun, stale: StalePolicy) -> tuple[str, str]:
+    """What a suite would do with a run, and why."""
+    if run.is_stale:
+        kept = "is kept" if run.state == "finished" else "cannot go on"
+        return f"stale, {'runs again' if stale == 'rerun' else kept}", f"changed: {', '.join(run.changed)}"
+    return {"new": "runs", "begun": "goes on", "finished": "is kept"}[run.state], counted(run.config.rounds, "round")
 
 
 @command
@@ -121,11 +177,17 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
     path: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="The best model by the leading metric, in a run with keep=best.")
+    ] = False,
+    client: Annotated[
+        str | None, typer.Option(metavar="ID", help="A client's own model, of a method that has such.")
+    ] = None,
 ) -> None:
     """Write the model that a run has trained: its weights under torch's names."""
     from fedarena.runs.trained_model import export_model
 
-    module = export_model(folder, path)
+    module = export_model(folder, path, "best" if best else "last", client)
     numbers = sum(p.numel() for p in module.parameters())
     screen.say(f"Exported: {path} has the {numbers:,} parameters of {type(module).__name__}")
 

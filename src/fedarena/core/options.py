@@ -7,7 +7,7 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -58,6 +58,16 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
 def part_path(part: Any) -> str:
     """The name under which a class or a function is found that is not registered."""
     return f"{part.__module__}:{part.__qualname__}"
+
+
+def parts_in(registry: Registry[Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The part that complete settings name, and those that its options name, each with its name."""
+    part = registry.get(settings["name"])
+    yield settings["name"], part
+    _, choices = _options_model(part)
+    for key, choice in choices.items():
+        if isinstance(settings.get(key), Mapping):
+            yield from parts_in(choice.registry, settings[key])
 
 
 def with_name(value: Any, default: Any) -> Any:

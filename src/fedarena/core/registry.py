@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +21,11 @@ Part = TypeVar("Part", bound=Callable[..., object])
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A phrase for error messages: the most similar valid name, or all of them."""
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    known = sorted(one for one in names if one != name)  # what was just refused would be no help
+    by_small_letters = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=0.55)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {by_small_letters[close[0]]!r}?"
     return f"valid: {', '.join(known)}" if known else "there are none"
 
 
@@ -31,13 +34,17 @@ class Registry(Generic[T]):
 
     Keyword-only parameters of a registered part are its options; the configuration reads names, types and defaults from
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
-    how a configuration file uses somebody's own method. So that nothing else is ever called, it must be a subclass of
-    `base`, if there is one, and what it needs besides options must be called as `takes` says.
+    how a configuration file uses somebody's own method; the module is looked for where Python looks, and in the current
+    folder. So that nothing else is ever called, it must be a subclass of `base`, if there is one, and what it needs
+    besides options must be called as `takes` says. With `or_folder`, folders stand for parts as well where people name
+    them, and a sentence about a name that is neither says so.
     """
 
-    def __init__(self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None):
+    def __init__(
+        self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None, or_folder: bool = False
+    ):
         self.kind = kind
-        self._base, self._takes = base, takes
+        self._base, self._takes, self._or_folder = base, takes, or_folder
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -57,7 +64,8 @@ class Registry(Generic[T]):
             return self._parts[name]
         if ":" in name:
             return self._import(name)
-        raise BadInputError(f"There is no {self.kind} called {quoted(name)}; {nearest(name, self._parts)}")
+        nowhere = " and no folder of that name" if self._or_folder else ""
+        raise BadInputError(f"There is no {self.kind} called {quoted(name)}{nowhere}; {nearest(name, self._parts)}")
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
@@ -66,15 +74,27 @@ class Registry(Generic[T]):
     def _import(self, path: str) -> T:
         module_name, _, attribute = path.partition(":")
         try:
+            _look_here_too()
             part: T = getattr(importlib.import_module(module_name), attribute)
-        except (Exception, SystemExit) as error:  # somebody's own module may raise anything
-            reason = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise self._cannot_import(path, error) from error  # the module is there, but not what it imports
             raise BadInputError(
-                f"Cannot import the {self.kind} {quoted(path)}, which should read 'package.module:Name': "
-                f"{harmless(reason)}{_line_of(error)}"
+                f"Cannot import the {self.kind} {quoted(path)}, which should read 'package.module:Name': there is no "
+                f"module {quoted(error.name)} in the current folder ({os.getcwd()}) or where Python looks; go to the "
+                "folder that holds it, or name that folder in the environment variable PYTHONPATH"
             ) from error
+        except (Exception, SystemExit) as error:  # somebody's own module may raise anything
+            raise self._cannot_import(path, error) from error
         self._check(part, f"The {self.kind} {quoted(path)}")
         return part
+
+    def _cannot_import(self, path: str, error: BaseException) -> BadInputError:
+        reason = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
+        return BadInputError(
+            f"Cannot import the {self.kind} {quoted(path)}, which should read 'package.module:Name': "
+            f"{harmless(reason)}{_line_of(error)}"
+        )
 
     def _check(self, part: T, what: str) -> None:
         """Refuses what cannot be a part of this kind, without calling it."""
@@ -94,6 +114,13 @@ class Registry(Generic[T]):
             raise BadInputError(
                 f"{what} {takes}, and all else as options (behind a *); it takes {', '.join(needed) or 'nothing'}"
             )
+
+
+def _look_here_too() -> None:
+    """Has modules looked for in the current folder, too, after all other places, as commands do not by themselves."""
+    here = os.getcwd()
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
 
 
 def _line_of(error: BaseException) -> str:

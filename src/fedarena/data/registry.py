@@ -33,7 +33,7 @@ Progress = Callable[[float, str], None]
 Source = Callable[..., Federation]
 Partitioner = Callable[..., IntArray]
 
-FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",))
+FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",), or_folder=True)
 PARTITIONERS: Registry[Partitioner] = Registry("partitioner", takes=("labels",))
 
 CACHE_VARIABLE = "FEDARENA_CACHE"

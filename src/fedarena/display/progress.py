@@ -15,6 +15,7 @@ from rich.progress import (
 )
 
 from fedarena.core.console import Screen
+from fedarena.core.words import counted
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import FORMER_METRICS, MetricInfo
@@ -92,7 +93,7 @@ class ProgressBars(Observer):
             )
         else:
             limit = "" if self._hours is None else f" or {self._hours:g} hours of virtual time"
-            self._print(f"{label}: {self._rounds} rounds{limit}, {rounds_done} done, in {folder}")
+            self._print(f"{label}: {counted(self._rounds, 'round')}{limit}, {rounds_done} done, in {folder}")
 
     def finished_round(self, outcome: RoundOutcome) -> None:
         """Moves the bar on."""

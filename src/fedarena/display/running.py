@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedarena.core.console import Screen
 from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.page import write_report
+from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
 from fedarena.runs.config import RunConfig
-from fedarena.runs.observer import Observer
+from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.run import resume_run, start_run
-from fedarena.storage.run_data import RunData, load_run
+from fedarena.runs.suite_plan import PlannedRun, StalePolicy, begin_suite
+from fedarena.runs.suite_running import run_at_once, run_one_by_one
+from fedarena.storage.run_data import RunData, load_run, load_runs
 
 REPORT_FILE = "report.html"
+# Each takes megabytes; a suite of hundreds of runs would be more reports than results.
+_MOST_SINGLE_REPORTS = 30
 
 
 def run_with_report(
@@ -32,10 +38,60 @@ def run_with_report(
         return _with_report(start_run(config, runs_folder, observer, given, callbacks))
 
 
-def resume_with_report(folder: Path, progress: bool = True) -> RunData:
-    """Goes on with a run that was stopped."""
+def resume_with_report(folder: Path, progress: bool = True, rounds: int | None = None) -> RunData:
+    """Goes on with a run that was stopped, or that is to have more rounds."""
     with _observing(progress) as observer:
-        return _with_report(resume_run(folder, observer))
+        return _with_report(resume_run(folder, observer, rounds))
+
+
+@dataclass(frozen=True)
+class SuiteOutcome:
+    """What a suite came to."""
+
+    results: list[RunData]
+    report: Path
+    failures: list[str]  # a sentence for every run that failed
+
+    @property
+    def has_single_reports(self) -> bool:
+        """Whether every run has a report of its own, beside that of all."""
+        return len(self.results) <= _MOST_SINGLE_REPORTS
+
+
+def run_suite_with_report(
+    name: str,
+    planned: Sequence[PlannedRun],
+    jobs: int = 1,
+    stale: StalePolicy = "refuse",
+    console: Screen | None = None,
+    left_out: Callable[[str], None] | None = None,
+) -> SuiteOutcome:
+    """Runs what is left of a suite, and writes a report that compares its runs.
+
+    Without a console nothing is shown. `left_out` is told which runs have nothing to report.
+    """
+    if console is None:
+        ready = begin_suite(planned, Observer(), stale)
+        several = SuiteObserver()
+        failures = (
+            run_one_by_one(ready, Observer(), lambda label: None) if jobs == 1 else run_at_once(ready, jobs, several)
+        )
+    else:
+        with ProgressBars(console) as bars:
+            ready = begin_suite(planned, bars, stale, lambda sentence: console.say(sentence, "yellow"))
+            failures = [] if jobs > 1 else run_one_by_one(ready, bars, bars.announce)
+        if jobs > 1:
+            with SuiteBars(console, sum(run.is_to_run for run in ready)) as all_bars:
+                failures = run_at_once(ready, jobs, all_bars)
+    results = load_runs([run.folder for run in ready if run.folder.exists()], left_out)
+    if not results:
+        raise RunFailedError(failures[0])
+    outcome = SuiteOutcome(results, ready[0].folder.parent / REPORT_FILE, failures)
+    if outcome.has_single_reports:
+        for result in results:
+            write_report([result], result.path / REPORT_FILE)
+    write_report(results, outcome.report, title=name)
+    return outcome
 
 
 def _with_report(data: RunData) -> RunData:

@@ -14,14 +14,16 @@ from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
+from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
-from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig
+from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
 from fedarena.runs.observer import Observer
+from fedarena.runs.own_source import own_source
 from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
@@ -90,10 +92,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
     local = config.local
     data, training_clients = _training_data(federation, training_clients, local, config)
-    if config.cohort > len(training_clients):
+    cohort = config.cohort or USUAL_COHORT  # it is known since the federation is open
+    if cohort > len(training_clients):
         raise BadInputError(
-            f"cohort is {config.cohort}, but the federation {federation.name!r} has only "
-            f"{len(training_clients)} clients to train on; choose a cohort of at most that many"
+            f"cohort is {cohort}, but the federation {federation.name!r} has only "
+            f"{counted(len(training_clients), 'client')} to train on; choose a cohort of at most that many"
         )
     evaluation_clients = _evaluation_clients(federation, config)
     task = build_task(config, federation)
@@ -127,7 +130,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
     )
     protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
-    protocol.prepare(config.cohort, len(training_clients))
+    protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
         raise BadInputError(
             f"{config.algorithm['name']} adds up what clients keep, which updates to older models would break; "
@@ -137,7 +140,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     simulation = Simulation(
         seed=config.seed,
         rounds=config.rounds,
-        cohort=config.cohort,
+        cohort=cohort,
         task=task,
         algorithm=algorithm,
         engine=engine,
@@ -166,6 +169,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "leave it out"
         )
     warnings += [*notes, *check_feasible(simulation)]
+    warnings += own_source(config).notes
     baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(
         config,
@@ -215,7 +219,7 @@ def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
 def open_federation(
     config: RunConfig, observer: Observer, given: Federation | None = None
 ) -> tuple[Federation, RunConfig]:
-    """The federation of a run, and its configuration with the task and the model that automatic choices come to."""
+    """The federation of a run, and its configuration with the task, model and cohort that automatic choices come to."""
     if given is None:
         options = dict(config.federation)
         federation = load_federation(options.pop("name"), options, observer.preparing)
@@ -227,6 +231,8 @@ def open_federation(
     if config.model["name"] == AUTOMATIC_MODEL:
         model = resolve_part(MODELS, default_model(data_spec(federation)), "model")
         config = config.model_copy(update={"model": model})
+    if config.cohort is None:
+        config = config.model_copy(update={"cohort": min(USUAL_COHORT, len(_training_clients(federation, [])))})
     return federation, config
 
 

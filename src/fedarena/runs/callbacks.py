@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
+from fedarena.core.words import counted
 
 if TYPE_CHECKING:
     from fedarena.runs.run import Run
@@ -52,7 +53,7 @@ class Patience(Callback):
         before, last = scores[: -self.evaluations], scores[-self.evaluations :]
         if max(last) > max(before) + self.at_least:
             return None
-        return Stop(f"{lead.label} has not become better in the last {self.evaluations} evaluations")
+        return Stop(f"{lead.label} has not become better in the last {counted(self.evaluations, 'evaluation')}")
 
 
 @CALLBACKS.register("target")
@@ -85,4 +86,5 @@ class WallTime(Callback):
         """Whether the time is over."""
         if time.monotonic() - self._began < self.seconds:
             return None
+        self._began = time.monotonic()  # of the next piece, if the run stays open
         return Stop(f"{self.seconds:g} seconds are over", for_good=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -24,13 +24,14 @@ from fedarena.core.options import (
     with_name,
 )
 from fedarena.core.outside_text import harmless_lines, quoted
-from fedarena.core.registry import Registry, nearest
+from fedarena.core.registry import Registry
 from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.callbacks import CALLBACKS
+from fedarena.runs.hints import not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
@@ -55,6 +56,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
 }
 LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
+USUAL_COHORT = 20
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -92,6 +94,7 @@ class EvaluationConfig:
     part: Literal["test", "validation", "train"] = "test"
     max_clients: Positive | None = None  # score a fixed random subset of the clients
     training_set: bool = False  # score it on the training samples of training clients as well
+    predictions: bool = False  # keep what the last model answers for every sample
 
 
 # Settings that belong together without being a named part.
@@ -110,7 +113,7 @@ class RunConfig(BaseModel):
     seed: NotNegative = 0
     rounds: Positive = 60
     horizon: Positive | None = None  # rounds that schedules are made for; as many as the run has, if not given
-    cohort: Positive = 20
+    cohort: Positive | None = None  # as many as is usual, or all where they are fewer; a complete one says how many
     training: Literal["natural", "iid", "centralized"] = "natural"  # who holds the training samples
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
@@ -127,6 +130,7 @@ class RunConfig(BaseModel):
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
+    keep: Literal["last", "best"] = "last"  # which models; the last one always, the best by the leading metric as well
     clock: ClockOptions = ClockOptions()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk
@@ -136,8 +140,7 @@ class RunConfig(BaseModel):
     def _centralized_is_a_cohort_of_one(cls, values: Any) -> Any:
         if values.get("training") != "centralized":
             return values
-        default = cls.model_fields["cohort"].default
-        if values.get("cohort", default) not in (1, default):
+        if values.get("cohort") not in (1, None):
             cohort = quoted(values["cohort"])
             raise ValueError(f"training=centralized has a single cohort of 1, not {cohort}; leave cohort out")
         return {**values, "cohort": 1}
@@ -184,7 +187,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     settings = dict(settings)
     for key in settings:
         if key not in RunConfig.model_fields:
-            raise BadInputError(f"There is no setting {quoted(key)}; {nearest(str(key), RunConfig.model_fields)}")
+            raise BadInputError(unknown_setting(str(key), RunConfig.model_fields))
     for section, declared in SECTIONS.items():
         names = [field.name for field in fields(declared)]
         given = settings.get(section, {})
@@ -192,7 +195,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"{section} must hold settings such as {section}.{names[0]}, not {quoted(given)}")
         for key in given if isinstance(given, Mapping) else ():
             if key not in names:
-                raise BadInputError(f"There is no setting {quoted(f'{section}.{key}')}; {nearest(str(key), names)}")
+                raise BadInputError(unknown_setting(str(key), names, section))
     for key, registry in NAMED_PARTS.items():
         default = RunConfig.model_fields[key].default
         value = with_name(settings.get(key, default), default)
@@ -216,6 +219,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         settings[key] = _resolve_each(registry, settings.get(key), key)
     if isinstance(settings.get("weights"), Path):
         settings["weights"] = str(settings["weights"])
+    if (sentence := several_values(settings)) is not None:
+        raise BadInputError(sentence)
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
     try:
@@ -269,6 +274,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_run_file(name: str, others: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings of the file that `fedarena run` was given, before `others`; it may be something else by mistake."""
+    path = Path(name)
+    if not path.exists():
+        if name.partition(".")[0] in RunConfig.model_fields:
+            raise BadInputError(not_a_setting([name, *others], 0, RunConfig.model_fields))
+        if (resources.files("fedarena") / "suites" / f"{name}.yaml").is_file():
+            raise BadInputError(f"There is no file {name}, but a suite of that name; write: fedarena suite {name}")
+        for key in ("federation", "algorithm", "model", "fleet"):
+            if name in NAMED_PARTS[key].names():
+                raise BadInputError(f"There is no file {name}, but a {key} of that name; write {key}={name}")
+    if path.is_dir() and (path / "config.yaml").is_file():
+        raise BadInputError(f"{name} is a run; go on with it (fedarena resume {name}), or name {path / 'config.yaml'}")
+    content = read_settings(path)
+    if set(content) & {"base", "matrix", "seeds"}:
+        raise BadInputError(f"{name} is a suite, which has a base or a matrix; write: fedarena suite {name}")
+    return content
+
+
 def check_name(name: Any, what: str) -> str:
     """Names of runs and suites become folders: one path component of printable characters."""
     if (
@@ -288,10 +312,11 @@ def check_name(name: Any, what: str) -> str:
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """``["local.lr=0.1", "algorithm=fedprox"]`` as a mapping of dotted keys to values (read as YAML)."""
     overrides: dict[str, Any] = {}
-    for argument in arguments:
+    arguments = list(arguments)
+    for place, argument in enumerate(arguments):
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise BadInputError(f"{quoted(argument)} is not a setting; write it as key=value, for example local.lr=0.1")
+            raise BadInputError(not_a_setting(arguments, place, RunConfig.model_fields))
         try:
             argument.encode()
             overrides[key] = parse_yaml(text, f"The setting {quoted(key)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.words import some
 from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
+from fedarena.runs.environment import describe_environment, describe_repositories
+from fedarena.runs.own_source import OwnSource, own_source
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles, read_constants
 from fedarena.train import Groups, flatten_groups
+
+OWN_SOURCE = "own_source"
 
 
 def free_name(config: RunConfig, runs_folder: Path) -> str:
@@ -31,14 +37,27 @@ def free_name(config: RunConfig, runs_folder: Path) -> str:
     return candidate
 
 
-def identity(experiment: Experiment) -> dict[str, Any]:
+def describe_run(experiment: Experiment) -> dict[str, Any]:
+    """What ``environment.json`` holds of a run that begins now."""
+    source = own_source(experiment.config)
+    repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
+    return describe_environment() | repositories | _identity(experiment, source)
+
+
+def settings_fingerprint(config: RunConfig) -> str:
+    """What tells the settings of a run from others."""
+    settings = json.dumps(config.to_dict(), sort_keys=True)
+    return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
+
+
+def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
     fleet = experiment.simulation.fleet
     return {
+        OWN_SOURCE: source.to_json(),
         "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
         "seed": experiment.config.seed,
-        "settings_fingerprint": hashlib.blake2b(settings.encode(), digest_size=8).hexdigest(),
+        "settings_fingerprint": settings_fingerprint(experiment.config),
         "federation_fingerprint": experiment.federation.fingerprint,
         "weights_fingerprint": experiment.weights_fingerprint,
     }
@@ -47,17 +66,25 @@ def identity(experiment: Experiment) -> dict[str, Any]:
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:
     """Refuses to go on with a run whose settings, data, fleet or weights are no longer those that it began with."""
     path = folder / ENVIRONMENT_FILE
-    now = identity(experiment)
+    source = own_source(experiment.config)
+    now = _identity(experiment, source)
     try:
         recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
         committed = read_state(folder)
-        if RUN_ID not in recorded or (committed is not None and committed.format != FORMAT):
+        is_former = committed is not None and committed.format != FORMAT
+        if is_former or RUN_ID not in recorded or OWN_SOURCE not in recorded:
             raise BadInputError(
                 f"The run {folder} was begun by an earlier version of FedArena; it can be read, but not go on"
             )
-        before = {key: recorded[key] for key in now}
+        changed = changed_source(source, recorded)
+        before = {key: recorded[key] for key in now if key != OWN_SOURCE}
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error!r}") from None
+    if changed:
+        raise BadInputError(
+            f"{some(changed)} {'was' if len(changed) == 1 else 'were'} changed after the run {folder} began, "
+            "so the run cannot go on; put back what was there, or start a new run"
+        )
     if before["settings_fingerprint"] != now["settings_fingerprint"]:
         raise BadInputError(
             f"{folder / CONFIG_FILE} was changed after the run began, so the run cannot go on; "
@@ -91,6 +118,12 @@ def check_same_constants(module: nn.Module, files: RunFiles) -> None:
                 f"{name!r} of the model, which is not trained, is no longer what the run {files.folder} began with, "
                 "so the run cannot go on"
             )
+
+
+def changed_source(now: OwnSource, recorded: Mapping[str, Any]) -> list[str]:
+    """What of somebody's own source is not as it was when a run began, by its ``environment.json``."""
+    not_taken_down: dict[str, Any] = {"files": {}, "fingerprints": {}}  # by an earlier version
+    return now.changes_since(recorded.get(OWN_SOURCE, not_taken_down))
 
 
 def check_same_form(state: Groups, fresh: Groups) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ class Observer:
         """The federation is being built."""
 
     def warned(self, message: str) -> None:
-        """Something the user should know, though the run goes on."""
+        """Something the user should know, though the run goes on: one of Python's warnings, unless it is shown else."""
+        warnings.warn(message, UserWarning, stacklevel=2)
 
     folder: Path | None = None  # of the run that was started last
 
@@ -31,3 +33,23 @@ class Observer:
 
     def stopped(self, folder: Path) -> None:
         """The user stopped the run; all finished rounds are on disk."""
+
+
+class SuiteObserver:
+    """Is told what happens while several runs of a suite go on at once; maybe from several threads."""
+
+    def began(self, name: str, rounds: int, done: int) -> None:
+        """Rounds of a run begin, or go on after those that are done."""
+
+    def finished_round(self, name: str, round: int, score: str | None) -> None:
+        """A round of a run is done; with its score if the model was evaluated."""
+
+    def warned(self, name: str, message: str) -> None:
+        """Something the user should know about a run: one of Python's warnings, unless it is shown else."""
+        warnings.warn(f"{name}: {message}", UserWarning, stacklevel=2)
+
+    def ended(self, name: str, failure: str | None) -> None:
+        """A run is over; `failure` says what went wrong, if anything did."""
+
+    def stopped(self) -> None:
+        """The user stopped the suite; all finished rounds are on disk."""

@@ -19,9 +19,10 @@ from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
-from fedarena.runs.environment import describe_environment
-from fedarena.runs.identity import check_same_experiment, check_same_form, free_name, identity
+from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
+from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
+from fedarena.runs.predictions import predictions_of
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
 from fedarena.storage.recorder import Recorder, check_new
@@ -32,7 +33,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 _FORKABLE = frozenset(
     {
         *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "engine", "client_states_ram_bytes"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "engine", "client_states_ram_bytes"),
     }
 )
 
@@ -54,6 +55,8 @@ class Run:
         self._stopped: Stop | None = None
         self._closed = self._advancing = False
         self._outcomes: Iterator[RoundOutcome] | None = None
+        best = recorder.best_round
+        self._best_score = None if best is None else self.rounds[self.leading_metric.name][best].as_py()
 
     @classmethod
     def create(
@@ -74,7 +77,7 @@ class Run:
         recorder = Recorder.create(
             folder,
             experiment.config.to_yaml(),
-            describe_environment() | identity(experiment),
+            describe_run(experiment),
             experiment.simulation.metrics,
             experiment.config.client_states_ram_bytes,
             _describe_fleet(experiment),
@@ -91,14 +94,19 @@ class Run:
         observer: Observer | None = None,
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
+        rounds: int | None = None,
     ) -> Run:
-        """Goes on with a run that was stopped before its end."""
+        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on."""
         observer = observer or Observer()
-        if is_finished(folder):
-            raise BadInputError(f"The run {folder} is finished; fedarena.load reads it")
+        if rounds is None and is_finished(folder):
+            raise BadInputError(f"The run {folder} is finished; fedarena.load reads it, and rounds=… gives it more")
         RunFiles.open(folder).check_first_files()
         experiment = prepare(resolve(read_settings(folder / CONFIG_FILE)), observer, given)
         check_same_experiment(experiment, folder)
+        if rounds is not None and rounds != experiment.config.rounds:
+            longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
+            give_more_rounds(experiment.config, longer.config, folder)
+            experiment = longer
         return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks)
 
     @property
@@ -136,10 +144,13 @@ class Run:
 
     def model(self) -> nn.Module:
         """A copy of the model with the parameters that it has now."""
+        return self._model_after(self._snapshot)
+
+    def _model_after(self, snapshot: Snapshot | None) -> nn.Module:
         simulation = self._simulation
         module = copy.deepcopy(simulation.task.module).cpu().eval()
-        if self._snapshot is not None:
-            params = simulation.algorithm.evaluation_params(self._snapshot.state)
+        if snapshot is not None:
+            params = simulation.algorithm.evaluation_params(snapshot.state)
             module.load_state_dict({name: p.cpu() for name, p in params.items()}, strict=False)
         return module
 
@@ -164,7 +175,7 @@ class Run:
             if self._stopped is None and self.is_over:
                 next(self._outcomes, None)  # has a look at how all of it went
             self._recorder.commit()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             self._finish("interrupted", "stopped by the user")
             self._observer.stopped(self.folder)
             raise
@@ -221,6 +232,10 @@ class Run:
         config = resolve({**wanted, "name": name or wanted.get("name")})
         if config.algorithm["name"] != self.config.algorithm["name"]:
             raise BadInputError(f"A fork goes on with {self.config.algorithm['name']}; only its options may differ")
+        if config.training != "natural" and config.seed != self.config.seed:
+            raise BadInputError(
+                f"A fork of a run with training={config.training} cannot change the seed: made-up clients follow from it"
+            )
         name = config.name or free_name(config, self.folder.parent)
         folder = self.folder.parent / name
         check_new(folder)
@@ -233,7 +248,7 @@ class Run:
         experiment = prepare(config, self._observer, given)
         fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
         check_same_form(self._snapshot.state, fresh)
-        environment = describe_environment() | identity(experiment)
+        environment = describe_run(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
             folder,
@@ -271,7 +286,17 @@ class Run:
                 self._note(callback.on_round(self, row))
         return simulate(self._simulation, self._snapshot, self._recorder.feedback() if self._snapshot else ())
 
+    def _keep_if_best(self, outcome: RoundOutcome) -> None:
+        """Keeps the model if its score is better than all before; the first of several that are equally good."""
+        lead = self.leading_metric
+        score = outcome.row.get(lead.name)
+        if score is not None and (self._best_score is None or lead.is_better(score, than=self._best_score)):
+            self._best_score = score
+            self._recorder.keep_best(self._model_after(outcome.snapshot).state_dict(), outcome.snapshot.round)
+
     def _record(self, outcome: RoundOutcome) -> None:
+        if self.config.keep == "best":
+            self._keep_if_best(outcome)
         evaluated = self._simulation.evaluation_clients
         scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
         self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
@@ -294,11 +319,20 @@ class Run:
         invitable = len(self._simulation.training_clients)
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)
         task, baseline = self._simulation.task, experiment.baseline
-        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes)
+        said = experiment.warnings
+        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said)
         try:
-            self._recorder.close(summary)
+            wanted = status == "finished" and self.config.evaluation.predictions and self._snapshot is not None
+            self._recorder.close(summary, self._predictions() if wanted else None)
         finally:
             self._let_go()
+
+    def _predictions(self) -> pa.Table:
+        """What the model that was evaluated last answers for every sample."""
+        assert self._snapshot is not None
+        engine, algorithm = self._simulation.engine, self._simulation.algorithm
+        evaluated = {"params": algorithm.evaluation_params(self._snapshot.state)}
+        return predictions_of(self.experiment, engine.place(evaluated)["params"])
 
     def _let_go(self) -> None:
         self._recorder.release()
@@ -320,11 +354,14 @@ def start_run(
     return Run.create(config, runs_folder, observer, given, callbacks).advance().close()
 
 
-def resume_run(folder: Path, observer: Observer | None = None) -> RunData:
-    """Goes on with a run that stopped; the result is the same as if it never had. A finished run is only read."""
-    if is_finished(folder):
+def resume_run(folder: Path, observer: Observer | None = None, rounds: int | None = None) -> RunData:
+    """Goes on with a run that stopped; the result is the same as if it never had.
+
+    A finished run is only read, unless it is to have more `rounds`.
+    """
+    if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
         return load_run(folder)
-    return Run.reopen(folder, observer).advance().close()
+    return Run.reopen(folder, observer, rounds=rounds).advance().close()
 
 
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:

@@ -18,20 +18,17 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
+from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
-from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
-from fedarena.runs.observer import Observer
-from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
@@ -65,11 +62,15 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
         raise BadInputError(
             f"There is no suite file {source} and no built-in suite of that name; {nearest(source, builtin)}"
         )
-    content = read_settings(path)
+    return make_suite({"name": path.stem, **read_settings(path)}, overrides, path)
+
+
+def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: Path = Path("suite")) -> Suite:
+    """The suite that has this content; `path` says where it is from."""
     for key in content:
         if key not in _KEYS:
             raise BadInputError(f"{path}: a suite has no key {quoted(key)}; {nearest(str(key), _KEYS)}")
-    name = check_name(content.get("name", path.stem), f"{path}: name")
+    name = check_name(content.get("name"), f"{path}: name")
     base = _mapping(content.get("base"), f"{path}: base")
     overrides = dict(overrides)
     seeds = overrides.pop("seeds", content.get("seeds", [0]))
@@ -109,31 +110,6 @@ def read_suite(source: str, overrides: Mapping[str, Any]) -> Suite:
     return Suite(name, runs)
 
 
-def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Callable[[str], None]) -> list[str]:
-    """Runs what is not finished yet, in ``runs_folder/<suite>/<run>``; returns a sentence for every run that failed."""
-    folder = runs_folder / suite.name
-    for name, config in suite.runs.items():
-        if (folder / name).exists():
-            _check_unchanged(folder / name, config)
-        else:
-            prepare(config, observer)  # whatever does not fit is refused before the first run starts
-    failures = []
-    for number, (name, config) in enumerate(suite.runs.items(), start=1):
-        announce(f"{name} ({number}/{len(suite.runs)})")
-        try:
-            if (folder / name).exists():
-                resume_run(folder / name, observer)
-            else:
-                start_run(config, folder, observer)
-        except (DivergedError, TrainingStuckError) as error:
-            failures.append(f"{name}: {error}")
-        except FedArenaError:  # a full disk or a damaged file would stop the next run, too
-            raise
-        except Exception as error:  # a bug in somebody's own method
-            failures.append(f"{name}: {type(error).__name__}: {error}")
-    return failures
-
-
 def _is_part_of(keys: list[str], part: str) -> bool:
     """Whether any of the keys sets an option of the part."""
     return any(key.startswith(f"{part}.") for key in keys)
@@ -168,7 +144,7 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
-def _check_unchanged(folder: Path, config: RunConfig) -> None:
+def check_unchanged(folder: Path, config: RunConfig) -> None:
     """Refuses to mix runs of an older version of the suite with new ones."""
     if not (folder / CONFIG_FILE).exists():
         return
@@ -182,6 +158,9 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
         asked = {f"task.{option}" for option in config.task} - {"task.name"}
         before = {key: value for key, value in before.items() if key in asked or not key.startswith("task.")}
         now.pop("task.name")
+    if config.cohort is None:  # the run says how many they are
+        for settings in (before, now):
+            settings.pop("cohort")
     for option, value in config.engine.items():
         if value in (None, "auto"):  # the run says what it came to
             for settings in (before, now):

@@ -44,10 +44,12 @@ def summarize(
     status: str,
     message: str | None,
     attributes: pa.Table | None = None,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
-    `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated.
+    `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated,
+    `warnings` what the user was told when the run began.
     """
     rounds, timings = tables["rounds"], tables["timings"]
     infos, lead = [metric.info for metric in task.metrics], task.lead.info
@@ -70,6 +72,7 @@ def summarize(
         "name": config.name,
         "status": status,
         "message": message,
+        "warnings": list(warnings),
         "seed": config.seed,
         "rounds": config.rounds,
         "rounds_done": rounds["round"][-1].as_py() if len(rounds) else 0,

@@ -1,36 +1,60 @@
-"""The model that a run has trained, as a module of torch and as a file."""
+"""The model that a run has trained, or a client's own, as a module of torch and as a file."""
 
 from __future__ import annotations
 
+import json
+import warnings
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import safetensors.torch
 from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import replacing
+from fedarena.core.registry import nearest
+from fedarena.core.words import some
 from fedarena.models import Tensors
-from fedarena.runs.building import build_task, open_federation
+from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
+from fedarena.runs.identity import changed_source
 from fedarena.runs.observer import Observer
+from fedarena.runs.own_source import own_source
 from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
-from fedarena.storage.checkpoint import read_snapshot, read_state
-from fedarena.storage.run_files import CONFIG_FILE, RunFiles
+from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state
+from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RunFiles, read_constants
 from fedarena.train import Algorithm
 
+Which = Literal["last", "best"]
 
-def trained_model(folder: Path) -> nn.Module:
-    """The global model of a run after its last finished round, built as the run built it."""
-    params = read_weights(folder)
-    RunFiles.open(folder).check_first_files()
-    federation, config = open_federation(resolve(read_settings(folder / CONFIG_FILE)), Observer())
-    params |= _evaluated(config, folder)
-    module = build_task(config, federation).module
+
+def trained_model(folder: Path, which: Which = "last", client: str | None = None) -> nn.Module:
+    """The global model of a run after its last finished round, or the best one; or the model of a client alone.
+
+    It is built as the run built it, in evaluation mode.
+    """
+    files = RunFiles.open(folder)
+    files.check_first_files()
+    config = resolve(read_settings(folder / CONFIG_FILE))
+    _warn_of_other_source(config, files)
+    if client is not None:
+        if which != "last":
+            raise BadInputError("Models of clients are kept as they are after the last round only; leave 'best' out")
+        return _personal_model(folder, config, client)
+    if which not in ("last", "best"):
+        raise BadInputError(f"which must be 'last' or 'best', not {which!r}")
+    params = read_weights(folder) | _evaluated(config, folder) if which == "last" else _best_params(folder)
+    federation, config = open_federation(config, Observer())
+    return _with_params(build_task(config, federation).module, params, folder)
+
+
+def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
     module.to(next(iter(params.values())).dtype)
     missing, unknown = module.load_state_dict(params, strict=False)
-    absent = {name for name, _ in module.named_parameters()} & set(missing)
+    absent = {name for name, p in module.named_parameters() if p.requires_grad} & set(missing)
     if unknown or absent:
         names = ", ".join(sorted({*unknown, *absent}))
         raise BadInputError(f"The parameters of {folder} are not those of its model any more: {names}")
@@ -48,13 +72,55 @@ def _evaluated(config: RunConfig, folder: Path) -> Tensors:
     return kind(**options).evaluation_params(read_snapshot(folder, committed, ClientStates()).state)
 
 
-def export_model(folder: Path, path: Path) -> nn.Module:
+def _best_params(folder: Path) -> Tensors:
+    state = read_state(folder)
+    if state is None or state.best is None:
+        raise BadInputError(f"The run {folder} did not keep its best model; run it with keep=best")
+    return read_best(folder, state.best)
+
+
+def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
+    """The model that a client would use, as it is evaluated: kept, chosen among several, or fine-tuned first."""
+    experiment = prepare(config, Observer())
+    simulation, federation = experiment.simulation, experiment.federation
+    if not simulation.algorithm.personalizes:
+        raise BadInputError(
+            f"{config.algorithm['name']} has no models of clients, only the global one; leave client out"
+        )
+    ids = federation.client_ids(np.arange(federation.num_clients))
+    if client not in ids:
+        raise BadInputError(f"There is no client {client!r} in {federation.name}; {nearest(client, ids[:1000])}")
+    state = read_state(folder)
+    if state is None:
+        raise BadInputError(f"The run {folder} has no finished round yet")
+    states = ClientStates()
+    states.keep_in(open_client_states(folder, state), config.client_states_ram_bytes)
+    snapshot = read_snapshot(folder, state, states).placed(simulation.engine.place)
+    broadcast = simulation.algorithm.broadcast(snapshot.state)
+    params = simulation.engine.personal_model(
+        broadcast, snapshot.client_states, ids.index(client), simulation.evaluation_part, snapshot.round
+    )
+    kept = read_constants(RunFiles.open(folder)) | {name: t.cpu() for name, t in params.items()}
+    return _with_params(simulation.task.module.cpu(), kept, folder)
+
+
+def _warn_of_other_source(config: RunConfig, files: RunFiles) -> None:
+    changed = changed_source(own_source(config), json.loads(files.read(ENVIRONMENT_FILE)))
+    if changed:
+        warnings.warn(
+            f"{some(changed)} changed since the run {files.folder} began: the model is built as it is there now",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def export_model(folder: Path, path: Path, which: Which = "last", client: str | None = None) -> nn.Module:
     """Writes the parameters of a run's model, and its buffers, as a safetensors file."""
     if path.suffix != ".safetensors":
         raise BadInputError(f"The model cannot be written as {path.name!r}; end the name with .safetensors")
     if path.exists():
         raise BadInputError(f"{path} exists; choose another name, or remove it")
-    module = trained_model(folder)
+    module = trained_model(folder, which, client)
     tensors = {name: t.contiguous().clone() for name, t in module.state_dict().items()}
     try:
         with replacing(path) as temporary:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.core.errors import DivergedError, TrainingStuckError
+from fedarena.core.words import counted
 from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
 from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.jobs import FloatArray
@@ -64,7 +65,7 @@ def simulate(
         yield _evaluate(simulation, snapshot, row, jobs, time.perf_counter() - began)
     if snapshot.clock.version == 0:
         raise TrainingStuckError(
-            f"None of the {snapshot.round} rounds brought an update: too few clients were available, or they left, "
+            f"No update came in {counted(snapshot.round, 'round')}: too few clients were available, or they left, "
             "crashed or were late; the table of jobs says which"
             + (f" ({underway} were still training)" if (underway := len(snapshot.clock.running)) else "")
         )

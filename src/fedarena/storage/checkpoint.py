@@ -69,6 +69,13 @@ class TensorState(TableState):
     keys: list[str]
 
 
+class BestModelState(TableState):
+    """The file with the parameters of the best model so far, and the round after which it was evaluated."""
+
+    file: str
+    round: Annotated[int, Field(ge=0, strict=True)]
+
+
 class ClientStateLogState(TableState):
     """The log of the clients' states, and how much of it is committed; there is no file as long as it is empty."""
 
@@ -96,6 +103,7 @@ class CommitState(BaseModel):
     tensors: TensorState
     client_states: ClientStateLogState = Field(validation_alias=AliasChoices("client_states", "memories"))
     tables: dict[str, TableState]
+    best: BestModelState | None = None  # in runs that keep it
 
     @field_validator("tables")
     @classmethod
@@ -163,6 +171,15 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
     return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()))
 
 
+def read_best(folder: Path, best: BestModelState) -> Tensors:
+    """The parameters of the best model."""
+    path = folder / "checkpoint" / best.file
+    try:
+        return safetensors.torch.load(_read_checked(path, best))
+    except safetensors.SafetensorError as error:
+        raise DamagedFileError(f"The checkpoint {path} cannot be read: {error}") from None
+
+
 def check_fits(path: Path, state: Groups, fresh: Groups) -> None:
     """Refuses a state of the server that is not for the model and the algorithm, which would begin with `fresh`."""
     missing = [group for group in fresh if group not in state]
@@ -208,6 +225,12 @@ def read_table(folder: Path, table: str, state: CommitState) -> pa.Table:
 def parse_table(data: bytes) -> pa.Table:
     """The rows of a growing table."""
     return pa.ipc.open_stream(data).read_all().combine_chunks()
+
+
+def stream_bytes(table: pa.Table) -> bytes:
+    """A growing table with these rows, to which more can be appended."""
+    batches = table.combine_chunks().to_batches()
+    return b"".join([table.schema.serialize().to_pybytes(), *(batch.serialize().to_pybytes() for batch in batches)])
 
 
 def _read_checked(path: Path, expected: TableState) -> bytes:

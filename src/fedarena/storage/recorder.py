@@ -29,8 +29,10 @@ from fedarena.core.interrupts import deferring_interrupts
 from fedarena.metrics import PERSONAL
 from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
+from fedarena.storage.changes import change_files
 from fedarena.storage.checkpoint import (
     FORMAT,
+    BestModelState,
     ClientStateLogState,
     ClockState,
     CommitState,
@@ -47,6 +49,7 @@ from fedarena.storage.checkpoint import (
     snapshot_groups,
     state_bytes,
     state_path,
+    stream_bytes,
     table_log_path,
 )
 from fedarena.storage.job_table import JobTable
@@ -57,13 +60,14 @@ from fedarena.storage.run_files import (
     ENVIRONMENT_FILE,
     FLEET_FILE,
     MANIFEST_FILE,
+    PREDICTIONS_FILE,
     RUN_ID,
     STATE_FILE,
     SUMMARY_FILE,
     RunFiles,
     parquet_bytes,
 )
-from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas
+from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas, unevaluated
 from fedarena.train import ClientScores, Groups, flatten_groups
 
 LOCK_FILE = "lock"
@@ -83,6 +87,7 @@ class Recorder:
         self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
         self._latest: Snapshot | None = None
+        self._best: BestModelState | None = None
         self._committed_round: int | None = None
         self._committed_at = 0.0
         self._commit_seconds = 0.0
@@ -130,7 +135,9 @@ class Recorder:
         committed = read_state(self.folder)
         assert committed is not None, "there is a round to go on from"
         logs = [table_log_path(self.folder, table) for table in TABLES]
-        copied = [*logs, *(self._checkpoint / part.file for part in (committed.tensors, committed.client_states))]
+        kept_best = [committed.best.file] if committed.best else []
+        names = [committed.tensors.file, committed.client_states.file, *kept_best]
+        copied = [*logs, *(self._checkpoint / name for name in names)]
         with new_folder(folder, "the run folder") as temporary:
             files = _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
             for path in copied:
@@ -154,6 +161,35 @@ class Recorder:
         except BaseException:
             recorder.release()
             raise
+
+    @classmethod
+    def change(
+        cls, folder: Path, config_yaml: str, environment: dict[str, Any], without_evaluation: int | None = None
+    ) -> None:
+        """Gives a run other settings, under which what it recorded holds.
+
+        `without_evaluation` is a round that would not be evaluated with them; if it is the last one, it never was.
+        """
+        files = RunFiles.open(folder)
+        recorder = cls(files, (), 0)
+        recorder._acquire()
+        try:
+            committed = read_state(folder)
+            contents = {CONFIG_FILE: config_yaml.encode(), ENVIRONMENT_FILE: json_text(environment).encode()}
+            contents[MANIFEST_FILE] = files.beginning_with(contents)
+            if committed is not None:
+                changed = {}
+                if committed.round == without_evaluation:
+                    tables = {table: read_table(folder, table, committed) for table in ("rounds", "clients")}
+                    changed = {table: stream_bytes(found) for table, found in unevaluated(tables).items()}
+                sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in changed.items()}
+                state = committed.model_copy(update={"tables": committed.tables | sizes})
+                contents[STATE_FILE] = state_bytes(state)
+                contents |= {f"checkpoint/{table_log_path(folder, t).name}": data for t, data in changed.items()}
+            with recorder._explaining_disk_errors():
+                change_files(folder, contents)
+        finally:
+            recorder.release()
 
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
@@ -190,6 +226,19 @@ class Recorder:
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._commit()
 
+    @property
+    def best_round(self) -> int | None:
+        """The round of the best model so far, if it is kept."""
+        return None if self._best is None else self._best.round
+
+    def keep_best(self, model: Tensors, round: int) -> None:
+        """Keeps a model as the best so far. It counts from the next commit on."""
+        content = safetensors.torch.save({name: t.contiguous().clone() for name, t in model.items()})
+        with deferring_interrupts(), self._explaining_disk_errors():
+            path = self._checkpoint / f"best-{round}.safetensors"
+            write_bytes(path, content)
+            self._best = BestModelState(file=path.name, round=round, bytes=len(content), crc32=zlib.crc32(content))
+
     def complete_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the table of rounds with all columns; what it does not mention is None."""
         return {name: row.get(name) for name in self._schemas["rounds"].names}
@@ -200,12 +249,14 @@ class Recorder:
             if self._latest is not None and self._committed_round != self._latest.round:
                 self._commit()
 
-    def close(self, summary: dict[str, Any]) -> None:
+    def close(self, summary: dict[str, Any], predictions: pa.Table | None = None) -> None:
         """Commits the last finished round, writes the tables as Parquet, the summary, and last of all the manifest."""
         self.commit()
         with deferring_interrupts(), self._explaining_disk_errors():
             for table in TABLES:
                 self._files.write(f"{table}.parquet", parquet_bytes(self._read_table(table)))
+            if predictions is not None:
+                self._files.write(PREDICTIONS_FILE, parquet_bytes(predictions))
             self._files.write(SUMMARY_FILE, json_text(summary).encode())
             if self._committed_round is not None:
                 self._files.include(STATE_FILE, state_path(self.folder).read_bytes())
@@ -252,6 +303,7 @@ class Recorder:
             if committed is None:
                 self._files.reopen()
                 self._remove_old("client_states-*.log", keep=None)
+                self._remove_old("best-*.safetensors", keep=None)
                 self._remove_temporary_files()
                 self._start_tables()
                 return None
@@ -275,13 +327,15 @@ class Recorder:
             self._tables = dict(committed.tables)
             self._client_state_log.cut()
             self._remove_old("client_states-*.log", keep=committed.client_states.file)
+            self._best = committed.best
+            self._remove_old("best-*.safetensors", keep=committed.best.file if committed.best else None)
             self._remove_temporary_files()
         self._latest, self._committed_round = snapshot, snapshot.round
         return snapshot
 
     def _remove_temporary_files(self) -> None:
         """Removes what a killed process was about to rename; whoever holds the run's lock is the only writer."""
-        names = (MANIFEST_FILE, SUMMARY_FILE, *(f"{table}.parquet" for table in TABLES))
+        names = (MANIFEST_FILE, SUMMARY_FILE, PREDICTIONS_FILE, *(f"{table}.parquet" for table in TABLES))
         for left_over in [
             *self._checkpoint.glob(".*.tmp"),
             *(path for name in names for path in self.folder.glob(f".{name}.*.tmp")),
@@ -334,10 +388,12 @@ class Recorder:
             ),
             client_states=ClientStateLogState(file=log_file, bytes=log_end.bytes, crc32=log_end.crc32),
             tables=self._tables,
+            best=self._best,
         )
         write_bytes(state_path(self.folder), state_bytes(state))
         self._remove_old("round-*.safetensors", keep=file_name)
         self._remove_old("client_states-*.log", keep=log_file)
+        self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
         self._commit_seconds = self._committed_at - began

@@ -20,6 +20,7 @@ from fedarena.storage.run_files import (
     CONFIG_FILE,
     ENVIRONMENT_FILE,
     FLEET_FILE,
+    PREDICTIONS_FILE,
     SUMMARY_FILE,
     RunFiles,
     read_parquet,
@@ -54,6 +55,11 @@ class RunData:
         evaluation = self.config.get("evaluation", {})
         return str(evaluation.get("part", evaluation.get("split", "test")))
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the user was told about the run when it began, as far as it has ended."""
+        return list(self.summary.get("warnings", ()))
+
 
 def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round.
@@ -68,6 +74,16 @@ def load_run(folder: Path) -> RunData:
         if now == files:
             raise
         return _load(now)  # a process has begun or ended to write the run meanwhile
+
+
+def read_predictions(folder: Path) -> pa.Table:
+    """What the last model of a run answered for every sample."""
+    files = RunFiles.open(folder)
+    if PREDICTIONS_FILE not in files:
+        raise BadInputError(
+            f"The run {folder} has no predictions: they are kept with evaluation.predictions=true when a run finishes"
+        )
+    return read_parquet(files, PREDICTIONS_FILE)
 
 
 def is_finished(folder: Path) -> bool:

@@ -10,6 +10,7 @@ protected by ``state.json`` (see `fedarena.storage.checkpoint`).
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, write_bytes
+from fedarena.storage.changes import finish_changes
 from fedarena.storage.sealed_json import checksum_of, seal_json, unseal_json
 
 CONFIG_FILE = "config.yaml"
@@ -29,6 +31,7 @@ FLEET_FILE = "fleet.json"
 ATTRIBUTES_FILE = "attributes.parquet"
 CONSTANTS_FILE = "constants.safetensors"  # of the model: frozen parameters and buffers
 SUMMARY_FILE = "summary.json"
+PREDICTIONS_FILE = "predictions.parquet"
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "checkpoint/state.json"
 RUN_ID = "run_id"  # in environment.json, too
@@ -72,6 +75,7 @@ class RunFiles:
         """Those of a run on disk."""
         if not (folder / CONFIG_FILE).exists():
             raise BadInputError(f"{folder} is not a run folder: it has no {CONFIG_FILE}")
+        finish_changes(folder)
         path = folder / MANIFEST_FILE
         if not path.exists():
             if _was_protected(folder):
@@ -140,6 +144,13 @@ class RunFiles:
         """From now on everything that was written counts."""
         assert self._manifest is not None
         write_bytes(self.folder / MANIFEST_FILE, seal_json(self._manifest.model_dump(mode="json")))
+
+    def beginning_with(self, changed: Mapping[str, bytes]) -> bytes:
+        """The manifest of the same run, which has not ended, and began with some other files."""
+        assert self._manifest is not None
+        first = {name: seal for name, seal in self._manifest.files.items() if name in FIRST_FILES}
+        files = first | {name: _seal(data) for name, data in changed.items()}
+        return seal_json(self._manifest.model_copy(update={"files": files}).model_dump(mode="json"))
 
     def reopen(self) -> None:
         """From now on the run has not ended."""

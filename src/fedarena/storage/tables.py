@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedarena.metrics import PERSONAL, TRAINING_SET, summary_names
 from fedarena.metrics.metric import PART
@@ -110,6 +111,19 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         fields["rounds"] += [(f"{PERSONAL}clients", LONG), (f"{PERSONAL}samples", LONG)]
         fields["clients"] += [(f"{PERSONAL}samples", LONG), (f"{PERSONAL}predictions", LONG)]
     return {table: pa.schema(columns) for table, columns in fields.items()}
+
+
+def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables of rounds and clients as they would be if the last round had not been evaluated."""
+    rounds, clients = tables["rounds"], tables["clients"]
+    kept = [column.name for column in ROUNDS if not column.name.startswith("eval_")]
+    last = rounds.slice(len(rounds) - 1).to_pylist()[0]
+    row = pa.RecordBatch.from_pylist([{name: last[name] for name in kept}], schema=rounds.schema)
+    earlier = pc.less(clients["round"], last["round"])
+    return {
+        "rounds": pa.Table.from_batches([*rounds.slice(0, len(rounds) - 1).to_batches(), row]),
+        "clients": clients.filter(earlier),
+    }
 
 
 def batch_of_row(table: str, schema: pa.Schema, row: Mapping[str, Any]) -> pa.RecordBatch:

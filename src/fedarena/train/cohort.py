@@ -225,6 +225,13 @@ class CohortEngine:
         self.hardware.set_up()
         return self._personal.evaluate(broadcast, states, clients, part, round)
 
+    def personal_model(
+        self, broadcast: Groups, states: Mapping[int, Groups], client: int, part: Part, round: int
+    ) -> Tensors:
+        """The model that a client is scored with when it is scored with its own."""
+        self.hardware.set_up()
+        return self._personal.own_model(broadcast, states, client, part, round)
+
     def _find_obstacle(self) -> str | None:
         """Why this model or algorithm cannot train many clients at once, found out by trying."""
         if self.algorithm.trains_freely:

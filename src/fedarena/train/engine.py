@@ -132,6 +132,11 @@ class Engine(Protocol):
     ) -> ClientScores:
         """Scores every one of these clients with its own model, for an algorithm that `personalizes`."""
 
+    def personal_model(
+        self, broadcast: Groups, states: Mapping[int, Groups], client: int, part: Part, round: int
+    ) -> Tensors:
+        """The model that a client is scored with when it is scored with its own."""
+
 
 def train_jobs(
     engine: Engine, jobs: Sequence[Job], broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]

@@ -111,6 +111,22 @@ class PersonalEvaluation:
             totals.add(scored)
         return client_scores(totals, clients, samples)
 
+    def own_model(
+        self, broadcast: Groups, states: Mapping[int, Groups], client: int, part: Part, round: int
+    ) -> Tensors:
+        """The model that a client is scored with."""
+        algorithm, clients = self.engine.algorithm, np.array([client])
+        data = PersonalData(self.engine.data, part, adapts(algorithm, broadcast))
+        if algorithm.fine_tuning is not None:
+            (results,) = train_jobs(self._tuner(data, part), [Job(client, round)], {0: broadcast}, states)
+            model = results.update["params"]
+        else:
+            candidates = self._own_models(broadcast, states, clients)
+            model = candidates[0]
+            if len(candidates) > 1:
+                model = self._choose(OwnTask(self.engine.task).task, candidates, data.for_choosing(clients))
+        return {name: rows[0] for name, rows in model.items()}
+
     def _tuner(self, data: PersonalData, part: Part) -> Engine:
         if part not in self._tuners:
             algorithm = self.engine.algorithm

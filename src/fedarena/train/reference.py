@@ -162,6 +162,13 @@ class ReferenceEngine:
         self.hardware.set_up()
         return self._personal.evaluate(broadcast, states, clients, part, round)
 
+    def personal_model(
+        self, broadcast: Groups, states: Mapping[int, Groups], client: int, part: Part, round: int
+    ) -> Tensors:
+        """The model that a client is scored with when it is scored with its own."""
+        self.hardware.set_up()
+        return self._personal.own_model(broadcast, states, client, part, round)
+
 
 def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:
     if not losses:

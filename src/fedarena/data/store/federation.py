@@ -19,6 +19,7 @@ import pydantic
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
+from fedarena.core.words import counted
 from fedarena.data.store.schema import (
     FORMAT,
     FORMAT_VERSION,
@@ -215,7 +216,7 @@ class Federation:
         return rows
 
     def __repr__(self) -> str:
-        return f"<Federation {self.name}: {self.num_clients:,} clients, {self.num_samples:,} samples>"
+        return f"<Federation {self.name}: {counted(self.num_clients, 'client')}, {counted(self.num_samples, 'sample')}>"
 
 
 def _span(part: Part) -> tuple[int, int]:

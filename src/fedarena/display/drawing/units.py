@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from fedarena.core.words import counted
+
 Scale = Sequence[tuple[float, str]]
 
 BYTES: Final[Scale] = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"))
@@ -60,7 +62,7 @@ def spread(mean: float | None, std: float | None, decimals: int = 3) -> str:
 
 def count(number: int, noun: str) -> str:
     """A counted noun: "1 round", "1,315 clients"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return counted(number, noun)
 
 
 def listing(words: Sequence[str]) -> str:

@@ -34,14 +34,14 @@ from fedarena.storage.run_data import RunData
 
 
 def write_report(
-    runs: Sequence[RunData], path: Path, title: str | None = None, levels: Sequence[float] | None = None
+    runs: Sequence[RunData], path: Path | str, title: str | None = None, levels: Sequence[float] | None = None
 ) -> Path:
     """Writes the comparison of `runs` (or the report of one run) as a self-contained page; returns `path`.
 
     `levels` are values of the metric that the runs lead with, to tell the cost of reaching; without any, round ones
     are chosen.
     """
-    distinct = distinct_runs(runs)
+    path, distinct = Path(path), distinct_runs(runs)
     levels = None if levels is None else in_order(levels, leading_metric(distinct))
     page = _page(distinct, title or default_title(distinct), left_out(runs), levels)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,81 @@
+"""What is shown on the screen while several runs of a suite go on at once."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedarena.core.console import Screen
+from fedarena.core.words import counted
+from fedarena.runs.observer import SuiteObserver
+
+
+class SuiteBars(SuiteObserver):
+    """A bar for the suite and one for every run at work; plain lines where the output is not a terminal."""
+
+    def __init__(self, console: Screen, runs: int):
+        self._console, self._runs, self._live = console, runs, console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not self._live,
+        )
+        self._all = self._progress.add_task("all runs", total=runs, count=f"0/{runs}", score="")
+        self._bars: dict[str, tuple[TaskID, int]] = {}
+        self._ended = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> SuiteBars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def began(self, name: str, rounds: int, done: int) -> None:
+        """Starts the bar of a run."""
+        with self._lock:
+            task = self._progress.add_task(name, total=rounds, completed=done, count=f"{done}/{rounds}", score="")
+            self._bars[name] = (task, rounds)
+        if not self._live:
+            self._say(f"{name}: {counted(rounds, 'round')}, {done} done")
+
+    def finished_round(self, name: str, round: int, score: str | None) -> None:
+        """Moves the bar of a run on."""
+        task, rounds = self._bars[name]
+        fields = {} if score is None else {"score": score}
+        self._progress.update(task, completed=round, count=f"{round}/{rounds}", **fields)  # type: ignore[arg-type]
+        if score is not None and not self._live:
+            self._say(f"{name}: round {round} of {rounds}, {score}")
+
+    def warned(self, name: str, message: str) -> None:
+        """Prints a warning above the bars."""
+        self._say(f"Warning: {name}: {message}", "yellow")
+
+    def ended(self, name: str, failure: str | None) -> None:
+        """Takes the bar of a run away."""
+        with self._lock:
+            self._ended += 1
+            if name in self._bars:
+                self._progress.remove_task(self._bars.pop(name)[0])
+            self._progress.update(self._all, completed=self._ended, count=f"{self._ended}/{self._runs}")
+        self._say(f"{name}: done" if failure is None else f"{name}: failed", None if failure is None else "red")
+
+    def stopped(self) -> None:
+        """Says how to go on."""
+        self._progress.stop()
+        self._say("Stopped; all finished rounds are saved. The same command goes on")
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        with self._lock:
+            self._console.say(text, style)

@@ -1,0 +1,295 @@
+"""The source of somebody's own parts: what of it a run is made of, and what of it has changed since.
+
+A part of one's own (an algorithm, a model, a metric, …) lies in a module. What counts is the content of that module's
+file and of all files of one's own that it imports, not what is installed or comes with Python. Of a script, a notebook
+or whatever else has no file to import, only definitions count: those of the parts, and of what they use there.
+
+A module stays as it was when it was imported. So its source is taken down when it is first looked at, provided that the
+file still is what was imported, and holds until the module is imported again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.options import parts_in
+from fedarena.metrics import METRICS
+from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, RunConfig
+
+_SCRIPT = "__main__"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_NOT_OWN = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
+_NOT_OWN.append(Path(__file__).resolve().parents[1])
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class OwnSource:
+    """Fingerprints of everything of somebody's own that a run is made of."""
+
+    files: dict[str, Path] = field(default_factory=dict)  # by module
+    fingerprints: dict[str, str] = field(default_factory=dict)  # by module, or ``__main__:name`` of a definition
+    unknown: list[str] = field(default_factory=list)  # parts whose source cannot be found
+
+    def to_json(self) -> dict[str, Any]:
+        """What is kept with a run."""
+        return {
+            "files": {module: str(path) for module, path in self.files.items()},
+            "fingerprints": self.fingerprints,
+            "unknown": self.unknown,
+        }
+
+    def changes_since(self, recorded: Mapping[str, Any]) -> list[str]:
+        """What is not as it was in a run: files, or names of a script."""
+        before: dict[str, str] = recorded["fingerprints"]
+        files: dict[str, str] = recorded["files"] | {module: str(path) for module, path in self.files.items()}
+        different = [name for name in before | self.fingerprints if before.get(name) != self.fingerprints.get(name)]
+        return sorted(dict.fromkeys(files.get(name, name) for name in different))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about it."""
+        return [
+            f"The source of {name} cannot be found, so nobody will notice when it changes; put it into a file"
+            for name in self.unknown
+        ]
+
+
+def own_source(config: RunConfig) -> OwnSource:
+    """The source of all parts of a configuration that are not built in."""
+    found = OwnSource()
+    for path, part in _parts(config):
+        if ":" in path and not path.startswith(f"{_SCRIPT}:"):  # which may be another file than that of the definition
+            _add_module(path.partition(":")[0], found)
+        for definition in _with_bases(part):
+            _add_definition(getattr(definition, "__qualname__", repr(definition)), definition, found)
+    return OwnSource(dict(sorted(found.files.items())), dict(sorted(found.fingerprints.items())), found.unknown)
+
+
+def _parts(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Every part with its name."""
+    settings = config.to_dict()
+    for key, registry in NAMED_PARTS.items():
+        if settings[key]["name"] in registry.names() or ":" in settings[key]["name"]:  # others are chosen later
+            yield from parts_in(registry, settings[key])
+    for key, registry in LISTED_PARTS.items():
+        for one in settings[key]:
+            yield from parts_in(registry, one)
+    yield from ((name, METRICS.get(name)) for name in config.task.get("metrics") or () if ":" in name)
+
+
+def _with_bases(part: Any) -> list[Any]:
+    part = inspect.unwrap(part)
+    if isinstance(part, FunctionType):
+        return [part]
+    return list((part if isinstance(part, type) else type(part)).__mro__)
+
+
+# --- modules in files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ModuleSource:
+    path: Path
+    fingerprint: str
+    imports: tuple[str, ...]  # everything that may be a module
+
+
+_seen: dict[str, tuple[ModuleSpec | None, _ModuleSource]] = {}
+
+
+def _add_module(name: str, found: OwnSource) -> None:
+    """A module with all that it imports, if it is somebody's own."""
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in found.files or name == _SCRIPT:
+            continue
+        source = _source_of(name)
+        if source is None:
+            continue
+        found.files[name], found.fingerprints[name] = source.path, source.fingerprint
+        packages = name.split(".")[:-1]
+        waiting += [".".join(packages[: depth + 1]) for depth in range(len(packages))]
+        waiting += source.imports
+
+
+def _source_of(name: str) -> _ModuleSource | None:
+    module = sys.modules.get(name)
+    spec = _spec_of(name, module)
+    if spec is None or not spec.has_location or spec.origin is None or not is_own(Path(spec.origin)):
+        return None
+    if name in _seen and _seen[name][0] is spec:
+        return _seen[name][1]
+    path = Path(spec.origin).absolute()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"The source of the module {name!r} cannot be read: {path}: {error.strerror}") from None
+    imports: tuple[str, ...] = ()
+    if path.suffix == ".py":
+        if module is not None and type(spec.loader) is SourceFileLoader:
+            _check_is_what_was_imported(module, path, content)
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        imports = tuple(_imported(content, package))
+    source = _ModuleSource(path, fingerprint_of(content), imports)
+    if module is not None:
+        _seen[name] = (spec, source)
+    return source
+
+
+def _spec_of(name: str, module: ModuleType | None) -> ModuleSpec | None:
+    if module is not None:
+        return getattr(module, "__spec__", None)
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):  # a name that is no module
+        return None
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file is neither installed nor part of Python or FedArena."""
+    path = path.resolve()
+    return not _INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in _NOT_OWN)
+
+
+def fingerprint_of(content: bytes) -> str:
+    """What tells one content from another."""
+    return hashlib.blake2b(content.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
+
+
+def _imported(content: bytes, package: str) -> Iterator[str]:
+    """What a file imports, wherever in it, under all names that may be those of modules."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _check_is_what_was_imported(module: ModuleType, path: Path, content: bytes) -> None:
+    """Refuses a module whose file was changed after it was imported: then it does not say what would run."""
+    try:
+        there = set(_code_in(compile(content, str(path), "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError):
+        there = set()
+    for function in _functions_of(module):
+        code = function.__code__
+        if Path(code.co_filename).absolute() == path and code not in there:
+            raise BadInputError(
+                f"{path} was changed after Python had imported it, so it does not say what would run; "
+                f"start Python again, or call importlib.reload on the module {module.__name__!r}"
+            )
+
+
+def _code_in(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _code_in(constant)
+
+
+def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
+    for value in vars(module).values():
+        if getattr(value, "__module__", None) == module.__name__:
+            if isinstance(value, type):
+                yield from _functions_in(value)
+            elif isinstance(value, FunctionType):
+                yield value
+
+
+# --- definitions of a script or a notebook ---------------------------------------------------------------------------
+
+_texts: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()  # as they were when first looked at
+
+
+def _add_definition(name: str, definition: Any, found: OwnSource) -> None:
+    """A class or function with all that it uses; where its module has a file, all of that."""
+    waiting: list[tuple[str, Any]] = [(name, definition)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, ModuleType):
+            _add_module(value.__name__, found)
+            continue
+        if not isinstance(value, type | FunctionType):
+            continue
+        home = sys.modules.get(value.__module__)
+        if value.__module__ != _SCRIPT and getattr(home, "__spec__", None) is not None:
+            _add_module(value.__module__, found)
+            continue
+        key = f"{value.__module__}:{name}"
+        if key in found.fingerprints or key in found.unknown:
+            continue
+        if value not in _texts:
+            _texts[value] = _text_of(value)
+        text = _texts[value]
+        if text is None:
+            found.unknown.append(key)
+            continue
+        there = {} if home is None else vars(home)
+        used = dict.fromkeys(name for code in _codes_of(value) for name in code.co_names if name in there)
+        constants = {name: there[name] for name in sorted(used) if _is_plain(there[name])}
+        found.fingerprints[key] = fingerprint_of(f"{text}{constants}".encode())
+        waiting += [(getattr(there[name], "__qualname__", name), there[name]) for name in used]
+
+
+def _text_of(definition: type | FunctionType) -> str | None:
+    """The source of a class or function. Of a class in a notebook only the methods' is known, and its constants."""
+    try:
+        return inspect.getsource(definition)
+    except (OSError, TypeError):
+        if not isinstance(definition, type):
+            return None
+    try:
+        methods = [inspect.getsource(function) for function in _functions_in(definition)]
+    except (OSError, TypeError):
+        return None
+    constants = {name: value for name, value in vars(definition).items() if name[:2] != "__" and _is_plain(value)}
+    return "".join([str([base.__qualname__ for base in definition.__mro__]), str(constants), *methods])
+
+
+def _codes_of(definition: type | FunctionType) -> Iterator[CodeType]:
+    functions = _functions_in(definition) if isinstance(definition, type) else [definition]
+    for function in functions:
+        yield function.__code__
+        yield from _code_in(function.__code__)
+
+
+def _functions_in(kind: type) -> Iterator[FunctionType]:
+    """The methods that a class defines itself."""
+    for member in vars(kind).values():
+        member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        member = member.fget if isinstance(member, property) else member
+        if isinstance(member, FunctionType):
+            yield member
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is written down in full by its `repr`."""
+    if isinstance(value, dict):
+        return all(_is_plain(item) for pair in value.items() for item in pair)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN

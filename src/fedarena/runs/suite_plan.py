@@ -1,0 +1,125 @@
+"""What a suite will do: which of its runs are finished, begun, new, or stale because somebody's own source changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.compute as pc
+
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.words import counted, some
+from fedarena.runs.building import prepare
+from fedarena.runs.config import RunConfig
+from fedarena.runs.identity import changed_source
+from fedarena.runs.observer import Observer
+from fedarena.runs.own_source import own_source
+from fedarena.runs.suite import Suite, check_unchanged
+from fedarena.storage.run_data import is_finished, load_run
+from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
+
+StalePolicy = Literal["refuse", "rerun", "keep"]
+STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of a suite, and what is there of it."""
+
+    name: str
+    folder: Path
+    config: RunConfig
+    state: Literal["new", "begun", "finished"]
+    changed: tuple[str, ...] = ()  # files or definitions that are not as they were when it began
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its results are not those of the source as it is now."""
+        return bool(self.changed)
+
+    @property
+    def is_to_run(self) -> bool:
+        """Whether there is something left to do that can be done."""
+        return self.state != "finished" and not self.is_stale
+
+
+def plan_suite(suite: Suite, runs_folder: Path) -> list[PlannedRun]:
+    """Looks at what is there of every run, in ``runs_folder/<suite>/<run>``."""
+    folder = runs_folder / suite.name
+    return [_look_at(name, folder / name, config) for name, config in suite.runs.items()]
+
+
+def _look_at(name: str, folder: Path, config: RunConfig) -> PlannedRun:
+    if not folder.exists():
+        return PlannedRun(name, folder, config, "new")
+    check_unchanged(folder, config)
+    state: Literal["finished", "begun"] = "finished" if is_finished(folder) else "begun"
+    recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
+    return PlannedRun(name, folder, config, state, tuple(changed_source(own_source(config), recorded)))
+
+
+def begin_suite(
+    planned: Sequence[PlannedRun],
+    observer: Observer,
+    stale: StalePolicy = "refuse",
+    say: Callable[[str], None] = lambda sentence: None,
+) -> list[PlannedRun]:
+    """Checks everything before the first run starts, and does with stale runs what the user wants.
+
+    New runs come back with complete configurations. Stale ones are refused, kept (`say` is told), or run again; then
+    the old results are moved aside.
+    """
+    of_old = [run for run in planned if run.is_stale]
+    if of_old and stale == "refuse":
+        raise BadInputError(stale_sentence(planned))
+    ready = []
+    for run in planned:
+        if run.is_stale and stale == "rerun":
+            run = replace(run, state="new", changed=())
+        if run.state == "new":  # whatever does not fit is refused before the first run starts
+            run = replace(run, config=prepare(run.config, observer).config)
+        ready.append(run)
+    for run in of_old if stale == "rerun" else ():
+        aside = _put_aside(run.folder)
+        say(f"{run.name} is stale: {some(run.changed)} changed since; it is run again. What it was: {aside}")
+    for run in of_old if stale == "keep" else ():
+        say(f"{run.name} is stale: {some(run.changed)} changed since; it is kept")
+    return ready
+
+
+def stale_sentence(planned: Sequence[PlannedRun]) -> str:
+    """Which runs are stale, why, and what can be done about it."""
+    stale = [run for run in planned if run.is_stale]
+    changed = list(dict.fromkeys(name for run in stale for name in run.changed))
+    return (
+        f"{len(stale)} of {counted(len(planned), 'run')} {'is' if len(stale) == 1 else 'are'} stale "
+        f"({some([run.name for run in stale])}): {some(changed)} changed since. --rerun-stale runs them again "
+        'and moves the old results aside, --keep-stale keeps them (in Python: stale="rerun" or "keep")'
+    )
+
+
+def _put_aside(folder: Path) -> Path:
+    """Moves a run to where a suite keeps what is stale, under a name that is free."""
+    place = folder.parent / STALE_FOLDER
+    place.mkdir(exist_ok=True)
+    number = 1
+    while (place / f"{folder.name}-{number}").exists():
+        number += 1
+    return folder.rename(place / f"{folder.name}-{number}")
+
+
+def expected_seconds(planned: Sequence[PlannedRun], to_do: Sequence[PlannedRun], jobs: int = 1) -> float | None:
+    """How long the runs that are left will take, by the rounds that are done; None if there is none."""
+    seconds, rounds = 0.0, 0
+    rounds_left = sum(run.config.rounds for run in to_do)
+    for run in planned:
+        with suppress(FedArenaError):
+            data = load_run(run.folder)
+            rounds += data.summary["rounds_done"]
+            rounds_left -= data.summary["rounds_done"] if run in to_do and not run.is_stale else 0
+            seconds += sum(pc.sum(data.timings[name]).as_py() or 0.0 for name in ("train_seconds", "evaluate_seconds"))
+    return rounds_left * seconds / rounds / min(jobs, len(to_do)) if rounds else None

@@ -1,0 +1,91 @@
+"""A process that does runs of a suite: tasks are lines of JSON on its input, events lines of JSON on its output.
+
+It is started by `fedarena.runs.suite_running` as ``python -m fedarena.runs.suite_worker [[cores], [command]]``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+from fedarena.core.errors import FedArenaError
+from fedarena.core.words import some
+from fedarena.runs.building import Experiment
+from fedarena.runs.config import read_settings, resolve
+from fedarena.runs.observer import Observer
+from fedarena.runs.own_source import own_source
+from fedarena.runs.run import resume_run, start_run
+from fedarena.simulate import RoundOutcome
+from fedarena.storage.run_files import CONFIG_FILE
+
+
+class _Telling(Observer):
+    """Tells the suite how far a run is."""
+
+    def __init__(self, events: TextIO):
+        self._events = events
+
+    def tell(self, event: str, **about: Any) -> None:
+        print(json.dumps({"event": event, **about}), file=self._events, flush=True)
+
+    def warned(self, message: str) -> None:
+        self.tell("warned", message=message)
+
+    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
+        super().started(run, folder, rounds_done)
+        self._metric = run.simulation.leading_metric
+        self.tell("started", rounds=run.config.rounds, done=rounds_done)
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        value = outcome.row.get(self._metric.name)
+        score = None if value is None else f"{self._metric.label} {self._metric.text(value)}"
+        self.tell("round", round=outcome.snapshot.round, score=score)
+
+
+def _do(task: dict[str, Any], observer: Observer) -> str | None:
+    """Does one run; what went wrong, if anything did."""
+    folder = Path(task["folder"])
+    try:
+        config = resolve(task.get("settings") or read_settings(folder / CONFIG_FILE))
+        if changed := own_source(config).changes_since(task["own_source"]):
+            return f"{some(changed)} was changed while the suite was running, so the runs would not be comparable"
+        if "settings" in task:
+            start_run(config, folder.parent, observer)
+        else:
+            resume_run(folder, observer)
+    except FedArenaError as error:
+        return str(error)
+    except Exception as error:  # a bug in somebody's own method
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Does what is asked for until nothing is any more."""
+    signal.signal(signal.SIGTERM, _stop)
+    # What somebody's own method prints must not get among the events.
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    cores, command = json.loads(sys.argv[1])
+    if cores:
+        os.sched_setaffinity(0, cores)
+    sys.argv = command
+    observer = _Telling(events)
+    try:
+        for line in sys.stdin:
+            observer.tell("ended", failure=_do(json.loads(line), observer))
+    except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
+        raise SystemExit(143) from None
+
+
+if __name__ == "__main__":
+    main()

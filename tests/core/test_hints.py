@@ -1,0 +1,118 @@
+"""Sentences where people stumble: they say what was probably meant, and that works."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fedarena
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import Registry, nearest
+from fedarena.runs import hints
+from fedarena.runs.config import SECTIONS, RunConfig, resolve
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "meant"),
+    [
+        ("lr", 0.1, "local.lr"),
+        ("learning_rate", 0.1, "local.lr"),
+        ("epochs", 5, "local.epochs"),
+        ("batch_size", 8, "local.batch_size"),
+        ("batch-size", 8, "local.batch_size"),
+        ("momentum", 0.9, "local.momentum"),
+        ("dataset", "digits", "federation"),
+        ("lr_scheduler", "cosine", "client_lr_schedule"),
+        ("clients_per_round", 3, "cohort"),
+        ("num_rounds", 3, "rounds"),
+        ("device", "cpu", "engine.device"),
+        ("ALGORITHM", "fedavg", "algorithm"),
+    ],
+)
+def test_what_others_call_it_leads_to_the_setting(setting: str, value: object, meant: str) -> None:
+    with pytest.raises(BadInputError, match=f"There is no setting '{setting}'; did you mean '{meant}'\\?"):
+        resolve({setting: value})
+    outer, _, inner = meant.partition(".")
+    resolve({outer: {inner: value} if inner else value})  # and that is right
+
+
+def test_every_hint_names_a_setting() -> None:
+    for meant in hints._MEANT.values():
+        outer, _, inner = meant.partition(".")
+        assert outer in RunConfig.model_fields
+        if outer in SECTIONS and inner:
+            assert inner in [field.name for field in fields(SECTIONS[outer])]
+    for section, meanings in hints._MEANT_WITHIN.items():
+        assert set(meanings.values()) <= {field.name for field in fields(SECTIONS[section])}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"evaluation": {"split": "test"}}, "'evaluation.split' is called 'evaluation.part' now"),
+        ({"local": {"learning_rate": 1}}, "did you mean 'local.lr'"),
+        ({"seed": [0, 1]}, r"seed is one number, not \[0, 1\]; several seeds make a suite"),
+        ({"seeds": [0, 1]}, "several seeds make a suite"),
+        ({"rounds": [5, 10]}, r"several values make a suite, as a matrix with rounds: \[5, 10\]"),
+    ],
+)
+def test_sentences(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        resolve(settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run federation digits", "write federation=digits, without spaces"),
+        ("run rounds = 3", "write rounds=3, without spaces"),
+        ("run federation=digits rounds 3 seed=1", "write rounds=3, without spaces"),
+        ("run federation=digits rounds", "'rounds' has no value; write rounds=…"),
+        ("run digits", "There is no file digits, but a federation of that name; write federation=digits"),
+        ("run quickstart", "write: fedarena suite quickstart"),
+        ("run nowhere.yaml", "There is no file nowhere.yaml"),
+        ("run suite.yaml", "write: fedarena suite suite.yaml"),
+        ("describe nowhere", "There is no federation called 'nowhere' and no folder of that name; valid: celeba"),
+        ("run federation=digits algorithm=nowhere_mine:Own", "there is no module 'nowhere_mine' in the current folder"),
+    ],
+)
+def test_commands(words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("suite.yaml").write_text("base: {rounds: 1}")
+    call = CliRunner().invoke(main, words.split())
+    assert call.exit_code == 2
+    assert sentence in call.output
+
+
+def test_a_suggestion_never_names_what_was_refused() -> None:
+    assert "fedavg" not in nearest("fedavg", ["fedavg", "scaffold"])
+    registry: Registry[object] = Registry("gadget")
+    registry.register("spoon")(dict)
+    for name in ("Spoon", "spooon"):
+        with pytest.raises(BadInputError, match="did you mean 'spoon'"):
+            registry.get(name)
+
+
+def test_modules_in_the_current_folder_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_here.py").write_text("from fedarena.algorithms import FedAvg\nclass Own(FedAvg): pass\n")
+    (tmp_path / "needs_more.py").write_text("import nowhere_else\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    assert resolve({"algorithm": "found_here:Own"}).algorithm["name"] == "found_here:Own"
+    with pytest.raises(BadInputError, match=r"No module named 'nowhere_else' \(.*needs_more\.py, line 1\)"):
+        resolve({"algorithm": "needs_more:Own"})
+    sys.modules.pop("found_here")
+
+
+def test_one_round_is_one_round(tmp_path: Path) -> None:
+    call = CliRunner().invoke(
+        main, ["run", "federation=digits", "model=logistic_regression", "rounds=1", "--runs", str(tmp_path)]
+    )
+    assert "1 round, 0 done" in call.output
+    fedarena.load(tmp_path / "digits-fedavg-seed0")

@@ -1,0 +1,216 @@
+"""What of somebody's own source a run is made of; editing it is noticed by suites and when a run goes on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import linecache
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import SMALL
+from typer.testing import CliRunner
+
+import fedarena
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.own_source import own_source
+
+METHOD = """
+from fedarena.algorithms import FedAvg
+from own_helpers.shares import SHARE
+import os.path, torch
+
+class Part(FedAvg):
+    def server_step(self, state, mean_update, round):
+        from own_lazy import twist
+        update = {name: twist(SHARE * u) for name, u in mean_update["params"].items()}
+        return super().server_step(state, {**mean_update, "params": update}, round)
+
+class Other(FedAvg):
+    pass
+"""
+SUITE = """
+name: few
+base: {federation: {name: digits, partition: {name: dirichlet, clients: 20}}, model: logistic_regression, rounds: 2}
+matrix: {method: {plain: {algorithm: fedavg}, own: {algorithm: "own_method:Part"}}}
+"""
+OWN = ("own_method", "own_helpers", "own_helpers.shares", "own_lazy")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with somebody's files, which are looked for in the current folder alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files that change within a second
+    (tmp_path / "own_method.py").write_text(METHOD)
+    (tmp_path / "own_helpers").mkdir()
+    (tmp_path / "own_helpers" / "__init__.py").write_text("")
+    (tmp_path / "own_helpers" / "shares.py").write_text("SHARE = 0.5\n")
+    (tmp_path / "own_lazy.py").write_text("def twist(x): return x\n")
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """As if Python had just been started."""
+    for name in OWN:
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+    forget()
+
+
+def config(algorithm: str = "own_method:Part", **settings):
+    return resolve(merge({}, SMALL | {"rounds": 4, "algorithm": algorithm, **settings}))
+
+
+def suite(*arguments: str):
+    return CliRunner().invoke(main, ["suite", "suite.yaml", *arguments])
+
+
+def test_all_own_files_count_and_no_others(workplace: Path) -> None:
+    found = own_source(config())
+    assert set(found.files) == set(OWN)
+    assert found.files["own_helpers.shares"] == workplace / "own_helpers" / "shares.py"
+    assert own_source(config("fedavg")).fingerprints == {}
+
+
+@pytest.mark.parametrize("file", ["own_method.py", "own_helpers/shares.py", "own_lazy.py", "own_helpers/__init__.py"])
+def test_a_change_of_any_of_them_is_named(workplace: Path, file: str) -> None:
+    before = own_source(config()).to_json()
+    assert own_source(config()).changes_since(before) == []
+    with open(workplace / file, "a") as more:
+        more.write("NEW = 1\n")
+    forget()
+    assert own_source(config()).changes_since(before) == [str(workplace / file)]
+
+
+def test_own_parts_of_every_kind_count(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "from fedarena.metrics.classification import Accuracy as Mine\n"
+        "from fedarena.transforms import Transform\n"
+        "class Through(Transform): pass\n"
+        "def cut(labels, *, clients: int = 20):\n    return labels % clients\n"
+    )
+    for settings in (
+        {"transforms": ["own_lazy:Through"]},
+        {"federation": {"name": "digits", "partition": "own_lazy:cut"}},
+        {"task": {"metrics": ["own_lazy:Mine"]}},
+    ):
+        assert "own_lazy" in own_source(config("fedavg", **settings)).files, settings
+
+
+def test_a_suite_never_keeps_stale_results_silently(workplace: Path) -> None:
+    assert suite().exit_code == 0
+    runs = workplace / "runs" / "few"
+    before = {name: fedarena.load(runs / name).rounds for name in ("own-seed0", "plain-seed0")}
+    edit(workplace / "own_helpers" / "shares.py", "0.5", "0.25")
+    refused = suite()
+    assert refused.exit_code == 2
+    assert "1 of 2 runs is stale (own-seed0)" in refused.output
+    assert "shares.py" in refused.output
+    assert "--rerun-stale" in refused.output
+    assert fedarena.load(runs / "own-seed0").rounds.equals(before["own-seed0"])
+    looked = suite("--dry-run")
+    assert looked.exit_code == 0
+    assert "stale" in looked.output
+    kept = suite("--keep-stale")
+    assert kept.exit_code == 0
+    assert "is stale" in kept.output
+    assert fedarena.load(runs / "own-seed0").rounds.equals(before["own-seed0"])
+    again = suite("--rerun-stale")
+    assert again.exit_code == 0, again.output
+    assert fedarena.load(runs / "own-seed0").rounds["loss"] != before["own-seed0"]["loss"]
+    assert fedarena.load(runs / "plain-seed0").rounds.equals(before["plain-seed0"])
+    assert fedarena.load(runs / ".stale" / "own-seed0-1").rounds.equals(before["own-seed0"])  # nothing is deleted
+    assert suite().exit_code == 0  # and now all is as it should
+
+
+def test_a_run_does_not_go_on_with_other_source(workplace: Path) -> None:
+    fedarena.open(SMALL, algorithm="own_method:Part", rounds=4).advance(2).close()
+    edit(workplace / "own_lazy.py", "return x", "return 2 * x")
+    with pytest.raises(
+        BadInputError, match=r"own_lazy\.py was changed after the run .* began, so the run cannot go on"
+    ):
+        fedarena.resume("runs/small", progress=False)
+    edit(workplace / "own_lazy.py", "return 2 * x", "return x")
+    assert fedarena.resume("runs/small", progress=False).status == "finished"
+
+
+def test_a_file_that_is_not_what_python_imported_is_refused(workplace: Path) -> None:
+    config()  # imports it
+    path = workplace / "own_method.py"
+    path.write_text(METHOD.replace("twist(SHARE * u)", "twist(SHARE + u)"))
+    with pytest.raises(BadInputError, match=r"own_method\.py was changed after Python had imported it"):
+        own_source(config())
+    importlib.reload(sys.modules["own_method"])
+    assert "own_method" in own_source(config()).files
+
+
+def test_what_was_imported_counts_and_not_what_the_file_became(workplace: Path) -> None:
+    before = own_source(config()).to_json()
+    (workplace / "own_helpers" / "shares.py").write_text("SHARE = 0.75\n")  # while a suite goes on, say
+    assert own_source(config()).changes_since(before) == []
+    forget()
+    assert own_source(config()).changes_since(before) != []
+
+
+def test_definitions_of_a_script_count_with_what_they_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprints(cell: str) -> dict[str, str]:
+        """Of a class that was typed into a notebook."""
+        name = f"<cell {hash(cell)}>"
+        linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+        script = sys.modules["__main__"]
+        exec(compile(cell, name, "exec"), vars(script))
+        for defined in ("Typed", "factor", "RATE"):
+            monkeypatch.setitem(vars(script), defined, vars(script)[defined])
+        return own_source(config("__main__:Typed")).fingerprints
+
+    cell = """
+from fedarena.algorithms import FedAvg
+RATE = 0.5
+UNUSED = 1
+def factor(): return RATE
+class Typed(FedAvg):
+    def server_step(self, state, mean_update, round):
+        return super().server_step(state, mean_update, round * factor())
+"""
+    first = fingerprints(cell)
+    assert set(first) == {"__main__:Typed", "__main__:factor"}
+    assert fingerprints(cell.replace("UNUSED = 1", "UNUSED = 2")) == first
+    assert fingerprints(cell.replace("round * ", "round + ")) != first
+    assert fingerprints(cell.replace("RATE = 0.5", "RATE = 0.25")) != first
+    monkeypatch.setattr(linecache, "getlines", lambda *_: [])
+    fedarena_forgets = fingerprints(cell.replace("0.5", "0.125"))
+    assert "__main__:Typed" not in fedarena_forgets
+    assert own_source(config("__main__:Typed")).notes[0].startswith("The source of __main__:Typed cannot be found")
+
+
+def test_the_commit_is_recorded(workplace: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        done = subprocess.run(["git", *who, *arguments], cwd=workplace, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "mine")
+    clean = fedarena.run(SMALL, algorithm="own_method:Part", rounds=1, name="clean", progress=False)
+    edit(workplace / "own_lazy.py", "return x", "return 2 * x")
+    dirty = fedarena.run(SMALL, algorithm="own_method:Part", rounds=1, name="dirty", progress=False)
+    (repository,) = clean.environment["repositories"]
+    assert repository == {
+        "folder": str(workplace), "commit": git("rev-parse", "HEAD"), "dirty": False, "changed_files": []
+    }  # fmt: skip
+    (repository,) = json.loads((dirty.path / "environment.json").read_text())["repositories"]
+    assert (repository["dirty"], repository["changed_files"]) == (True, ["own_lazy.py"])
