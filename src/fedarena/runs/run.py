@@ -234,7 +234,7 @@ class Run:
             raise BadInputError(f"A fork goes on with {self.config.algorithm['name']}; only its options may differ")
         if config.training != "natural" and config.seed != self.config.seed:
             raise BadInputError(
-                f"A fork of a run with training={config.training} cannot change the seed: made-up clients follow from it"
+                f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
             )
         name = config.name or free_name(config, self.folder.parent)
         folder = self.folder.parent / name

@@ -53,18 +53,20 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     taken = {name: _fitting(name, p, named, path) for name, p in own.items() if name not in fresh}
     if not taken:
         raise BadInputError(f"{path} does not fit the model, which has {_some(own)}; it holds {_some(found)}")
+    buffers = {name: t for name, t in module.state_dict().items() if name not in own and name in named}
+    kept = {name: _same_shape(name, buffer, named[name], path) for name, buffer in buffers.items()}
     with torch.no_grad():
-        for name, value in taken.items():
-            own[name].copy_(value)
+        for name, value in (taken | kept).items():
+            (own | buffers)[name].copy_(value)
     source = f"{path}, which has the names of {library}" if library else f"{path}"
     amount = f"{len(taken)} of its {len(own)} parameters were taken" if fresh else "all parameters were taken"
     notes = [f"The model starts from {source}: {amount}", *notes]
     if fresh:
         notes[0] += f"; freshly drawn: {_some(fresh)}"
-    unused = [name for name in named if name not in own]
+    unused = [name for name in named if name not in own and name not in buffers]
     if unused:
         notes.append(f"The model has no use for {_some(unused)} of {path}")
-    return StartingWeights(notes, _fingerprint(taken))
+    return StartingWeights(notes, _fingerprint(taken | kept))
 
 
 def _left_out(own: Tensors, named: Tensors) -> list[str]:
@@ -84,13 +86,18 @@ def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:
     value = named.get(name)
     if value is None:
         raise BadInputError(f"{path} does not fit the model: it has no {name!r}; it holds {_some(named)}")
-    if value.shape != p.shape:
-        shapes = f"{list(value.shape)} there and {list(p.shape)} here"
-        raise BadInputError(f"{path} does not fit the model: {name!r} has the shape {shapes}")
+    value = _same_shape(name, p, value, path)
     converted = value.to(p.dtype) if value.is_floating_point() else None  # small floats know no isfinite
     if converted is None or not torch.isfinite(converted).all():
         raise BadInputError(f"{path} cannot be used: {name!r} holds something else than finite numbers")
     return converted
+
+
+def _same_shape(name: str, here: Tensor, value: Tensor, path: Path) -> Tensor:
+    if value.shape != here.shape:
+        shapes = f"{list(value.shape)} there and {list(here.shape)} here"
+        raise BadInputError(f"{path} does not fit the model: {name!r} has the shape {shapes}")
+    return value
 
 
 def read_weights(path: Path) -> Tensors:
