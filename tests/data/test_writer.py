@@ -243,3 +243,44 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None
         tracemalloc.stop()
     assert Federation.open(tmp_path / "store").num_samples == 5000  # 40 MB
     assert peak_bytes < 8e6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_no_number_is_refused_by_client_and_sample(tmp_path: Path, value: float, dtype: str) -> None:
+    columns = {**COLUMNS, "x": ColumnSpec(dtype=dtype, shape=(2,))}
+    x = np.zeros((7, 2), dtype=dtype)
+    x[5, 1] = value
+    with writer_at(tmp_path / "store", columns=columns) as writer:
+        with pytest.raises(BadInputError) as caught:
+            writer.add_clients(
+                ["ann", "nobody", "bob"],
+                counts=np.array([[2, 0, 1], [0, 0, 0], [1, 0, 3]]),
+                columns={"x": x, "y": np.zeros(7, np.int64)},
+            )
+        writer.add_client("cy", train={"x": x[:2], "y": np.zeros(2, np.int64)})
+    assert f"Column 'x' of client 'bob' holds {value} in test sample 1 at [1], which is no number" in str(caught.value)
+    assert Federation.open(tmp_path / "store").num_clients == 1
+
+
+def test_numbers_that_have_names_are_refused_by_name(tmp_path: Path) -> None:
+    columns = {**COLUMNS, "x": ColumnSpec(dtype="float32", shape=(2,), names=("age", "weight"))}
+    with writer_at(tmp_path / "store", columns=columns) as writer:
+        with pytest.raises(BadInputError, match="'ann' holds nan in validation sample 0 as 'weight', which"):
+            writer.add_client("ann", validation=samples(1, x=np.array([[1, np.nan]], np.float32)))
+        writer.add_client("bob", train=samples(1))
+    assert Federation.open(tmp_path / "store").columns["x"].names == ("age", "weight")
+
+
+def test_names_and_notes_are_part_of_a_store_only_where_there_are_some(tmp_path: Path) -> None:
+    write_clients(tmp_path / "plain", ["a"])
+    described = (tmp_path / "plain" / "federation.json").read_text()
+    assert '"names"' not in described
+    assert '"notes"' not in described
+    with writer_at(tmp_path / "noted", notes=["Numbers are standardized."]) as writer:
+        writer.add_client("a", train=samples())
+    plain, noted = Federation.open(tmp_path / "plain"), Federation.open(tmp_path / "noted")
+    assert (plain.notes, noted.notes) == ((), ("Numbers are standardized.",))
+    assert plain.fingerprint != noted.fingerprint
+    with pytest.raises(ValidationError, match="2 names for numbers of shape"):
+        ColumnSpec(dtype="float32", shape=(3,), names=("a", "b"))

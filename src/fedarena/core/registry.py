@@ -32,12 +32,20 @@ class Registry(Generic[T]):
     Keyword-only parameters of a registered part are its options; the configuration reads names, types and defaults from
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
     how a configuration file uses somebody's own method. So that nothing else is ever called, it must be a subclass of
-    `base`, if there is one, and what it needs besides options must be called as `takes` says.
+    `base`, if there is one, and what it needs besides options must be called as `takes` says. `elsewhere` may say what
+    a name stands for that is not registered: the name of a part and options of it.
     """
 
-    def __init__(self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None):
+    def __init__(
+        self,
+        kind: str,
+        *,
+        base: type | None = None,
+        takes: Sequence[str] | None = None,
+        elsewhere: Callable[[str], dict[str, Any] | None] | None = None,
+    ):
         self.kind = kind
-        self._base, self._takes = base, takes
+        self._base, self._takes, self._elsewhere = base, takes, elsewhere
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -58,6 +66,11 @@ class Registry(Generic[T]):
         if ":" in name:
             return self._import(name)
         raise BadInputError(f"There is no {self.kind} called {quoted(name)}; {nearest(name, self._parts)}")
+
+    def stands_for(self, name: str) -> dict[str, Any]:
+        """The name of the part that is meant, with options if the name stands for some."""
+        meant = None if name in self._parts or self._elsewhere is None else self._elsewhere(name)
+        return meant or {"name": name}
 
     def names(self) -> list[str]:
         """All registered names, sorted."""

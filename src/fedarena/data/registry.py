@@ -33,7 +33,14 @@ Progress = Callable[[float, str], None]
 Source = Callable[..., Federation]
 Partitioner = Callable[..., IntArray]
 
-FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",))
+
+def _store_folder(name: str) -> dict[str, Any] | None:
+    """A folder stands for the store in it, whether or not there is one."""
+    is_path = os.path.isdir(name) or (os.sep in name and ":" not in name)
+    return {"name": "store", "path": name} if is_path else None
+
+
+FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",), elsewhere=_store_folder)
 PARTITIONERS: Registry[Partitioner] = Registry("partitioner", takes=("labels",))
 
 CACHE_VARIABLE = "FEDARENA_CACHE"

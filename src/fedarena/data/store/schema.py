@@ -200,10 +200,11 @@ class TaskSpec(_Frozen):
 
 
 class ColumnSpec(_Frozen):
-    """The type and the shape of one sample in one column."""
+    """The type and the shape of one sample in one column; `names` says what its numbers are, if they are a list."""
 
     dtype: str
     shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    names: tuple[str, ...] | None = None
 
     @field_validator("dtype")
     @classmethod
@@ -211,6 +212,18 @@ class ColumnSpec(_Frozen):
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} cannot be stored; valid: {', '.join(sorted(DTYPES))}")
         return dtype
+
+    @model_validator(mode="after")
+    def _a_name_for_each(self) -> ColumnSpec:
+        if self.names is not None and self.shape != (len(self.names),):
+            raise ValueError(f"names has {len(self.names)} names for numbers of shape {list(self.shape)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_names(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there were names keep their fingerprints."""
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if value is not None or name != "names"}
 
     @property
     def bytes_per_sample(self) -> int:
@@ -249,6 +262,13 @@ class Manifest(_Frozen):
     label_counts: list[Count]
     source: SourceSpec
     files: dict[str, FileSpec]
+    notes: tuple[str, ...] = ()  # what was done to the samples, in sentences
+
+    @model_serializer(mode="wrap")
+    def _without_absent_notes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there were notes keep their fingerprints."""
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if value or name != "notes"}
 
     @property
     def fingerprint(self) -> str:
