@@ -9,12 +9,18 @@ from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
     from fedarena.api import Result, load, open, resume, run
+    from fedarena.data.tables import from_table
     from fedarena.runs.callbacks import Callback, Stop
     from fedarena.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["Callback", "Result", "Run", "Stop", "__version__", "load", "open", "resume", "run"]
-_ELSEWHERE = {"Callback": "runs.callbacks", "Stop": "runs.callbacks", "Run": "runs.run"}
+__all__ = ["Callback", "Result", "Run", "Stop", "__version__", "from_table", "load", "open", "resume", "run"]
+_ELSEWHERE = {
+    "Callback": "runs.callbacks",
+    "Stop": "runs.callbacks",
+    "Run": "runs.run",
+    "from_table": "data.tables",
+}
 
 
 def __getattr__(name: str) -> Any:

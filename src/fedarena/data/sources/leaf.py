@@ -15,7 +15,8 @@ from pydantic import Field
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import PathOption
 from fedarena.data.class_labels import MOST_LABELS
-from fedarena.data.leaf.division import Clients, dealt_clients, is_divided, natural_clients
+from fedarena.data.divided_clients import DividedClients
+from fedarena.data.leaf.division import dealt_clients, is_divided, natural_clients
 from fedarena.data.leaf.files import LeafFolder, leaf_files
 from fedarena.data.leaf.kinds import Kind, KindName, Numbers, told_from
 from fedarena.data.leaf.staging import SampleTable, Users, list_users, read_heads, stage_samples
@@ -112,7 +113,7 @@ def leaf(
         _write(build, table, found, users, clients)
 
 
-def _write(build: StoreBuild, table: SampleTable, kind: Kind, users: Users, clients: Clients) -> None:
+def _write(build: StoreBuild, table: SampleTable, kind: Kind, users: Users, clients: DividedClients) -> None:
     try:
         finished = kind.finish(lambda column: table.count_values(column, clients.training_rows()))
     except BadInputError as error:
