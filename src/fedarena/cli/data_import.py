@@ -91,7 +91,9 @@ def import_(
     ] = False,
     na: Annotated[
         list[str] | None,
-        typer.Option(metavar="[COLUMN=]VALUE", help="What stands for a missing value, such as ? or -9."),
+        typer.Option(
+            "--na", "--na-values", metavar="[COLUMN=]VALUE", help="What stands for a missing value, such as ? or -9."
+        ),
     ] = None,
     normalize: Annotated[
         Normalize, typer.Option(help="By whose training samples numbers are normalized.")

@@ -65,7 +65,8 @@ def from_table(
     - `missing` says what is done about missing values: ``refuse``, ``drop`` the sample, or take the ``mean``, the
       ``median`` or ``zero``, for all columns or by column (``"*"`` are all others). Of categories, ``mean`` and
       ``median`` take the most frequent, and ``zero`` takes none. With `indicators`, a column that lacks values has
-      another input that says where. `na_values` are texts and numbers that stand for a missing value, in all columns or by column.
+      another input that says where. `na_values` are texts and numbers that stand for a missing value, in all columns
+      or by column.
     - `normalize` is by the mean and standard deviation of all training samples (``global``), of each client's own
       (``per_client``), or not at all (``none``).
     - Samples are divided as in other federations: `split`, `train_fraction`, `validation_fraction`, `split_seed`; with
