@@ -1,4 +1,4 @@
-"""Tables in files: CSV and its relatives, Parquet, JSON lines, Arrow; compressed ones, too, where it is text."""
+"""Tables in files: CSV and its relatives, ARFF, Parquet, JSON lines, Arrow; compressed ones, too, if they are text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import pyarrow.parquet
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import harmless, quoted
 from fedarena.data.class_labels import as_number
+from fedarena.data.tables.arff import is_arff, read_arff
 from fedarena.data.tables.raw_table import COMPRESSED, Columns, named, records
 
-_TEXT = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
+_TEXT = (".csv", ".tsv", ".tab", ".txt", ".data", ".dat", ".arff")
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -108,7 +109,10 @@ def _parsed(text: str, path: Path, where: str) -> Any:
 def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
     """Everything as text: what a column holds is decided when all of it has been seen."""
     try:
-        first_line = _head(path, form.encoding)
+        start = _start(path, form.encoding)
+        if is_arff(start):
+            return read_arff(_whole_text(path, form.encoding), path)
+        first_line = _first_line(start)
     except (LookupError, UnicodeDecodeError) as error:
         raise _not_in(form.encoding, path, error) from None
     delimiter = form.delimiter or ("\t" if kind in (".tsv", ".tab") else _likely_delimiter(first_line))
@@ -150,19 +154,34 @@ def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:
     return BadInputError(f"{path} is not text in {encoding}; say which encoding it has, such as latin1 or cp1252.")
 
 
-def _head(path: Path, encoding: str) -> str:
-    """The first line, which may go on behind a line break in quotes."""
+def _start(path: Path, encoding: str) -> str:
+    """How a file begins."""
     with pa.input_stream(path, compression="detect") as stream:
         start = stream.read(_HEAD_BYTES)
     # A character that is cut in two at the end does not matter, and one that is wrong is found when all is read.
-    text = start.decode("utf-8-sig" if encoding.lower() in ("utf8", "utf-8") else encoding, errors="replace")
+    text = start.decode(_python_encoding(encoding), errors="replace")
     if not text.strip():
         raise BadInputError(f"{path} is empty.")
+    return text
+
+
+def _first_line(text: str) -> str:
+    """The first line, which may go on behind a line break in quotes."""
     lines = io.StringIO(text)
     head = lines.readline()
     while head.count('"') % 2 and (more := lines.readline()):
         head += more
     return head.rstrip("\r\n")
+
+
+def _whole_text(path: Path, encoding: str) -> str:
+    with pa.input_stream(path, compression="detect") as stream:
+        content = bytes(stream.read())
+    return content.decode(_python_encoding(encoding))
+
+
+def _python_encoding(encoding: str) -> str:
+    return "utf-8-sig" if encoding.lower() in ("utf8", "utf-8") else encoding
 
 
 def _likely_delimiter(line: str) -> str:
@@ -180,11 +199,10 @@ def _values(line: str, delimiter: str) -> list[str]:
 
 
 def _columns_between_blanks(path: Path, form: TextForm, width: int, has_header: bool) -> list[pa.ChunkedArray]:
-    with pa.input_stream(path, compression="detect") as stream:
-        try:
-            text = stream.read().decode("utf-8-sig" if form.encoding in ("utf8", "utf-8") else form.encoding)
-        except UnicodeDecodeError as error:
-            raise _not_in(form.encoding, path, error) from None
+    try:
+        text = _whole_text(path, form.encoding)
+    except UnicodeDecodeError as error:
+        raise _not_in(form.encoding, path, error) from None
     lines = [line.split() for line in text.splitlines() if line.strip()][int(has_header) :]
     for number, values in enumerate(lines, 1):
         if len(values) != width:

@@ -31,9 +31,9 @@ class TableOptions:
     categorical: tuple[str, ...]
     task: TableTask
     label_separator: str | None
-    missing: Missing | dict[str, Missing]
+    missing: dict[str, Missing]  # by column
     indicators: bool
-    na_values: Any
+    na_values: dict[str, list[Any]]  # by column
     normalize: Normalize
     split: Split | None  # unless columns say how the table is divided
     order: SampleOrder
@@ -73,15 +73,13 @@ class TableOptions:
         return cls(
             partition={"name": partition} if isinstance(partition, str) else partition,
             missing=_treatments(missing),
-            na_values=_plain(na_values),
+            na_values=_marks(na_values),
             split=_split(given, others["part"], others["group"]),
             **others,
         )
 
     def treatment(self, column: str) -> Missing:
         """What is done about a missing value in a column."""
-        if not isinstance(self.missing, dict):
-            return self.missing
         return self.missing.get(column, self.missing.get(ALL_COLUMNS, "refuse"))
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +90,9 @@ class TableOptions:
             given |= {"train_fraction": self.split.train_fraction}
             given |= {"validation_fraction": self.split.validation_fraction}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-        return {name: value for name, value in plain.items() if value not in (None, [], False)}
+        return {
+            name: value for name, value in plain.items() if value is not None and value is not False and value != []
+        }
 
 
 def column_names(value: Any, option: str) -> tuple[str, ...]:
@@ -111,10 +111,11 @@ def _check_choice(value: Any, choices: Any, what: str) -> None:
         raise BadInputError(f"{what} cannot be {quoted(value)}; {nearest(str(value), names)}")
 
 
-def _treatments(missing: Any) -> Any:
-    for name, value in missing.items() if isinstance(missing, Mapping) else (("", missing),):
-        _check_choice(value, Missing, f"missing of {quoted(name)}" if name else "missing")
-    return dict(missing) if isinstance(missing, Mapping) else missing
+def _treatments(missing: Any) -> dict[str, Missing]:
+    by_column = dict(missing) if isinstance(missing, Mapping) else {ALL_COLUMNS: missing}
+    for name, value in by_column.items():
+        _check_choice(value, Missing, "missing" if name == ALL_COLUMNS else f"missing of {quoted(name)}")
+    return by_column
 
 
 def _split(given: dict[str, Any], part: str | None, group: str | None) -> Split | None:
@@ -139,8 +140,15 @@ def _split(given: dict[str, Any], part: str | None, group: str | None) -> Split 
     )
 
 
-def _plain(na_values: Any) -> Any:
-    """Marks of missing values as JSON has them."""
-    if isinstance(na_values, Mapping):
-        return {str(name): _plain(marks) for name, marks in na_values.items()}
-    return list(na_values) if isinstance(na_values, list | tuple | set | frozenset) else [na_values]
+def _marks(na_values: Any) -> dict[str, list[Any]]:
+    """Marks of missing values by column, as JSON has them."""
+    if not isinstance(na_values, Mapping):
+        na_values = {ALL_COLUMNS: na_values}
+    by_column = {
+        str(name): sorted(marks, key=str) if isinstance(marks, list | tuple | set | frozenset) else [marks]
+        for name, marks in na_values.items()
+    }
+    for mark in (mark for marks in by_column.values() for mark in marks):
+        if not isinstance(mark, str | int | float) or isinstance(mark, bool):
+            raise BadInputError(f"na_values are texts or numbers, not {quoted(mark)}.")
+    return {name: marks for name, marks in by_column.items() if marks}

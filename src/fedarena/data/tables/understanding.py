@@ -140,7 +140,7 @@ def _input_columns(table: RawTable, options: TableOptions) -> list[str]:
     }
     for option in ("drop", "features", "categorical", "missing"):
         named = getattr(options, option)
-        for name in named if isinstance(named, tuple | dict) else ():
+        for name in named or ():
             if option == "missing" and name == ALL_COLUMNS:
                 continue
             table.column(name, option)
@@ -281,7 +281,7 @@ def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[Att
             f"attributes: column {quoted(name)} says different things about client "
             f"{quoted(clients.ids[owner[differs[0]]])}; an attribute is the same in all samples of a client."
         )
-    values = read_values(name, array, MissingMarks((), [name]).of(name), table.where, may_mix=True)
+    values = read_values(name, array, MissingMarks({}, [name]).of(name), table.where, may_mix=True)
     if isinstance(values, Words) or values.are_booleans or values.missing.any():
         return "string", [names.words[code] if code != NOTHING else "" for code in codes[starts]]
     numbers = values.values[clients.rows[starts]]

@@ -83,12 +83,11 @@ class Marks:
 class MissingMarks:
     """What stands for a missing value, in all columns or in some."""
 
-    def __init__(self, given: Any, columns: Sequence[str]):
-        by_column = given if isinstance(given, Mapping) else {ALL_COLUMNS: given}
+    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str]):
         for name in by_column:
             if name not in columns and name != ALL_COLUMNS:
                 raise BadInputError(f"na_values: the table has no column {quoted(name)}; {nearest(str(name), columns)}")
-        self._marks = {name: _listed(marks) for name, marks in by_column.items()}
+        self._marks = by_column
 
     def of(self, column: str) -> Marks:
         """Those of a column, with what means nothing everywhere."""
@@ -98,14 +97,6 @@ class MissingMarks:
             (*NA_TEXTS, *(mark for mark in marks if isinstance(mark, str))),
             tuple(number for number in numbers if number is not None),
         )
-
-
-def _listed(marks: Any) -> list[Any]:
-    listed = list(marks) if isinstance(marks, list | tuple | set | frozenset) else [marks]
-    for mark in listed:
-        if not isinstance(mark, str | int | float) or isinstance(mark, bool):
-            raise BadInputError(f"na_values are texts or numbers, not {quoted(mark)}.")
-    return listed
 
 
 def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, may_mix: bool = False) -> Values:
