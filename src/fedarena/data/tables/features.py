@@ -69,8 +69,7 @@ class NumberFeature:
             )
         if missing == "median":
             return np.full(training.num_clients, np.median(known))
-        mean = float(np.sort(known).mean())  # the same in whatever order rows come
-        return np.where(np.isnan(self._mean), mean, self._mean)
+        return np.where(np.isnan(self._mean), known.mean(), self._mean)
 
     def take(self, rows: IntArray) -> AnyArray:
         """One number for every row."""
@@ -97,21 +96,18 @@ def _statistics(values: Floats, normalize: Normalize, training: Training) -> tup
 
 
 def _moments(values: Floats, owners: IntArray) -> tuple[IntArray, Floats, Floats]:
-    """Who has values, and the mean and standard deviation of each; of equal values 1, as their difference is 0.
-
-    They are the same in whatever order the values come.
-    """
+    """Who has values, and the mean and standard deviation of each; of equal values 1, as their difference is 0."""
     owners, values = owners[~np.isnan(values)], values[~np.isnan(values)]
-    order = np.lexsort((values, owners))
+    order = np.argsort(owners, kind="stable")
     owners, values = owners[order], values[order]
     who, starts, counts = np.unique(owners, return_index=True, return_counts=True)
     if len(who) == 0:
         return who, np.empty(0), np.empty(0)
-    smallest, largest = values[starts], values[starts + counts - 1]
+    smallest, largest = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     are_equal = smallest == largest  # then rounding must not make a deviation of nothing
-    mean = np.where(are_equal, smallest, np.add.reduceat(values, starts) / counts)
-    squares = np.add.reduceat(np.square(values - np.repeat(mean, counts)), starts)
-    deviation = np.sqrt(squares / counts)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused where it is used
+        mean = np.where(are_equal, smallest, np.add.reduceat(values, starts) / counts)
+        deviation = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, counts)), starts) / counts)
     return who, mean, np.where(are_equal | (deviation == 0), 1.0, deviation)
 
 

@@ -159,7 +159,7 @@ def _start(path: Path, encoding: str) -> str:
     with pa.input_stream(path, compression="detect") as stream:
         start = stream.read(_HEAD_BYTES)
     # A character that is cut in two at the end does not matter, and one that is wrong is found when all is read.
-    text = start.decode(_python_encoding(encoding), errors="replace")
+    text = bytes(start).decode(_python_encoding(encoding), errors="replace")
     if not text.strip():
         raise BadInputError(f"{path} is empty.")
     return text
