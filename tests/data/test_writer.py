@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from store_oracle import PlainFederation
 
-from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 from fedarena.data.store import writer as writer_module
 
@@ -120,22 +119,45 @@ def test_columns_must_fit_the_task(tmp_path: Path, task: TaskSpec, columns: Any,
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "sentence"),
     [
-        {"kind": "classification", "classes": 1},
-        {"kind": "next_token", "classes": 5, "padding": 5},
-        {"kind": "classification", "classes": 5, "padding": 0},
-        {"kind": "classification", "classes": 2, "label_names": ("one",)},
+        ({"kind": "classification", "classes": 1}, "a classification task needs at least 2 classes, not 1"),
+        ({"kind": "clasification", "classes": 2}, "kind: input should be 'classification', 'next_token', "),
+        ({"kind": "regression"}, "classes is missing"),
+        ({"kind": "next_token", "classes": 5, "padding": 5}, "padding must be between 0 and 4, not 5"),
+        ({"kind": "classification", "classes": 5, "padding": 0}, "padding is a token, which a classification task "),
+        ({"kind": "classification", "classes": 2, "label_names": ("one",)}, "label_names has 1 names for 2 classes"),
+        ({"kind": "regression", "classes": 1, "range": (0, 1)}, "no option 'range'; did you mean 'value_range'?"),
+        ({"kind": "regression", "classes": 1, "value_range": (1, 0)}, "value_range must rise, not go from 1.0 to 0.0"),
+        (
+            {"kind": "rating", "classes": 1, "inputs": {"y": 3}, "value_range": (0, 1)},
+            "inputs must be columns of other",
+        ),
     ],
 )
-def test_tasks_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+def test_tasks_that_make_no_sense_are_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInputError) as caught:
         TaskSpec(**arguments)
+    assert str(caught.value).startswith("TaskSpec: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_that_makes_no_sense_in_a_manifest_is_damage(store: Path) -> None:
+    manifest = store / "federation.json"
+    manifest.write_text(manifest.read_text().replace('"classes": 4', '"classes": 1'))
+    with pytest.raises(DamagedFileError, match=r"federation.json is damaged at 'task': .*at least 2 classes, not 1"):
+        Federation.open(store)
+
+
+def test_attributes_of_a_type_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="Attribute 'age' cannot be of type 'int'; valid: string, int64, float64"):
+        writer_at(tmp_path / "store", attributes={"age": "int"})
 
 
 @pytest.mark.parametrize("dtype", ["bool", "complex64", "object", "str"])
 def test_types_that_cannot_be_stored_are_refused(dtype: str) -> None:
-    with pytest.raises(ValidationError, match="cannot be stored"):
+    with pytest.raises(BadInputError, match="cannot be stored"):
         ColumnSpec(dtype=dtype)
 
 
@@ -282,5 +304,5 @@ def test_names_and_notes_are_part_of_a_store_only_where_there_are_some(tmp_path:
     plain, noted = Federation.open(tmp_path / "plain"), Federation.open(tmp_path / "noted")
     assert (plain.notes, noted.notes) == ((), ("Numbers are standardized.",))
     assert plain.fingerprint != noted.fingerprint
-    with pytest.raises(ValidationError, match="2 names for numbers of shape"):
+    with pytest.raises(BadInputError, match="2 names for numbers of shape"):
         ColumnSpec(dtype="float32", shape=(3,), names=("a", "b"))

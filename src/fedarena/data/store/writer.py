@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -77,6 +77,11 @@ class FederationWriter:
         self._attributes = dict(attributes or {})
         self._notes = tuple(notes)
         task.check_columns(self._columns)
+        for attribute, kind in self._attributes.items():
+            if kind not in get_args(AttributeType):
+                raise BadInputError(
+                    f"Attribute {attribute!r} cannot be of type {kind!r}; valid: {', '.join(get_args(AttributeType))}."
+                )
         if self.path.exists():
             raise StoreExistsError(f"{self.path} already exists; remove it or choose another folder.")
 
