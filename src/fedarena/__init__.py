@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedarena.catalogue import federations, fleets, load_federation, load_fleet
     from fedarena.core.errors import BadInputError, FedArenaError
     from fedarena.data import Federation
+    from fedarena.data.tables import from_table
     from fedarena.display import write_report
     from fedarena.fleet import Fleet
     from fedarena.results import Comparison, Result
@@ -25,6 +26,7 @@ _HOMES = {
     "catalogue": ("federations", "fleets", "load_federation", "load_fleet"),
     "core.errors": ("BadInputError", "FedArenaError"),
     "data": ("Federation",),
+    "data.tables": ("from_table",),
     "display": ("write_report",),
     "fleet": ("Fleet",),
     "results": ("Comparison", "Result"),
@@ -46,6 +48,7 @@ __all__ = [
     "compare",
     "federations",
     "fleets",
+    "from_table",
     "load",
     "load_federation",
     "load_fleet",

@@ -33,7 +33,7 @@ def load_federation(
     >>> load_federation("digits", partition={"name": "iid", "clients": 10}).num_clients
     10
     """
-    part = _part("federation", FEDERATIONS, "store", settings, options, more)
+    part = _part("federation", FEDERATIONS, settings, options, more)
     return _load_federation(part.pop("name"), part, progress)
 
 
@@ -48,13 +48,12 @@ def load_fleet(
     >>> len(load_fleet("uniform", phones=3, seconds_per_sample=0.1).devices)
     3
     """
-    return _load_fleet(_part("fleet", FLEETS, "file", settings, options, more), phones)
+    return _load_fleet(_part("fleet", FLEETS, settings, options, more), phones)
 
 
 def _part(
     key: str,
     registry: Registry[Any],
-    folder_source: str,
     settings: Settings,
     options: Mapping[str, Any] | None,
     more: Mapping[str, Any],
@@ -62,12 +61,10 @@ def _part(
     """Settings of a part with its name, from whatever it was given as."""
     if isinstance(settings, Mapping):
         part: Any = dict(settings)
-    elif str(settings) not in registry.names() and Path(settings).is_dir():
-        part = {"name": folder_source, "path": str(settings)}
     elif Path(settings).suffix in (".yaml", ".yml"):
         part = read_settings(Path(settings))
     else:
-        part = {"name": str(settings)}
+        part = registry.stands_for(str(settings))
     if isinstance(part.get(key), str | Mapping):  # the settings of a run
         part = part[key]
     given = {f"{key}.{option}": value for option, value in {**(options or {}), **more}.items()}

@@ -401,7 +401,7 @@ def test_ratings_of_items_by_users(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"y": np.array([9.0], dtype=np.float32)}, "holds 9.0, but only 1 to 5 are valid ratings"),
-        ({"y": np.array([np.nan], dtype=np.float32)}, "holds nan, which is no number"),
+        ({"y": np.array([np.nan], dtype=np.float32)}, "holds nan in train sample 0, which is no number"),
         ({"item": np.array([4])}, "holds 4, but only 0 to 3 are valid codes"),
     ],
 )

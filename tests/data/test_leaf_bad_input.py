@@ -68,9 +68,14 @@ def refusal(path: Path, **options: Any) -> BadInputError:
             lambda f: f["user_data"]["ann"].update(x=[[1, [2]], [1, [2]]]),
             "user 'ann': x must be a list of numbers, or of lists of equal length",
         ),
-        (lambda f: f["user_data"]["bob"].update(y=[0.5]), "user 'bob': y holds 0.5, which is no label from 0 to"),
-        (lambda f: f["user_data"]["bob"].update(y=[-1]), "user 'bob': y holds -1, which is no label"),
-        (lambda f: f["user_data"]["bob"].update(y=[[1]]), "user 'bob': y must be one number for every sample"),
+        (
+            lambda f: f["user_data"]["bob"].update(y=[0.5]),
+            "user 'bob': y holds 0.5, which is no label: labels are whole",
+        ),
+        (lambda f: f["user_data"]["bob"].update(y=["7_0"]), "y holds both words such as '7_0' and numbers such as 0"),
+        (lambda f: f["user_data"]["bob"].update(y=[2**60]), "user 'bob': y holds 1.152921504606847e.18, which is no"),
+        (lambda f: f["user_data"]["bob"].update(y=[[1, 2]]), "user 'bob': y must be one label for every sample, a num"),
+        (lambda f: f["user_data"]["bob"].update(y=[None]), "user 'bob': y must be one label for .*, not None"),
         (lambda f: f["user_data"]["ann"].update(x=["1.jpg", "2.jpg"]), "the federation celeba reads them"),
         (
             lambda f: f["user_data"]["ann"].update(x=[[["a"]], [["b"]]]),
@@ -169,6 +174,11 @@ def test_options_that_do_not_fit_the_samples(tmp_path: Path) -> None:
     assert "nobody has more than 2 samples" in str(refusal(path, minimum_samples=3))
     assert "federation.length: input should be less than or equal to 100000" in str(refusal(path, length=10**12))
     assert "federation.classes: input should be less than or equal to 100000" in str(refusal(path, classes=10**12))
+    content = file()
+    content["user_data"]["bob"]["y"] = [-1]
+    path.write_text(json.dumps(content))
+    sentence = "federation.classes is 5, but y holds 3 labels that are no numbers from 0 (-1, 0, 1); leave classes out"
+    assert sentence in str(refusal(path, classes=5))
 
 
 @pytest.mark.parametrize(

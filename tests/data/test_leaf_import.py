@@ -57,6 +57,42 @@ def test_features_and_labels(tmp_path: Path) -> None:
     assert load(tmp_path, shape=[1, 2]).columns["x"].shape == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes", "names"),
+    [
+        # As MOCHA's, Ditto's and FedProx's files of vehicles and phones have them.
+        ([[-1], [1], [1], [-1]], [0, 1, 1, 0], ("-1", "1")),
+        ([[-1.0], [1.0], [1.0], [-1.0]], [0, 1, 1, 0], ("-1", "1")),
+        ([10, -2, 9, 9.0], [2, 0, 1, 1], ("-2", "9", "10")),
+        (["10", "-2", 9, "9.0"], [2, 0, 1, 1], ("-2", "9", "10")),
+        (["walks", "sits", "10", "walks"], [2, 1, 0, 2], ("10", "sits", "walks")),
+        ([[["walks"]], [["sits"]], [["sits"]], [["sits"]]], [1, 0, 0, 0], ("sits", "walks")),
+        ([True, False, True, True], [1, 0, 1, 1], ("false", "true")),
+        ([True, False, 3, True], [1, 0, 3, 1], None),
+        ([200_000, 5, 5, 5], [1, 0, 0, 0], ("5", "200000")),
+        ([3, 1, "0", 1.0], [3, 1, 0, 1], None),  # whole numbers from 0 are classes as they are
+    ],
+)
+def test_labels_are_whatever_they_are(
+    tmp_path: Path, labels: list[Any], classes: list[int], names: tuple[str, ...] | None
+) -> None:
+    samples = [([float(number), 0.5], label) for number, label in enumerate(labels)]
+    write(tmp_path / "train" / "mytrain.json", {"f_0": samples[:1], "f_1": samples[1:3]})
+    write(tmp_path / "test" / "mytest.json", {"f_0": samples[3:], "f_1": []})
+    federation = load(tmp_path)
+    rows = federation.samples(federation.clients()).columns
+    assert dict(zip(rows["x"][:, 0].astype(int).tolist(), rows["y"].tolist(), strict=True)) == dict(enumerate(classes))
+    assert federation.task.label_names == names
+    assert federation.task.classes == (max(classes) + 1 if names is None else len(names))
+
+
+def test_texts_with_words_for_labels(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", {"u": [("good day", "glad"), ("bad day", "sad"), ("what a day", "glad")]})
+    federation = load(tmp_path, train_fraction=1.0)
+    assert (federation.task.classes, federation.task.label_names) == (2, ("glad", "sad"))
+    assert sorted(federation.samples([0]).columns["y"].tolist()) == [0, 0, 1]
+
+
 def test_the_pictures_of_femnist(tmp_path: Path) -> None:
     """Fractions of 255 become bytes; others stay numbers."""
     pixels = np.arange(784) % 256

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from sklearn.datasets import load_diabetes
 
 from fedarena.core.errors import BadInputError
@@ -84,7 +83,7 @@ def test_pictures_show_what_they_are_tagged_with() -> None:
     ],
 )
 def test_tasks_that_make_no_sense(fields: dict, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(BadInputError, match=message):
         TaskSpec(**fields)
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from store_oracle import PlainFederation
 
-from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, DamagedFileError, RunFailedError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
 from fedarena.data.store import writer as writer_module
 
@@ -120,22 +119,45 @@ def test_columns_must_fit_the_task(tmp_path: Path, task: TaskSpec, columns: Any,
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "sentence"),
     [
-        {"kind": "classification", "classes": 1},
-        {"kind": "next_token", "classes": 5, "padding": 5},
-        {"kind": "classification", "classes": 5, "padding": 0},
-        {"kind": "classification", "classes": 2, "label_names": ("one",)},
+        ({"kind": "classification", "classes": 1}, "a classification task needs at least 2 classes, not 1"),
+        ({"kind": "clasification", "classes": 2}, "kind: input should be 'classification', 'next_token', "),
+        ({"kind": "regression"}, "classes is missing"),
+        ({"kind": "next_token", "classes": 5, "padding": 5}, "padding must be between 0 and 4, not 5"),
+        ({"kind": "classification", "classes": 5, "padding": 0}, "padding is a token, which a classification task "),
+        ({"kind": "classification", "classes": 2, "label_names": ("one",)}, "label_names has 1 names for 2 classes"),
+        ({"kind": "regression", "classes": 1, "range": (0, 1)}, "no option 'range'; did you mean 'value_range'?"),
+        ({"kind": "regression", "classes": 1, "value_range": (1, 0)}, "value_range must rise, not go from 1.0 to 0.0"),
+        (
+            {"kind": "rating", "classes": 1, "inputs": {"y": 3}, "value_range": (0, 1)},
+            "inputs must be columns of other",
+        ),
     ],
 )
-def test_tasks_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+def test_tasks_that_make_no_sense_are_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInputError) as caught:
         TaskSpec(**arguments)
+    assert str(caught.value).startswith("TaskSpec: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_that_makes_no_sense_in_a_manifest_is_damage(store: Path) -> None:
+    manifest = store / "federation.json"
+    manifest.write_text(manifest.read_text().replace('"classes": 4', '"classes": 1'))
+    with pytest.raises(DamagedFileError, match=r"federation.json is damaged at 'task': .*at least 2 classes, not 1"):
+        Federation.open(store)
+
+
+def test_attributes_of_a_type_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="Attribute 'age' cannot be of type 'int'; valid: string, int64, float64"):
+        writer_at(tmp_path / "store", attributes={"age": "int"})
 
 
 @pytest.mark.parametrize("dtype", ["bool", "complex64", "object", "str"])
 def test_types_that_cannot_be_stored_are_refused(dtype: str) -> None:
-    with pytest.raises(ValidationError, match="cannot be stored"):
+    with pytest.raises(BadInputError, match="cannot be stored"):
         ColumnSpec(dtype=dtype)
 
 
@@ -243,3 +265,44 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None
         tracemalloc.stop()
     assert Federation.open(tmp_path / "store").num_samples == 5000  # 40 MB
     assert peak_bytes < 8e6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_no_number_is_refused_by_client_and_sample(tmp_path: Path, value: float, dtype: str) -> None:
+    columns = {**COLUMNS, "x": ColumnSpec(dtype=dtype, shape=(2,))}
+    x = np.zeros((7, 2), dtype=dtype)
+    x[5, 1] = value
+    with writer_at(tmp_path / "store", columns=columns) as writer:
+        with pytest.raises(BadInputError) as caught:
+            writer.add_clients(
+                ["ann", "nobody", "bob"],
+                counts=np.array([[2, 0, 1], [0, 0, 0], [1, 0, 3]]),
+                columns={"x": x, "y": np.zeros(7, np.int64)},
+            )
+        writer.add_client("cy", train={"x": x[:2], "y": np.zeros(2, np.int64)})
+    assert f"Column 'x' of client 'bob' holds {value} in test sample 1 at [1], which is no number" in str(caught.value)
+    assert Federation.open(tmp_path / "store").num_clients == 1
+
+
+def test_numbers_that_have_names_are_refused_by_name(tmp_path: Path) -> None:
+    columns = {**COLUMNS, "x": ColumnSpec(dtype="float32", shape=(2,), names=("age", "weight"))}
+    with writer_at(tmp_path / "store", columns=columns) as writer:
+        with pytest.raises(BadInputError, match="'ann' holds nan in validation sample 0 as 'weight', which"):
+            writer.add_client("ann", validation=samples(1, x=np.array([[1, np.nan]], np.float32)))
+        writer.add_client("bob", train=samples(1))
+    assert Federation.open(tmp_path / "store").columns["x"].names == ("age", "weight")
+
+
+def test_names_and_notes_are_part_of_a_store_only_where_there_are_some(tmp_path: Path) -> None:
+    write_clients(tmp_path / "plain", ["a"])
+    described = (tmp_path / "plain" / "federation.json").read_text()
+    assert '"names"' not in described
+    assert '"notes"' not in described
+    with writer_at(tmp_path / "noted", notes=["Numbers are standardized."]) as writer:
+        writer.add_client("a", train=samples())
+    plain, noted = Federation.open(tmp_path / "plain"), Federation.open(tmp_path / "noted")
+    assert (plain.notes, noted.notes) == ((), ("Numbers are standardized.",))
+    assert plain.fingerprint != noted.fingerprint
+    with pytest.raises(BadInputError, match="2 names for numbers of shape"):
+        ColumnSpec(dtype="float32", shape=(3,), names=("a", "b"))

@@ -7,6 +7,7 @@ from fedarena.cli import heterogeneity
 from fedarena.cli import profile_device
 from fedarena.cli import correlate
 from fedarena.cli import data_list
+from fedarena.cli import data_import
 from fedarena.cli import data_prepare
 from fedarena.cli import data_verify
 from fedarena.cli import data_stats
@@ -18,6 +19,7 @@ __all__ = [
     "catalogue",
     "correlate",
     "data_export",
+    "data_import",
     "data_list",
     "data_prepare",
     "data_stats",

@@ -40,12 +40,10 @@ def federation_options(name: str, settings: Sequence[str] | None) -> tuple[str, 
     from fedarena.data import FEDERATIONS
     from fedarena.runs.config import merge, parse_overrides
 
-    is_store = Path(name).is_dir() and name not in FEDERATIONS.names()
-    part = {"name": "store", "path": name} if is_store else {"name": name}
     # As in a run's settings, where an option may be called like another part of a run.
     given = parse_overrides([setting.removeprefix("federation.") for setting in settings or []])
     overrides = {f"federation.{key}": value for key, value in given.items()}
-    options = resolve_part(FEDERATIONS, merge({"federation": part}, overrides)["federation"], "federation")
+    options = resolve_part(FEDERATIONS, merge({"federation": {"name": name}}, overrides)["federation"], "federation")
     return options.pop("name"), options
 
 
@@ -75,6 +73,8 @@ def show_federation(
     check_numbers_path(json)
     federation, statistics = find_statistics(name, settings, verify)
     screen.print(statistics_table(statistics, federation.source))
+    for note in federation.notes:
+        say(f"Note: {note}")
     if json is not None:
         write_statistics([(federation, statistics)], json)
     path = output or Path(f"{as_file_name(federation.name)}.html")

@@ -7,6 +7,7 @@ and defaults. Here they become pydantic models, so that a configuration can be c
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -41,7 +42,7 @@ PathOption = Annotated[str, AfterValidator(_absolute)]
 
 def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, Any]:
     """A complete ``{"name": ..., **options}`` from a name or a mapping with a name; every default is filled in."""
-    if callable(value) or isinstance(value, str):
+    if callable(value) or isinstance(value, str | os.PathLike):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
         raise BadInputError(f"{where} must be a name or a mapping with a name, not {quoted(value)}")
@@ -49,8 +50,12 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     name = options.pop("name")
     if callable(name) and hasattr(name, "__qualname__"):
         name = part_path(name)
+    if isinstance(name, os.PathLike):
+        name = os.fsdecode(name)
     if not isinstance(name, str):
         raise BadInputError(f"{where}.name must be a name, not {quoted(name)}")
+    options = {**registry.stands_for(name), **options}
+    name = options.pop("name")
     part = registry.get(name)
     return {"name": name, **resolve_options(part, options, where, f"{registry.kind} {name!r}")}
 

@@ -36,15 +36,20 @@ class Registry(Generic[T]):
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
     how a configuration file uses somebody's own method; the module is looked for where Python looks, and in the current
     folder. So that nothing else is ever called, it must be a subclass of `base`, if there is one, and what it needs
-    besides options must be called as `takes` says. With `or_folder`, folders stand for parts as well where people name
-    them, and a sentence about a name that is neither says so.
+    besides options must be called as `takes` says. A path stands for the part called `folders`, if there is one, with
+    that path as its option ``path``.
     """
 
     def __init__(
-        self, kind: str, *, base: type | None = None, takes: Sequence[str] | None = None, or_folder: bool = False
+        self,
+        kind: str,
+        *,
+        base: type | None = None,
+        takes: Sequence[str] | None = None,
+        folders: str | None = None,
     ):
         self.kind = kind
-        self._base, self._takes, self._or_folder = base, takes, or_folder
+        self._base, self._takes, self._folders = base, takes, folders
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -64,8 +69,15 @@ class Registry(Generic[T]):
             return self._parts[name]
         if ":" in name:
             return self._import(name)
-        nowhere = " and no folder of that name" if self._or_folder else ""
+        nowhere = " and no folder of that name" if self._folders else ""
         raise BadInputError(f"There is no {self.kind} called {quoted(name)}{nowhere}; {nearest(name, self._parts)}")
+
+    def stands_for(self, name: str) -> dict[str, Any]:
+        """The name of the part that is meant, with its option if the name is a path, whether or not that exists."""
+        is_path = os.path.isdir(name) or (os.sep in name and ":" not in name)
+        if self._folders is None or name in self._parts or not is_path:
+            return {"name": name}
+        return {"name": self._folders, "path": name}
 
     def names(self) -> list[str]:
         """All registered names, sorted."""

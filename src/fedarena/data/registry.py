@@ -33,7 +33,7 @@ Progress = Callable[[float, str], None]
 Source = Callable[..., Federation]
 Partitioner = Callable[..., IntArray]
 
-FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",), or_folder=True)
+FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",), folders="store")
 PARTITIONERS: Registry[Partitioner] = Registry("partitioner", takes=("labels",))
 
 CACHE_VARIABLE = "FEDARENA_CACHE"

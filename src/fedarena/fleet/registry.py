@@ -17,7 +17,7 @@ from fedarena.fleet.fleet import Fleet
 
 Source = Callable[..., Fleet]
 
-FLEETS: Registry[Source] = Registry("fleet", takes=("phones",), or_folder=True)
+FLEETS: Registry[Source] = Registry("fleet", takes=("phones",), folders="file")
 
 
 def load_fleet(settings: Mapping[str, Any] | str, phones: int) -> Fleet:

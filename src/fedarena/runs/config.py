@@ -374,4 +374,4 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, p
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) or callable(value)
+    return isinstance(value, (str, Path)) or callable(value)

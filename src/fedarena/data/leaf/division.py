@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-
 import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.streams import bits
+from fedarena.data.divided_clients import DividedClients, group_of
 from fedarena.data.leaf.staging import UNDIVIDED, Users
 from fedarena.data.many_users.clients import divide_samples
 from fedarena.data.sampling import Sampling
 from fedarena.data.splits import Split
-from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.store.schema import PARTS, Group, IntArray
 from fedarena.data.store.stretches import rows_of
 
 
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a federation, and the rows of their samples in a table."""
-
-    ids: list[str]
-    groups: list[Group]
-    counts: IntArray  # [clients, parts]
-    rows: IntArray  # of all clients one after the other, each sorted by part
-    users: IntArray | None  # who they are in the files; None if they are made up
-
-    def training_rows(self) -> IntArray:
-        """Samples for training of training clients."""
-        is_training = np.zeros(self.counts.shape, dtype=bool)
-        is_training[np.array(self.groups) == "train", PARTS.index("train")] = True
-        rows: IntArray = self.rows[np.repeat(is_training.ravel(), self.counts.ravel())]
-        return rows
-
-    def pieces(self, rows_at_once: int) -> Iterator[tuple[slice, IntArray]]:
-        """Some clients at a time, and their rows."""
-        ends = np.cumsum(self.counts.sum(axis=1))
-        bounds = [0, *(np.flatnonzero(np.diff(ends // rows_at_once)) + 1).tolist(), len(ends)]
-        row = 0
-        for first, last in pairwise(bounds):
-            yield slice(first, last), self.rows[row : ends[last - 1]]
-            row = ends[last - 1]
-
-
-def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: int) -> Clients:
+def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: int) -> DividedClients:
     """The users that are taken, divided as their files are, or by `split`.
 
     `gap` is how many samples overlap with one; they are left out between those for training and those for testing.
@@ -59,17 +29,17 @@ def natural_clients(users: Users, sampling: Sampling, split: Split | None, gap: 
         )
     kept = sampling.choose(sizes)
     if split is None:
-        groups = [users.groups[user] if users.groups else _group(users.counts[user]) for user in kept]
+        groups = [users.groups[user] if users.groups else group_of(users.counts[user]) for user in kept]
         counts = users.counts[kept, : len(PARTS)]
         rows = rows_of(users.starts[kept, : len(PARTS)].ravel(), counts.ravel())
     else:
         groups = split.groups(len(kept))
         whole = rows_of(users.starts[kept].ravel(), users.counts[kept].ravel())
         counts, rows = _divide(whole, sizes[kept], groups, split, gap)
-    return Clients([users.ids[user] for user in kept], groups, counts, rows, kept)
+    return DividedClients([users.ids[user] for user in kept], groups, counts, rows, kept)
 
 
-def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Split) -> Clients:
+def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Split) -> DividedClients:
     """LEAF's iid sampling: a fraction of all samples, dealt out to new users as equally as possible."""
     dealt = max(int(sampling.fraction * num_rows), 1)
     if num_clients > dealt:
@@ -81,7 +51,7 @@ def dealt_clients(num_rows: int, num_clients: int, sampling: Sampling, split: Sp
     groups = split.groups(len(kept))
     hands = rows_of(bounds[kept], sizes[kept])
     counts, rows = _divide(order[hands], sizes[kept], groups, split, gap=0)
-    return Clients([str(place) for place in kept], groups, counts, rows, None)
+    return DividedClients([str(place) for place in kept], groups, counts, rows, None)
 
 
 def _divide(rows: IntArray, sizes: IntArray, groups: list[Group], split: Split, gap: int) -> tuple[IntArray, IntArray]:
@@ -94,12 +64,6 @@ def _divide(rows: IntArray, sizes: IntArray, groups: list[Group], split: Split, 
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts.ravel(), counts.ravel())
     kept = place >= np.repeat(skipped, counts.ravel())
     return counts - skipped.reshape(counts.shape), rows[order[kept]]
-
-
-def _group(counts: IntArray) -> Group:
-    """Who has samples for training is trained on; the others only help to validate, or to test."""
-    has_samples = counts[: len(PARTS)] > 0
-    return GROUPS[int(np.argmax(has_samples))] if has_samples.any() else "train"
 
 
 def is_divided(users: Users) -> bool:

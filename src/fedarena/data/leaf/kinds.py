@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.data.class_labels import MOST_LABELS, ClassLabels, LabelValue, as_number, sorted_classes
 from fedarena.data.leaf.description import Description
 from fedarena.data.leaf.samples import LARGEST_BYTE, SampleForm, shown
 from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
@@ -20,7 +21,6 @@ KindName = Literal["auto", "images", "features", "characters", "tweets"]
 Columns = dict[str, AnyArray]
 
 SIDE = 28  # of FEMNIST's pictures, the only ones that LEAF has in JSON
-MOST_LABELS = 100_000
 _PICTURE_FILES = (".jpg", ".jpeg", ".png")
 
 
@@ -84,7 +84,7 @@ class Described:
 
 
 class Numbers:
-    """Pictures and features: lists of numbers, and labels 0, 1, 2, …"""
+    """Pictures and features: lists of numbers, and labels."""
 
     gap = 0
 
@@ -105,7 +105,7 @@ class Numbers:
         self.columns = {"x": ColumnSpec(dtype="float32", shape=self._shape), "y": ColumnSpec(dtype="int64")}
 
     def take_down(self, lists: dict[str, Any]) -> Columns:
-        """Numbers as they are; labels are checked."""
+        """Numbers as they are; labels are numbered."""
         samples, width = len(lists["x"]), int(np.prod(self._shape))
         try:
             x = np.array(lists["x"], dtype=np.float64).reshape(samples, -1)
@@ -125,47 +125,78 @@ class Numbers:
 
     def finish(self, training: Callable[[str], IntArray]) -> Finished:
         """Pictures that were bytes once become bytes again, a quarter of the size."""
-        task = TaskSpec(kind="classification", classes=self._labels.classes())
-        if not self._are_bytes:
-            return Finished(task, self.columns, lambda columns: columns)
+        labels, are_bytes = self._labels.finish(), self._are_bytes
+        task = TaskSpec(kind="classification", classes=labels.classes, label_names=labels.names)
 
-        def to_bytes(columns: Columns) -> Columns:
-            return {"x": np.rint(columns["x"] * LARGEST_BYTE).astype(np.uint8), "y": columns["y"]}
+        def convert(columns: Columns) -> Columns:
+            x = np.rint(columns["x"] * LARGEST_BYTE).astype(np.uint8) if are_bytes else columns["x"]
+            return {"x": x, "y": labels.class_of[columns["y"]]}
 
-        return Finished(task, {**self.columns, "x": ColumnSpec(dtype="uint8", shape=self._shape)}, to_bytes)
+        x = ColumnSpec(dtype="uint8" if are_bytes else "float32", shape=self._shape)
+        return Finished(task, {**self.columns, "x": x}, convert)
 
 
 class Labels:
-    """Labels of samples, as numbers."""
+    """Labels of samples, which are numbered as they come until all have been seen."""
 
     def __init__(self, classes: int | None):
         self._classes = classes
-        self._seen = np.zeros(MOST_LABELS, dtype=bool)
-
-    @property
-    def seen(self) -> IntArray:
-        """Those that occurred."""
-        return np.flatnonzero(self._seen)
-
-    def classes(self) -> int:
-        """How many there are to choose from: as said, or as many as are needed for those that occurred."""
-        return self._classes or max(2, int(self.seen.max(initial=0)) + 1)
+        self._code_of: dict[LabelValue, int] = {}
+        self._are_booleans = True
 
     def read(self, values: list[Any]) -> IntArray:
-        """Whole numbers, also those written as 1.0 or "1"."""
-        try:
-            numbers = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            numbers = np.empty(0)
-        if numbers.shape != (len(values),):
-            raise BadInputError("y must be one number for every sample")
-        limit = min(self._classes or MOST_LABELS, MOST_LABELS)
-        wrong = np.flatnonzero(~((numbers >= 0) & (numbers < limit) & (numbers == np.floor(numbers))))
-        if len(wrong):
-            raise BadInputError(f"y holds {values[wrong[0]]!r}, which is no label from 0 to {limit - 1:,}")
-        labels: IntArray = numbers.astype(np.int64)
-        self._seen[labels] = True
-        return labels
+        """The numbers of labels: whole numbers, words, true and false, also those that are in a list by themselves."""
+        while all(isinstance(value, list) and len(value) == 1 for value in values):
+            values = [value[0] for value in values]
+        kinds = {type(value) for value in values}
+        if not kinds <= {bool, int, float, str}:
+            wrong = next(value for value in values if type(value) not in (bool, int, float, str))
+            raise BadInputError(f"y must be one label for every sample, a number or a word, not {shown(wrong)}")
+        if self._are_booleans and kinds != {bool}:
+            self._are_booleans = False
+        if str in kinds:  # which are kept as they are, as long as nobody knows whether all are numbers
+            distinct, place = list(dict.fromkeys(values)), None
+        else:
+            numbers, place = np.unique(np.array(values, dtype=np.float64), return_inverse=True)
+            distinct = numbers.tolist()
+        for value in distinct:
+            self._check(value)
+        code_of = self._code_of
+        codes = [code_of.setdefault(value, len(code_of)) for value in distinct]
+        if len(code_of) > MOST_LABELS:
+            raise BadInputError(f"y holds more than {MOST_LABELS:,} different labels")
+        if place is None:
+            return np.array([code_of[value] for value in values], dtype=np.int64)
+        return np.array(codes, dtype=np.int64)[place.reshape(-1)]
+
+    def _check(self, value: LabelValue) -> None:
+        number = as_number(value)
+        if number is None and isinstance(value, str):
+            return
+        if number is None or number != np.floor(number):
+            raise BadInputError(f"y holds {value!r}, which is no label: labels are whole numbers up to 2⁵³, or words")
+        if self._classes is not None and number >= self._classes:
+            raise BadInputError(f"y holds {int(number)}, which is no label from 0 to {self._classes - 1:,}")
+
+    def finish(self) -> ClassLabels:
+        """The class of every number that `read` gave.
+
+        Whole numbers from 0 are classes themselves, also those in between that do not occur. Others, and words, are
+        classes in order.
+        """
+        numbers = [as_number(value) for value in self._code_of]
+        if not self._are_booleans and all(number is not None and 0 <= number < MOST_LABELS for number in numbers):
+            class_of = np.array(numbers, dtype=np.float64).astype(np.int64)
+            return ClassLabels(class_of, self._classes or max(2, int(class_of.max(initial=0)) + 1), None)
+        values = [bool(value) for value in self._code_of] if self._are_booleans else list(self._code_of)
+        found = sorted_classes(values, "y")
+        if self._classes not in (None, found.classes):
+            names = ", ".join((found.names or ())[:5])
+            raise BadInputError(
+                f"federation.classes is {self._classes}, but y holds {found.classes} labels that are no numbers from 0 "
+                f"({names}{', …' if found.classes > 5 else ''}); leave classes out"
+            )
+        return found
 
 
 def _deepest(value: Any) -> Any:

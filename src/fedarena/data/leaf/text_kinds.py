@@ -118,15 +118,16 @@ class Tweets:
         words = pa.array(list(self._number_of_word), pa.string())
         vocabulary = Vocabulary.of(WordCounts(words, counts[1:]), self._vocabulary)
         token_of_number = np.concatenate([[PADDING], vocabulary.tokens_of(words)]).astype(vocabulary.dtype)
-        label_of = np.arange(self._labels.classes())
-        seen = set(self._labels.seen.tolist())
-        if self._may_have_polarities and 4 in seen and seen <= set(_POLARITIES):
-            label_of = np.array([_POLARITIES.get(label, 0) for label in range(5)])
-        classes = int(label_of.max()) + 1
-        task = vocabulary.classification(classes, _POLARITY_NAMES if self._are_tweets and classes == 2 else None)
+        labels = self._labels.finish()
+        class_of, classes = labels.class_of, labels.classes
+        seen = set(class_of.tolist())
+        if self._may_have_polarities and labels.names is None and 4 in seen and seen <= set(_POLARITIES):
+            class_of, classes = np.array([_POLARITIES[label] for label in class_of.tolist()]), 2
+        names = labels.names or (_POLARITY_NAMES if self._are_tweets and classes == 2 else None)
+        task = vocabulary.classification(classes, names)
 
         def to_tokens(columns: Columns) -> Columns:
-            return {"x": token_of_number[columns["x"]], "y": label_of[columns["y"]]}
+            return {"x": token_of_number[columns["x"]], "y": class_of[columns["y"]]}
 
         x = ColumnSpec(dtype=vocabulary.dtype, shape=(self._length,))
         return Finished(task, {"x": x, "y": self.columns["y"]}, to_tokens)

@@ -14,9 +14,11 @@ from pydantic import Field
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import PathOption
-from fedarena.data.leaf.division import Clients, dealt_clients, is_divided, natural_clients
+from fedarena.data.class_labels import MOST_LABELS
+from fedarena.data.divided_clients import DividedClients
+from fedarena.data.leaf.division import dealt_clients, is_divided, natural_clients
 from fedarena.data.leaf.files import LeafFolder, leaf_files
-from fedarena.data.leaf.kinds import MOST_LABELS, Kind, KindName, Numbers, told_from
+from fedarena.data.leaf.kinds import Kind, KindName, Numbers, told_from
 from fedarena.data.leaf.staging import SampleTable, Users, list_users, read_heads, stage_samples
 from fedarena.data.leaf.text_kinds import Characters, Tweets
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
@@ -111,8 +113,11 @@ def leaf(
         _write(build, table, found, users, clients)
 
 
-def _write(build: StoreBuild, table: SampleTable, kind: Kind, users: Users, clients: Clients) -> None:
-    finished = kind.finish(lambda column: table.count_values(column, clients.training_rows()))
+def _write(build: StoreBuild, table: SampleTable, kind: Kind, users: Users, clients: DividedClients) -> None:
+    try:
+        finished = kind.finish(lambda column: table.count_values(column, clients.training_rows()))
+    except BadInputError as error:
+        raise BadInputError(f"{build.source.options['folder']}: {error}") from None
     attributes = {} if clients.users is None else users.attribute_types
     with build.writer(task=finished.task, columns=finished.columns, attributes=attributes) as writer:
         for some, rows in clients.pieces(table.rows_at_once):

@@ -106,6 +106,11 @@ class Federation:
         return self.manifest.source
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the samples before they were stored, in sentences."""
+        return self.manifest.notes
+
+    @property
     def columns(self) -> dict[str, ColumnSpec]:
         """The type and shape of every column."""
         return dict(self.manifest.columns)

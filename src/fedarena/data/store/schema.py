@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,16 @@ from pydantic import (
     Field,
     FiniteFloat,
     SerializerFunctionWrapHandler,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.options import explain
+from fedarena.core.outside_text import quoted
+from fedarena.core.registry import nearest
 
 AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -62,7 +66,30 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
-class TaskSpec(_Frozen):
+class _Spec(_Frozen):
+    """What people describe their data with, and whose mistakes get one sentence."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise BadInputError(f"{type(self).__name__}: {_explained(error, type(self))}") from None
+
+        # Only for those who make one by hand: in a file that is read, the place of a mistake matters, too.
+        __init__.__pydantic_base_init__ = True
+
+
+def _explained(error: ValidationError, spec: type[BaseModel]) -> str:
+    problem = error.errors(include_url=False, include_context=False)[0]
+    if problem["type"] == "extra_forbidden":
+        name = str(problem["loc"][0])
+        return f"there is no option {quoted(name)}; {nearest(name, spec.model_fields)}"
+    return explain(error)
+
+
+class TaskSpec(_Spec):
     """What is to be learned from the samples.
 
     - ``classification``: columns ``x`` and ``y``, where ``y`` is one label. If `tokens` is given, ``x`` is text: a
@@ -199,11 +226,12 @@ class TaskSpec(_Frozen):
             )
 
 
-class ColumnSpec(_Frozen):
-    """The type and the shape of one sample in one column."""
+class ColumnSpec(_Spec):
+    """The type and the shape of one sample in one column; `names` says what its numbers are, if they are a list."""
 
     dtype: str
     shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    names: tuple[str, ...] | None = None
 
     @field_validator("dtype")
     @classmethod
@@ -212,13 +240,25 @@ class ColumnSpec(_Frozen):
             raise ValueError(f"dtype {dtype!r} cannot be stored; valid: {', '.join(sorted(DTYPES))}")
         return dtype
 
+    @model_validator(mode="after")
+    def _a_name_for_each(self) -> ColumnSpec:
+        if self.names is not None and self.shape != (len(self.names),):
+            raise ValueError(f"names has {len(self.names)} names for numbers of shape {list(self.shape)}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_names(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there were names keep their fingerprints."""
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if value is not None or name != "names"}
+
     @property
     def bytes_per_sample(self) -> int:
         """How many bytes one sample takes in this column."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
 
-class SourceSpec(_Frozen):
+class SourceSpec(_Spec):
     """Where the samples come from: the source's name, its version and the options it was called with."""
 
     name: str
@@ -249,6 +289,13 @@ class Manifest(_Frozen):
     label_counts: list[Count]
     source: SourceSpec
     files: dict[str, FileSpec]
+    notes: tuple[str, ...] = ()  # what was done to the samples, in sentences
+
+    @model_serializer(mode="wrap")
+    def _without_absent_notes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there were notes keep their fingerprints."""
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if value or name != "notes"}
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class FederationWriter:
         columns: Mapping[str, ColumnSpec],
         source: SourceSpec | None = None,
         attributes: Mapping[str, AttributeType] | None = None,
+        notes: Sequence[str] = (),
         rows_per_batch: int | None = None,
         clients_per_batch: int = CLIENTS_PER_BATCH,
     ):
@@ -74,7 +75,13 @@ class FederationWriter:
         self._columns = dict(columns)
         self._source = source or SourceSpec(name="custom")
         self._attributes = dict(attributes or {})
+        self._notes = tuple(notes)
         task.check_columns(self._columns)
+        for attribute, kind in self._attributes.items():
+            if kind not in get_args(AttributeType):
+                raise BadInputError(
+                    f"Attribute {attribute!r} cannot be of type {kind!r}; valid: {', '.join(get_args(AttributeType))}."
+                )
         if self.path.exists():
             raise StoreExistsError(f"{self.path} already exists; remove it or choose another folder.")
 
@@ -158,6 +165,7 @@ class FederationWriter:
         group_codes = _group_codes(groups, len(ids))
         attribute_values = self._check_attributes(attributes or {}, len(ids), where)
         _check_strings(ids, "A client id")
+        self._check_finite(columns, ids, counts)
         if self._task.tokens is not None:
             _check_codes(np.asarray(columns["x"]), self._task.tokens, "x", "tokens")
         for name, values in (self._task.inputs or {}).items():
@@ -196,6 +204,21 @@ class FederationWriter:
         if len(set(lengths.values())) > 1:
             raise BadInputError(f"The columns of {where} have unequal numbers of samples: {lengths}.")
         return next(iter(lengths.values()))
+
+    def _check_finite(self, values: Mapping[str, AnyArray], ids: Sequence[str], counts: IntArray) -> None:
+        """Raises if a column holds something that no model can be trained on, and says whose it is."""
+        for name, spec in self._columns.items():
+            found = np.asarray(values[name])
+            if found.dtype.kind != "f" or np.isfinite(found).all():
+                continue
+            row, *place = (int(index) for index in np.argwhere(~np.isfinite(found))[0])
+            client, part = divmod(int(np.searchsorted(np.cumsum(counts), row, side="right")), len(PARTS))
+            sample = row - int(counts.ravel()[: client * len(PARTS) + part].sum())
+            raise BadInputError(
+                f"Column {name!r} of client {ids[client]!r} holds {found[row, *place]} in {PARTS[part]} sample {sample}"
+                f"{_place(spec, place)}, which is no number to learn from; what is missing must be filled in, or its "
+                "sample left out, before it is stored."
+            )
 
     def _check_attributes(
         self, given: Mapping[str, Sequence[Any] | AnyArray], clients: int, where: str
@@ -297,7 +320,15 @@ class FederationWriter:
             label_counts=self._label_counts.tolist(),
             source=self._source,
             files=files,
+            notes=self._notes,
         )
+
+
+def _place(spec: ColumnSpec, place: Sequence[int]) -> str:
+    """Where in a sample a value is, in words."""
+    if not place:
+        return ""
+    return f" at {list(place)}" if spec.names is None else f" as {spec.names[place[0]]!r}"
 
 
 def _check_codes(values: AnyArray, limit: int, column: str, what: str) -> None:
@@ -310,10 +341,8 @@ def _check_codes(values: AnyArray, limit: int, column: str, what: str) -> None:
 
 
 def _check_numbers(values: AnyArray, task: TaskSpec) -> None:
-    """Numbers to predict must be finite; on a scale of ratings there is nothing beyond its ends."""
+    """On a scale of ratings there is nothing beyond its ends."""
     column = task.label_column
-    if not np.isfinite(values).all():
-        raise BadInputError(f"Column {column!r} holds {values[~np.isfinite(values)].flat[0]}, which is no number.")
     if task.kind == "rating" and task.value_range is not None:
         low, high = task.value_range
         if values.min() < low or values.max() > high:

@@ -1,0 +1,211 @@
+"""Tables in files: CSV and its relatives, ARFF, Parquet, JSON lines, Arrow; compressed ones, too, if they are text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.outside_text import harmless, quoted
+from fedarena.data.class_labels import as_number
+from fedarena.data.tables.arff import is_arff, read_arff
+from fedarena.data.tables.raw_table import COMPRESSED, Columns, named, records
+
+_TEXT = (".csv", ".tsv", ".tab", ".txt", ".data", ".dat", ".arff")
+_JSON = (".jsonl", ".ndjson", ".json")
+_PARQUET = (".parquet", ".pq")
+_ARROW = (".arrow", ".feather", ".ipc")
+_DELIMITERS = (",", ";", "\t", "|")
+BLANKS = " "  # as a delimiter, any number of blanks
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How text files are written: the names of columns, if they have none, what is between values, the encoding."""
+
+    columns: Sequence[str] | None = None
+    delimiter: str | None = None
+    encoding: str = "utf8"
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The tables in a folder, by name."""
+    known = [path for path in sorted(folder.iterdir()) if path.is_file() and _kind(path) is not None]
+    if not known:
+        raise BadInputError(f"{folder} has no tables: files that end in {_endings()}.")
+    return known
+
+
+def read_file(path: Path, form: TextForm) -> Columns:
+    """The columns of a file."""
+    kind = _kind(path)
+    if not path.exists():
+        raise BadInputError(f"There is no file {path}.")
+    if kind is None:
+        raise BadInputError(f"{path} is no table that can be read here; tables end in {_endings()}.")
+    try:
+        if kind in _PARQUET:
+            return _as_columns(pyarrow.parquet.read_table(path))
+        if kind in _ARROW:
+            return _as_columns(pyarrow.feather.read_table(path))
+        return _read_json(path) if kind in _JSON else _read_text(path, kind, form)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        reason = harmless(" ".join(str(error).split()))
+        raise DamagedFileError(f"{path} cannot be read: {reason:.300}") from error
+
+
+def _endings() -> str:
+    return ", ".join((*_TEXT, *_JSON, *_PARQUET, *_ARROW))
+
+
+def _kind(path: Path) -> str | None:
+    """How the name of a file ends, without compression."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    is_compressed = bool(suffixes) and suffixes[-1] in COMPRESSED
+    ending = suffixes[-2] if is_compressed and len(suffixes) > 1 else (suffixes or [""])[-1]
+    allowed = (*_TEXT, *_JSON) if is_compressed else (*_TEXT, *_JSON, *_PARQUET, *_ARROW)
+    return ending if ending in allowed else None
+
+
+def _as_columns(table: pa.Table) -> Columns:
+    return named(zip(table.column_names, table.columns, strict=True))
+
+
+def _read_json(path: Path) -> Columns:
+    """An object in every line, or a list of objects."""
+    with pa.input_stream(path, compression="detect") as stream:
+        try:
+            text = stream.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DamagedFileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}.") from None
+    if text.lstrip().startswith("["):
+        rows = _parsed(text, path, "")
+    else:
+        rows = [_parsed(line, path, f" in line {n}") for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise BadInputError(f"{path} must hold an object for every sample; number {number} is {quoted(row)}.")
+    return records(rows)
+
+
+def _parsed(text: str, path: Path, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"{path} is not valid JSON{where}: {error}.") from None
+
+
+def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
+    """Everything as text: what a column holds is decided when all of it has been seen."""
+    try:
+        start = _start(path, form.encoding)
+        if is_arff(start):
+            return read_arff(_whole_text(path, form.encoding), path)
+        first_line = _first_line(start)
+    except (LookupError, UnicodeDecodeError) as error:
+        raise _not_in(form.encoding, path, error) from None
+    delimiter = form.delimiter or ("\t" if kind in (".tsv", ".tab") else _likely_delimiter(first_line))
+    first = _values(first_line, delimiter)
+    has_header = form.columns is None or [*form.columns] == first
+    names = first if form.columns is None else list(form.columns)
+    if form.columns is None and all(as_number(name) is not None for name in names):
+        raise BadInputError(
+            f"{path} begins with numbers ({quoted(', '.join(names))}) and not with the names of its columns; name them "
+            "with columns."
+        )
+    if form.columns is not None and len(names) != len(first):
+        raise BadInputError(f"{path} has {len(first)} columns, but columns names {len(names)}.")
+    if delimiter == BLANKS:
+        return named(zip(names, _columns_between_blanks(path, form, len(names), has_header), strict=True))
+    places = [str(place) for place in range(len(names))]  # so that two columns of a name are noticed later
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            table = pyarrow.csv.read_csv(
+                stream,
+                pyarrow.csv.ReadOptions(
+                    column_names=places, skip_rows_after_names=int(has_header), encoding=form.encoding
+                ),
+                pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
+            )
+    except UnicodeDecodeError as error:
+        raise _not_in(form.encoding, path, error) from None
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            raise _not_in(form.encoding, path, error) from None
+        raise
+    return named(zip(names, table.columns, strict=True))
+
+
+def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:
+    if isinstance(error, LookupError):
+        return BadInputError(f"There is no encoding {quoted(encoding)}; the usual ones are utf8, latin1 and cp1252.")
+    return BadInputError(f"{path} is not text in {encoding}; say which encoding it has, such as latin1 or cp1252.")
+
+
+def _start(path: Path, encoding: str) -> str:
+    """How a file begins."""
+    with pa.input_stream(path, compression="detect") as stream:
+        start = stream.read(_HEAD_BYTES)
+    # A character that is cut in two at the end does not matter, and one that is wrong is found when all is read.
+    text = bytes(start).decode(_python_encoding(encoding), errors="replace")
+    if not text.strip():
+        raise BadInputError(f"{path} is empty.")
+    return text
+
+
+def _first_line(text: str) -> str:
+    """The first line, which may go on behind a line break in quotes."""
+    lines = io.StringIO(text)
+    head = lines.readline()
+    while head.count('"') % 2 and (more := lines.readline()):
+        head += more
+    return head.rstrip("\r\n")
+
+
+def _whole_text(path: Path, encoding: str) -> str:
+    with pa.input_stream(path, compression="detect") as stream:
+        content = bytes(stream.read())
+    return content.decode(_python_encoding(encoding))
+
+
+def _python_encoding(encoding: str) -> str:
+    return "utf-8-sig" if encoding.lower() in ("utf8", "utf-8") else encoding
+
+
+def _likely_delimiter(line: str) -> str:
+    """What occurs most often in the first line; blanks, where there is nothing else."""
+    most = max(_DELIMITERS, key=line.count)
+    return most if most in line else BLANKS if len(line.split()) > 1 else ","
+
+
+def _values(line: str, delimiter: str) -> list[str]:
+    if delimiter == BLANKS:
+        return line.split()
+    if len(delimiter) != 1:
+        raise BadInputError(f"delimiter must be one character, not {quoted(delimiter)}.")
+    return [value.strip() for value in next(csv.reader(io.StringIO(line), delimiter=delimiter), [])]
+
+
+def _columns_between_blanks(path: Path, form: TextForm, width: int, has_header: bool) -> list[pa.ChunkedArray]:
+    try:
+        text = _whole_text(path, form.encoding)
+    except UnicodeDecodeError as error:
+        raise _not_in(form.encoding, path, error) from None
+    lines = [line.split() for line in text.splitlines() if line.strip()][int(has_header) :]
+    for number, values in enumerate(lines, 1):
+        if len(values) != width:
+            raise BadInputError(f"{path} has {len(values)} values in row {number:,}, where there are {width} columns.")
+    columns = zip(*lines, strict=True) if lines else [()] * width
+    return [pa.chunked_array([pa.array(column, pa.string())]) for column in columns]

@@ -1,0 +1,190 @@
+"""A table as it was given, as files, data frames or records: columns of Arrow, and where their rows are from."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
+from fedarena.core.registry import nearest
+
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")  # endings of files
+Columns = dict[str, pa.ChunkedArray]
+ReadFile = Callable[[Path], Columns]
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """Columns of equal length; `pieces` are the names and lengths of the tables that they were put together from."""
+
+    columns: Columns
+    pieces: tuple[tuple[str | None, int], ...]
+    are_files: bool = False  # so that names may begin with what only says that they belong together
+
+    @property
+    def piece_names(self) -> tuple[str, ...]:
+        """What the tables are called as clients: like their files, without what all begin with."""
+        names = [str(name) for name, _ in self.pieces]
+        beginning = shared_beginning(names) if self.are_files else ""
+        # Only whole words are left out: "clinic-1" and "clinic-2" are 1 and 2, but "clinic1" and "clinic2" stay.
+        length = max((beginning.rfind(mark) + 1 for mark in "-_. "), default=0)
+        return tuple(name[length:] for name in names) if all(name[length:] for name in names) else tuple(names)
+
+    @property
+    def num_rows(self) -> int:
+        """How many samples there are."""
+        return sum(rows for _, rows in self.pieces)
+
+    def column(self, name: Any, option: str) -> pa.ChunkedArray:
+        """The column that an option names."""
+        if name not in self.columns:
+            raise BadInputError(f"{option}: the table has no column {quoted(name)}; {nearest(str(name), self.columns)}")
+        return self.columns[name]
+
+    def where(self, row: int) -> str:
+        """A row in words, counted from 1 in its own table."""
+        piece = bisect_right(list(accumulate(rows for _, rows in self.pieces)), row)
+        name = self.pieces[piece][0]
+        number = row - sum(rows for _, rows in self.pieces[:piece]) + 1
+        return f"row {number:,}" if name is None or len(self.pieces) == 1 else f"row {number:,} of {name}"
+
+
+def gather(table: Any, read_file: ReadFile, files_in: Callable[[Path], list[Path]], index_names: set[str]) -> RawTable:
+    """Whatever is a table, or several: a file, a folder or a list of files, a mapping of names to tables, an object.
+
+    `index_names` are those columns that may also be in the index of a data frame.
+    """
+    if isinstance(table, str | os.PathLike):
+        path = Path(table)
+        paths = files_in(path) if path.is_dir() else [path]
+        return _together([(stem(file), read_file(file)) for file in paths], are_files=True)
+    if isinstance(table, Mapping) and table and all(_is_table(value) for value in table.values()):
+        return _together([(str(name), _columns_of(value, read_file, index_names)) for name, value in table.items()])
+    if isinstance(table, list | tuple) and table and all(isinstance(value, str | os.PathLike) for value in table):
+        return _together([(stem(Path(value)), read_file(Path(value))) for value in table], are_files=True)
+    return _together([(None, _columns_of(table, read_file, index_names))])
+
+
+def stem(path: Path) -> str:
+    """The name of a file without what says how it is written and compressed."""
+    without = path.with_suffix("") if path.suffix.lower() in COMPRESSED and len(path.suffixes) > 1 else path
+    return without.stem
+
+
+def shared_beginning(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) or _is_frame(value) or hasattr(value, "__arrow_c_stream__")
+
+
+def _is_frame(value: Any) -> bool:
+    """Whether it is a data frame of pandas, which takes long to import."""
+    return type(value).__name__ == "DataFrame" and type(value).__module__.partition(".")[0] == "pandas"
+
+
+def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Columns:
+    if isinstance(table, str | os.PathLike):
+        return read_file(Path(table))
+    if _is_frame(table):
+        levels = [name for name in table.index.names if name in index_names and name not in table.columns]
+        frame = table.reset_index(level=levels) if levels else table
+        return named((str(name), array_of(frame.iloc[:, place])) for place, name in enumerate(frame.columns))
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if isinstance(table, pa.Table) or hasattr(table, "__arrow_c_stream__"):
+        found = table if isinstance(table, pa.Table) else pa.table(table)
+        return named(zip(found.column_names, found.columns, strict=True))
+    if isinstance(table, Mapping):
+        return named((str(name), array_of(values)) for name, values in table.items())
+    if isinstance(table, list | tuple) and all(isinstance(record, Mapping) for record in table):
+        return records(table)
+    raise BadInputError(
+        "A table is a file, a folder or a list of files, a data frame, an Arrow table, a mapping of names to columns "
+        f"or to tables, or a list of records, not {quoted(table)}."
+    )
+
+
+def records(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns of records, some of which may lack some."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return named((str(name), array_of([row.get(name) for row in rows])) for name in names)
+
+
+def array_of(values: Any) -> pa.ChunkedArray:
+    """A column of Arrow; values of several kinds become text, so that what is wrong with them can be said later."""
+    try:
+        found = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        try:
+            found = pa.array([_as_text(value) for value in values], pa.string())
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise BadInputError(f"A column cannot be read: {' '.join(str(error).split())}") from None
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or value != value:  # NaN, and what pandas has for missing dates
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)
+
+
+def named(columns: Iterable[tuple[str, Any]]) -> Columns:
+    """Columns by name, all of the same length and no two of a name."""
+    found: Columns = {}
+    for name, values in columns:
+        if name in found:
+            raise BadInputError(f"The table has two columns called {quoted(name)}; rename one of them.")
+        found[name] = values
+    lengths = {name: len(values) for name, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise BadInputError(f"The columns of the table have unequal lengths: {quoted(lengths)}.")
+    return found
+
+
+def _together(pieces: Sequence[tuple[str | None, Columns]], are_files: bool = False) -> RawTable:
+    """Tables with the same columns, one after the other."""
+    first_name, first = pieces[0]
+    for name, columns in pieces[1:]:
+        different = sorted(columns.keys() ^ first.keys())
+        if different:
+            lacking, having = (name, first_name) if different[0] in first else (first_name, name)
+            raise BadInputError(f"{lacking} has no column {quoted(different[0])}, which {having} has.")
+    sizes = [(name, len(next(iter(columns.values()), ()))) for name, columns in pieces]
+    joined = {name: _join([columns[name] for _, columns in pieces]) for name in first}
+    table = RawTable(joined, tuple(sizes), are_files)
+    if not first or table.num_rows == 0:
+        raise BadInputError("The table has no rows." if first else "The table has no columns.")
+    names = [name for name, _ in sizes]
+    if are_files and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInputError(
+            f"Two of the files are called {twice}; give them other names, or a mapping of names to files."
+        )
+    return table
+
+
+def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    types = {array.type for array in arrays if not pa.types.is_null(array.type)}
+    if not types:
+        return arrays[0] if len(arrays) == 1 else pa.chunked_array([c for array in arrays for c in array.chunks])
+    if len(types) == 1:
+        common = next(iter(types))
+    elif all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in types):
+        common = pa.float64()
+    else:
+        common = pa.string()
+    return pa.chunked_array([chunk for array in arrays for chunk in array.cast(common).chunks], type=common)

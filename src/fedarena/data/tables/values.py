@@ -1,0 +1,219 @@
+"""What a column holds: numbers, or words of which there are a few; in either, values may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
+from fedarena.core.registry import nearest
+from fedarena.data.class_labels import as_number, number_name
+from fedarena.data.store.schema import IntArray
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Where = Callable[[int], str]  # a row, in words
+
+# What means that there is nothing, in every column; what else does in a table is for its owner to say.
+NA_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_KINDS_OF_NAMES = (
+    pa.types.is_large_string,
+    pa.types.is_boolean,
+    pa.types.is_null,
+    pa.types.is_integer,
+    pa.types.is_floating,
+)
+ALL_COLUMNS = "*"  # in place of a column's name
+NOTHING = -1  # the code of a missing word
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A number in every row; NaN where there is none."""
+
+    values: Floats
+    are_booleans: bool = False
+
+    @property
+    def missing(self) -> Mask:
+        """Rows without a value."""
+        return np.isnan(self.values)
+
+    def as_words(self) -> Words:
+        """The same with a word for every different number, by their order."""
+        distinct, place = np.unique(self.values[~self.missing], return_inverse=True)
+        codes = np.full(len(self.values), NOTHING, dtype=np.int64)
+        codes[~self.missing] = place.reshape(-1)
+        names = ("false", "true") if self.are_booleans else None
+        return Words(codes, tuple(names[int(n)] if names else number_name(n) for n in distinct.tolist()))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The place of a word in every row; -1 where there is none."""
+
+    codes: IntArray
+    words: tuple[str, ...]
+
+    @property
+    def missing(self) -> Mask:
+        """Rows without a value."""
+        return np.asarray(self.codes == NOTHING)
+
+
+Values = Numbers | Words
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What stands for a missing value in a column."""
+
+    texts: tuple[str, ...]
+    numbers: tuple[float, ...]  # also those that were given as text
+
+
+class MissingMarks:
+    """What stands for a missing value, in all columns or in some."""
+
+    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str]):
+        for name in by_column:
+            if name not in columns and name != ALL_COLUMNS:
+                raise BadInputError(f"na_values: the table has no column {quoted(name)}; {nearest(str(name), columns)}")
+        self._marks = by_column
+
+    def of(self, column: str) -> Marks:
+        """Those of a column, with what means nothing everywhere."""
+        marks = [*self._marks.get(ALL_COLUMNS, ()), *self._marks.get(column, ())]
+        numbers = [as_number(mark) for mark in marks]
+        return Marks(
+            (*NA_TEXTS, *(mark for mark in marks if isinstance(mark, str))),
+            tuple(number for number in numbers if number is not None),
+        )
+
+
+def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, may_mix: bool = False) -> Values:
+    """The values of a column. Text is numbers if all of it is; words among numbers are refused, or `may_mix`."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.cast(kind.value_type)
+        kind = array.type
+    if pa.types.is_null(kind):
+        return Numbers(np.full(len(array), np.nan))
+    if pa.types.is_boolean(kind):
+        return Numbers(_as_floats(array.cast(pa.int8())), are_booleans=True)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _marked(Numbers(_as_floats(array)), marks)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _read_texts(name, array.cast(pa.large_string()), marks, where, may_mix)
+    holds = "dates or times" if pa.types.is_temporal(kind) else f"values of the type {kind}"
+    raise BadInputError(
+        f"Column {quoted(name)} holds {holds}, which are neither numbers nor words; make numbers of them, or leave the "
+        "column out with drop."
+    )
+
+
+def _as_floats(array: pa.ChunkedArray) -> Floats:
+    numbers = array.cast(pa.float64(), safe=False)  # of numbers beyond 2**53 the nearest
+    return np.array(pc.fill_null(numbers, np.nan).to_numpy(), dtype=np.float64)
+
+
+def _marked(numbers: Numbers, marks: Marks) -> Numbers:
+    values = numbers.values
+    for mark in marks.numbers:
+        values[values == mark] = np.nan
+    return Numbers(values, numbers.are_booleans)
+
+
+def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, may_mix: bool) -> Values:
+    trimmed = pc.utf8_trim_whitespace(array)
+    absent = pc.is_in(trimmed, value_set=pa.array(marks.texts, trimmed.type))
+    codes, distinct = _encoded(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed))
+    numbers = _numbers_of(distinct)
+    if numbers is not None:
+        values = np.append(numbers.values, np.nan)[codes]
+        return _marked(Numbers(values, numbers.are_booleans), marks)
+    words: list[str] = distinct.to_pylist()
+    if not may_mix:
+        _check_are_words(name, words, codes, where)
+    order = sorted(range(len(words)), key=words.__getitem__)
+    place = np.full(len(words) + 1, NOTHING, dtype=np.int64)
+    place[order] = np.arange(len(words))
+    return _without_marks(Words(place[codes], tuple(words[number] for number in order)), marks.numbers)
+
+
+def _encoded(array: pa.ChunkedArray) -> tuple[IntArray, pa.Array]:
+    """The places of values among the distinct ones, in the order of their first rows."""
+    encoded = array.combine_chunks().dictionary_encode()
+    codes = pc.fill_null(encoded.indices.cast(pa.int64()), NOTHING).to_numpy(zero_copy_only=False)
+    return np.array(codes, dtype=np.int64), encoded.dictionary
+
+
+def _numbers_of(texts: pa.Array) -> Numbers | None:
+    """Texts as numbers, or as true and false; None if some are neither."""
+    try:
+        return Numbers(np.array(texts.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64))
+    except pa.ArrowInvalid:
+        pass
+    words = [word.lower() for word in texts.to_pylist()]
+    if words and set(words) <= _BOOLEANS.keys():
+        return Numbers(np.array([_BOOLEANS[word] for word in words]), are_booleans=True)
+    found = [as_number(word) for word in words]
+    return None if None in found else Numbers(np.array(found, dtype=np.float64))
+
+
+def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where) -> None:
+    """Raises where most values are numbers: then a word among them is likely to mean that there is none."""
+    is_word = np.array([as_number(word) is None for word in words])
+    rows = np.flatnonzero(codes != NOTHING)
+    strange = rows[is_word[codes[rows]]]
+    if 2 * len(strange) >= len(rows):
+        return
+    example = quoted(words[codes[strange[0]]])
+    more = f", and words in {len(strange) - 1:,} other rows" if len(strange) > 1 else ""
+    raise BadInputError(
+        f"Column {quoted(name)} holds numbers, but {example} in {where(int(strange[0]))}{more}; name {example} among "
+        f"na_values if it means a missing value, or {quoted(name)} among categorical if these are no numbers."
+    )
+
+
+def _without_marks(words: Words, marks: Sequence[float]) -> Words:
+    """Words that are numbers may be marks of missing values, too."""
+    is_mark = np.array([as_number(word) in marks for word in words.words], dtype=bool)
+    if not marks or not is_mark.any():
+        return words
+    place = np.append(np.where(is_mark, NOTHING, np.cumsum(~is_mark) - 1), NOTHING)
+    return Words(place[words.codes], tuple(w for w, gone in zip(words.words, is_mark, strict=True) if not gone))
+
+
+def read_names(name: str, array: pa.ChunkedArray, option: str) -> Words:
+    """Ids and other names as they stand in the table, in the order of their first rows; whole numbers have no point."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return read_names(name, array.cast(kind.value_type), option)
+    if pa.types.is_string_view(kind) or pa.types.is_string(kind):
+        array = array.cast(pa.large_string())
+    elif not any(is_kind(kind) for is_kind in _KINDS_OF_NAMES):
+        raise BadInputError(f"{option}: column {quoted(name)} holds values of the type {kind}, which are no names.")
+    codes, distinct = _encoded(array)
+    place_of: dict[str, int] = {}
+    places = [NOTHING] * (len(distinct) + 1)
+    for number, value in enumerate(distinct.to_pylist()):
+        if (text := _as_name(value)) is not None:
+            places[number] = place_of.setdefault(text, len(place_of))
+    return Words(np.array(places, dtype=np.int64)[codes], tuple(place_of))
+
+
+def _as_name(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return None if np.isnan(value) else number_name(value) if abs(value) < 2**53 else repr(value)
+    return None if value is None else str(value).strip() or None
