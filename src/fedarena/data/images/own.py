@@ -190,9 +190,9 @@ def _in_table(
     for what, column in used.items():
         table.require(what, column)
     base = Path(folder).expanduser() if folder is not None else table.path.parent if table.path else Path()
-    pieces = list(without_missing(table.read(list(used.values())), used, table.name, missing == "left_out"))
+    pieces = list(without_missing(table.read(list(used.values())), used, table.start, missing == "left_out"))
     if not pieces:
-        raise BadInputError(f"{table.name} has no rows.")
+        raise BadInputError(f"{table.start} has no rows.")
     columns = {
         what: pa.concat_arrays([as_texts(piece.column(column), f"Column {column!r}") for piece in pieces])
         for what, column in used.items()
@@ -201,7 +201,7 @@ def _in_table(
     stated = hashlib.blake2b(digest_size=16)
     for file in files:
         if not file.is_file():
-            raise BadInputError(f"{table.name} names the picture {file}, which is not there (folder=… says where).")
+            raise BadInputError(f"{table.start} names the picture {file}, which is not there (folder=… says where).")
         stated.update(str(state_of(file)).encode())
     options = {"data": str(table.path or "a table in memory"), "folder": str(base.absolute()), **used}
     state = [texts_digest(columns), stated.hexdigest()]

@@ -48,7 +48,12 @@ class OwnTable:
 
     @property
     def name(self) -> str:
-        """What the table is called in sentences."""
+        """What the table is called within sentences."""
+        return "the table" if self.path is None else str(self.path)
+
+    @property
+    def start(self) -> str:
+        """What it is called where a sentence begins."""
         return "The table" if self.path is None else str(self.path)
 
     @property
@@ -84,7 +89,7 @@ class OwnTable:
                 for start in range(0, piece.num_rows, _ROWS_PER_PIECE):
                     yield piece.slice(start, _ROWS_PER_PIECE)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise BadInputError(f"{self.name} cannot be read: {_one_line(error)}") from error
+            raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
 
     @property
     def _is_csv(self) -> bool:
@@ -105,10 +110,10 @@ class OwnTable:
             else:
                 names = list(dict.fromkeys(name for row in next(self._json_pieces(), []) for name in row))
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise BadInputError(f"{self.name} cannot be read: {_one_line(error)}") from error
+            raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise BadInputError(f"{self.name} has two columns called {twice[0]!r}.")
+            raise BadInputError(f"{self.start} has two columns called {twice[0]!r}.")
         return list(names)
 
     def _pieces(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
