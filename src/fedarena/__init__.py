@@ -9,12 +9,35 @@ from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
     from fedarena.api import Result, load, open, resume, run
+    from fedarena.data.huggingface import from_hf
+    from fedarena.data.images.own import from_images
+    from fedarena.data.text.own import from_texts
     from fedarena.runs.callbacks import Callback, Stop
     from fedarena.runs.run import Run
 
 __version__ = VERSION
-__all__ = ["Callback", "Result", "Run", "Stop", "__version__", "load", "open", "resume", "run"]
-_ELSEWHERE = {"Callback": "runs.callbacks", "Stop": "runs.callbacks", "Run": "runs.run"}
+__all__ = [
+    "Callback",
+    "Result",
+    "Run",
+    "Stop",
+    "__version__",
+    "from_hf",
+    "from_images",
+    "from_texts",
+    "load",
+    "open",
+    "resume",
+    "run",
+]
+_ELSEWHERE = {
+    "Callback": "runs.callbacks",
+    "Stop": "runs.callbacks",
+    "Run": "runs.run",
+    "from_hf": "data.huggingface",
+    "from_images": "data.images.own",
+    "from_texts": "data.text.own",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,8 @@ from fedarena.cli import profile_device
 from fedarena.cli import correlate
 from fedarena.cli import data_list
 from fedarena.cli import data_prepare
+from fedarena.cli import data_import_images
+from fedarena.cli import data_import_text
 from fedarena.cli import data_verify
 from fedarena.cli import data_stats
 from fedarena.cli import data_export
@@ -18,6 +20,8 @@ __all__ = [
     "catalogue",
     "correlate",
     "data_export",
+    "data_import_images",
+    "data_import_text",
     "data_list",
     "data_prepare",
     "data_stats",
