@@ -34,10 +34,11 @@ from fedarena.data.sampling import Sampling
 from fedarena.data.splits import Split, SplitKind
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import PARTS, ColumnSpec, Group, IntArray
-from fedarena.data.text.sequences import cut_into_sequences, padded_in_front
+from fedarena.data.text.sequences import cut_into_sequences, rows_with_end
 from fedarena.data.text.tokenizers import TextTokenizer, TokenizerFile, tokenizer_of
 from fedarena.data.text.words import SPECIAL, Vocabulary, WordCounts
 
+SOURCE = "texts"
 TOKENIZER_FILE = "tokenizer.json"
 NEXT_TOKEN_LENGTH = 64
 MOST_AUTOMATIC_LENGTH = 256
@@ -169,7 +170,7 @@ def texts_to_federation(
         _build(target, table, columns, options, maker)
 
     recorded = {"table": str(table.path or "in memory"), **columns.used, **options.recorded}
-    federation = build_once("texts", recorded, state, name_of(table.path, name, "texts"), path, progress, build)
+    federation = build_once(SOURCE, recorded, state, name_of(table.path, name, "texts"), path, progress, build)
     if content is not None and not (federation.path / TOKENIZER_FILE).exists():
         write_bytes(federation.path / TOKENIZER_FILE, content)
     return federation
@@ -263,9 +264,7 @@ def _write(
                 values, counts = _sequences(chosen, tokens, lengths, length, vocabulary.padding, options.join)
                 samples = {"tokens": values}
             else:
-                x = padded_in_front(tokens, lengths, length, vocabulary.padding)
-                if closing is not None:
-                    x[lengths > length, -1] = closing
+                x = rows_with_end(tokens, lengths, length, vocabulary.padding, closing)
                 samples = {"x": x, "y": texts.columns["label"][rows].astype(np.int64)}
             attributes = {name: chosen.attribute(name) for name in columns.attributes}
             writer.add_clients(chosen.ids, counts=counts, columns=samples, groups=groups, attributes=attributes)

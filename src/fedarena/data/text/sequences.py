@@ -22,6 +22,14 @@ def padded_in_front(tokens: AnyArray, lengths: IntArray, length: int, padding: i
     return rows
 
 
+def rows_with_end(tokens: AnyArray, lengths: IntArray, length: int, padding: int, closing: int | None) -> AnyArray:
+    """`padded_in_front`, where a text that is cut short still ends with the token that ends every text, if any."""
+    rows = padded_in_front(tokens, lengths, length, padding)
+    if closing is not None:
+        rows[lengths > length, -1] = closing
+    return rows
+
+
 def cut_into_sequences(
     tokens: AnyArray, lengths: IntArray, length: int, padding: int = PADDING
 ) -> tuple[AnyArray, IntArray]:
