@@ -242,9 +242,10 @@ def test_all_kinds_of_tables_give_the_same(tmp_path: Path) -> None:
     TABLE.to_csv(tmp_path / "said.csv.gz", index=False)
     TABLE.to_parquet(tmp_path / "said.parquet")
     TABLE.to_json(tmp_path / "said.jsonl", orient="records", lines=True)
+    TABLE.to_json(tmp_path / "said.jsonl.gz", orient="records", lines=True)
     frames = [TABLE, TABLE.astype("category"), pa.Table.from_pandas(TABLE), TABLE.to_dict("list")]
     frames[1]["utterance"] = TABLE["utterance"]
-    files = ["said.csv", "said.tsv", "said.csv.gz", "said.parquet", "said.jsonl"]
+    files = ["said.csv", "said.tsv", "said.csv.gz", "said.parquet", "said.jsonl", "said.jsonl.gz"]
     found = {content(tmp_path / file) for file in files} | {content(frame) for frame in frames}
     found.add(content(str(tmp_path / "said.txt"), delimiter="|"))
     assert len(found) == 1

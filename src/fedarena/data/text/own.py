@@ -184,7 +184,7 @@ def _build(
     reader = _Reader(table, columns, options, tokenizer, lambda done: target.progress(0.1 * done, "Reading labels"))
     target.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.path.name}.", dir=target.path.parent) as folder:
-        buckets = Buckets(Path(folder), table.size_bytes)
+        buckets = Buckets(Path(folder), table.size_bytes * tokenizer.expansion)
         buckets.fill(reader.read, lambda done: target.progress(0.1 + 0.4 * done, "Reading texts"))
         index = TextIndex(Path(folder), buckets, lambda rows, counts: _attributes(rows, counts, columns.attributes))
         index.build(lambda done: target.progress(0.5 + 0.2 * done, "Grouping by client"))

@@ -37,6 +37,7 @@ class TextTokenizer(ABC):
 
     counts_tokens = True  # whether the vocabulary is made of the tokens that occur in training
     closing: int | None = None  # the token that ends every text, also one that is cut short
+    expansion = 1  # how much more memory tokens take than those of words
 
     @abstractmethod
     def split(self, texts: Sequence[str], ends: bool) -> list[str]:
@@ -60,6 +61,8 @@ class Words(TextTokenizer):
 class Characters(TextTokenizer):
     """Every character is a token; a line break ends a text."""
 
+    expansion = 6
+
     def split(self, texts: Sequence[str], ends: bool) -> list[str]:
         """The characters of every text."""
         closing = "\n" if ends else ""
@@ -82,6 +85,7 @@ class Bytes(TextTokenizer):
     """The bytes of a text in UTF-8, of which there are 256: nothing is ever unknown; a line break ends a text."""
 
     counts_tokens = False
+    expansion = 6
 
     def split(self, texts: Sequence[str], ends: bool) -> list[str]:
         """The bytes of every text."""
