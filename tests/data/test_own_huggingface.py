@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def samples(federation: Federation, part: str = "all") -> set[tuple[str, str, by
     return found
 
 
-def expected(numbers: range, writers: str = "abcd") -> set[tuple[str, str, bytes]]:
+def expected(numbers: Iterable[int], writers: str = "abcd") -> set[tuple[str, str, bytes]]:
     return {
         (writers[n % len(writers)], CLASSES[n % 3], np.ascontiguousarray(pixels(n).transpose(2, 0, 1)).tobytes())
         for n in numbers
@@ -66,6 +67,14 @@ def test_a_selection_of_rows_is_respected() -> None:
     federation = from_hf(chosen, client="writer", label="shows")
     assert federation.num_samples == 9
     assert samples(federation) < expected(range(24))
+
+
+def test_pictures_without_a_label_are_left_out_and_no_others() -> None:
+    rows = drawings(range(24)).map(lambda row, n: {"shows": -1 if n % 5 == 0 else row["shows"]}, with_indices=True)
+    with pytest.raises(BadInputError, match=r"The dataset, row 1: the label .* is missing"):
+        from_hf(rows, client="writer", label="shows")
+    federation = from_hf(rows, client="writer", label="shows", missing="left_out")
+    assert samples(federation) == expected([n for n in range(24) if n % 5])
 
 
 def test_splits_become_parts_or_groups() -> None:

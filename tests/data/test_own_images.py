@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-import fedarena
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
 from fedarena.data.images.own import from_images
@@ -87,6 +86,9 @@ def test_a_table_of_paths(drawings: Path, tmp_path: Path) -> None:
     )
     of_frame = from_images(table, client="drawer", label="shows", folder=drawings)
     assert samples(of_frame) == expected(drawings)
+    assert from_images(table, client="drawer", label="shows", folder=drawings).path == of_frame.path
+    save(files[0], drawing(99))
+    assert samples(from_images(table, client="drawer", label="shows", folder=drawings)) == expected(drawings)
     table.to_csv(drawings / "table.csv", index=False)
     table.to_parquet(drawings / "table.parquet")
     table.to_json(drawings / "table.jsonl", orient="records", lines=True)
@@ -167,6 +169,9 @@ def test_parts_in_the_names_are_kept(tmp_path: Path) -> None:
         [2, 2, 1],
     ]
     assert federation.client_ids(federation.clients("test")) == ["new"]
+    for number, part in enumerate(["train", "validation", "test"]):
+        shown = {"a": drawing(number).tobytes(), "b": drawing(10 + number).tobytes()}
+        assert {row for row in samples(federation, part) if row[0] == "bob"} == {("bob", *row) for row in shown.items()}
     with pytest.raises(BadInputError, match="every sample comes with its part"):
         from_images(tmp_path, pattern="{part}/{client}/{label}", train_fraction=0.5)
 
@@ -374,9 +379,3 @@ def test_large_clients_lie_in_a_file_while_they_are_written(
     again = from_images(drawings, pattern="{client}/{label}", path=tmp_path / "smaller")
     assert mapped == [False, False, True]
     assert samples(again) == expected(drawings)
-
-
-def test_a_first_run(drawings: Path, tmp_path: Path) -> None:
-    federation = fedarena.from_images(drawings, pattern="{client}/{label}")
-    result = fedarena.run(federation=federation, cohort=2, rounds=1, runs_folder=tmp_path / "runs", progress=False)
-    assert result.status == "finished"

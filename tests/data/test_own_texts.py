@@ -143,11 +143,12 @@ def test_sequences_are_the_texts_of_a_client_in_their_order(
 
 
 def test_earlier_texts_train_and_later_ones_test() -> None:
-    table = {"who": ["a"] * 10, "text": [f"w{n}" for n in range(10)]}
+    table = {"who": ["a"] * 20, "text": [f"w{n}" for n in range(20)]}
     federation = from_texts(table, client="who", text="text", train_fraction=0.7)
     names = federation.task.label_names
-    trained = {names[token] for token in federation.samples([0], "train").columns["tokens"].ravel()}
-    assert trained == {"<PAD>", "<EOS>", *(f"w{n}" for n in range(7))}
+    trained = [names[token] for token in federation.samples([0], "train").columns["tokens"].ravel()]
+    assert [word for word in trained if word[0] == "w"] == [f"w{n}" for n in range(14)]
+    assert set(trained) == {"<PAD>", "<EOS>", *(f"w{n}" for n in range(14))}
     assert federation.task.kind == "next_token"
 
 
