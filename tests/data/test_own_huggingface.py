@@ -73,7 +73,7 @@ def test_pictures_without_a_label_are_left_out_and_no_others() -> None:
     rows = drawings(range(24)).map(lambda row, n: {"shows": -1 if n % 5 == 0 else row["shows"]}, with_indices=True)
     with pytest.raises(BadInputError, match=r"The dataset, row 1: the label .* is missing"):
         from_hf(rows, client="writer", label="shows")
-    federation = from_hf(rows, client="writer", label="shows", missing="left_out")
+    federation = from_hf(rows, client="writer", label="shows", missing="drop")
     assert samples(federation) == expected([n for n in range(24) if n % 5])
 
 
@@ -142,7 +142,7 @@ def test_texts_and_their_missing_labels() -> None:
     assert "so" in federation.task.token_names
     with pytest.raises(BadInputError, match=r"The dataset, row 3: the label .* is missing"):
         from_hf(sentences([0, 1, -1] * 4), client="who", label="label")
-    fewer = from_hf(sentences([0, 1, 1, -1] * 3), client="who", label="label", missing="left_out")
+    fewer = from_hf(sentences([0, 1, 1, -1] * 3), client="who", label="label", missing="drop")
     assert fewer.num_samples == 9
     assert from_hf(sentences([-1] * 6), client="who", text="text").task.kind == "next_token"
     parts = DatasetDict(train=sentences([0, 1] * 3), test=sentences([1, 2] * 6))

@@ -99,7 +99,7 @@ def test_a_table_of_paths(drawings: Path, tmp_path: Path) -> None:
     table.loc[2, "shows"] = None
     with pytest.raises(BadInputError, match=r"The table, row 3: the label \(column 'shows'\) is missing"):
         from_images(table, client="drawer", label="shows", folder=drawings)
-    fewer = from_images(table, client="drawer", label="shows", folder=drawings, missing="left_out")
+    fewer = from_images(table, client="drawer", label="shows", folder=drawings, missing="drop")
     assert fewer.num_samples == 11
     table.loc[2, ["shows", "path"]] = ["beta", "gone.png"]
     with pytest.raises(BadInputError, match=r"names the picture .*gone\.png, which is not there"):
@@ -353,8 +353,23 @@ def test_a_store_is_written_where_it_is_wanted(drawings: Path, tmp_path: Path) -
     assert [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert {words for _, words in told} == {"Looking at pictures", "Writing"}
     assert sorted(file.name for file in (tmp_path / "stores").iterdir()) == ["mine"]
-    with pytest.raises(BadInputError, match="already exists"):
-        from_images(drawings, pattern="{client}/{label}", path=tmp_path / "stores" / "mine")
+    told.clear()
+    again = {"pattern": "{client}/{label}", "path": tmp_path / "stores" / "mine", "name": "mine"}
+    assert (
+        from_images(drawings, **again, progress=lambda *done: told.append(done)).fingerprint == federation.fingerprint
+    )
+    assert not told  # it is there
+    with pytest.raises(BadInputError, match="holds another federation; choose another folder, or overwrite it"):
+        from_images(drawings, **again, size=3)
+    replaced = from_images(drawings, **again, size=3, overwrite=True)
+    assert replaced.columns["x"].shape == (1, 3, 3)
+    (drawings / "ann" / "alpha" / "1.png").write_bytes(b"")
+    with pytest.raises(DamagedFileError):  # what goes wrong leaves the former one in its place
+        from_images(drawings, **again, overwrite=True)
+    assert Federation.open(tmp_path / "stores" / "mine").fingerprint == replaced.fingerprint
+    assert sorted(file.name for file in (tmp_path / "stores").iterdir()) == ["mine"]
+    with pytest.raises(BadInputError, match="exists and is no federation"):
+        from_images(drawings, pattern="{client}/{label}", path=tmp_path / "stores")
 
 
 def test_large_clients_lie_in_a_file_while_they_are_written(

@@ -41,9 +41,13 @@ def test_pictures(place: Path) -> None:
     assert "Imported: stores/drawings has drawings with 3 clients and 12 samples" in shown
     assert "fedarena run federation=store federation.path=stores/drawings" in shown
     assert Federation.open("stores/drawings").task.label_names == ("alpha", "beta")
-    again, shown = run("import-images", "drawings", "--pattern", "{client}/{label}")
+    assert run("import-images", "drawings", "--pattern", "{client}/{label}")[0] == 0  # nothing to do
+    again, shown = run("import-images", "drawings", "--pattern", "{client}/{label}", "size=3")
     assert again == 2
-    assert "stores/drawings already exists" in shown
+    assert "stores/drawings holds another federation" in shown
+    again, shown = run("import-images", "drawings", "--pattern", "{client}/{label}", "size=3", "overwrite=true")
+    assert again == 0, shown
+    assert Federation.open("stores/drawings").columns["x"].shape == (1, 3, 3)
 
 
 def test_options_are_keys_and_values(place: Path) -> None:

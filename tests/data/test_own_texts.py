@@ -259,6 +259,21 @@ def test_ids_and_labels_may_be_numbers() -> None:
     assert federation.task.label_names == ("-1", "1")
     strings = from_texts({**table.to_dict("list"), "y": ["10", "9"] * 4}, client="who", text="text", label="y")
     assert strings.task.label_names == ("9", "10")
+    written = from_texts(
+        {**table.to_dict("list"), "y": ["1.0", "-1", "1", "-1"] * 2}, client="who", text="text", label="y"
+    )
+    assert written.task.label_names == ("-1", "1")
+    assert written.samples([0]).columns["y"].tolist() == [1] * 4
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "said.csv").write_bytes("who,text,y\na,déjà,0\nb,vu,1\n".encode("cp1252"))
+    options = {"client": "who", "text": "text", "label": "y"}
+    with pytest.raises(BadInputError, match="cannot be read"):
+        from_texts(tmp_path / "said.csv", **options)
+    assert "déjà" in from_texts(tmp_path / "said.csv", **options, encoding="cp1252", train_fraction=1).task.token_names
+    with pytest.raises(BadInputError, match="cannot be read"):
+        from_texts(tmp_path / "said.csv", **options, encoding="klingon")
 
 
 def test_missing_values_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -268,7 +283,7 @@ def test_missing_values_are_refused_or_left_out(tmp_path: Path) -> None:
         rows.writerows([["a", "x", "0"], ["a", "NA null", "1"], ["", "x", "0"], ["b", "", "1"], ["b", "y", "1"]])
     with pytest.raises(BadInputError, match=r"said\.csv, row 3: the client \(column 'who'\) is missing"):
         from_texts(tmp_path / "said.csv", client="who", text="text", label="y")
-    federation = from_texts(tmp_path / "said.csv", client="who", text="text", label="y", missing="left_out")
+    federation = from_texts(tmp_path / "said.csv", client="who", text="text", label="y", missing="drop")
     assert federation.num_samples == 3
     assert {"na", "null"} <= set(federation.task.token_names)
 
@@ -354,7 +369,7 @@ def test_the_cache_is_used_until_the_table_changes(tmp_path: Path) -> None:
         ({"label": 3}, "label must be the name of a column"),
         ({"length": 0}, "length must be a number from 1"),
         ({"vocabulary": 2}, "vocabulary must be a number from 3"),
-        ({"missing": "drop"}, "missing must be"),
+        ({"missing": "zero"}, "missing must be"),
         ({"part": "emotion"}, "'joy' is not a part; valid: train"),
         ({"part": "part", "split": "by_client"}, "every sample comes with its part"),
         ({"split": "by_sample"}, "split must be"),

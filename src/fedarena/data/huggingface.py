@@ -16,7 +16,7 @@ from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, wr
 from fedarena.data.images.pictures import Channels, Fit, Layout, Pictures, Wanted
 from fedarena.data.own.labels import as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, arrange, part_code
-from fedarena.data.own.stores import OwnBuild, build_once, name_of
+from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, without_missing
 from fedarena.data.own.who import Partition
 from fedarena.data.own.writing import write_samples
@@ -60,6 +60,7 @@ def from_hf(
     split_seed: int | None = None,
     name: str | None = None,
     path: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Federation:
     """A federation from a `datasets.Dataset` or `DatasetDict`.
@@ -90,11 +91,12 @@ def from_hf(
         if column is not None:
             table.require(what, column)
     division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
+    place = StorePlace(path, overwrite, progress)
     kind, inputs = _inputs(table, image, text, features, {client, label, part, *attributes}, label is not None)
     if kind == "text":
         columns = TextColumns(inputs[0], client, label, part, tuple(attributes), table.label_names)
         options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
-        return texts_to_federation(table, columns, options, tokenizer, name or "texts", path, progress)
+        return texts_to_federation(table, columns, options, tokenizer, name or "texts", place)
     if label is None:
         known = [column for column in table.own_columns if table.class_names_of(column)]
         hint = f", such as {known[0]!r}" if known else ""
@@ -109,10 +111,8 @@ def from_hf(
     if kind == "image":
         pictures = HuggingFacePictures(table, inputs[0], rows.kept)
         found = PictureRows(pictures, rows.columns, state, "the dataset", options_of_rows, table.label_names)
-        return write_pictures(found, picture_options, name_of(None, name, "images"), path, progress)
-    return _write_numbers(
-        rows, picture_options, options_of_rows, state, name_of(None, name, "features"), path, progress
-    )
+        return write_pictures(found, picture_options, name_of(None, name, "images"), place)
+    return _write_numbers(rows, picture_options, options_of_rows, state, name_of(None, name, "features"), place)
 
 
 class HuggingFaceTable(OwnTable):
@@ -243,7 +243,7 @@ class _PictureOrNumberRows:
         self.table, self.used, self.inputs, self.missing = table, used, inputs, missing
         parts: dict[str, list[pa.Array]] = {what: [] for what in used}
         kept = [np.zeros(0, dtype=np.int64)]
-        for whole in without_missing(self._numbered(), used, table.start, missing == "left_out"):
+        for whole in without_missing(self._numbered(), used, table.start, missing == "drop"):
             kept.append(whole.column(_ROW).to_numpy())
             for what, column in used.items():
                 parts[what].append(as_texts(whole.column(column), f"Column {column!r}"))
@@ -265,8 +265,7 @@ def _write_numbers(
     recorded: Mapping[str, Any],
     state: list[Any],
     name: str,
-    path: Path | str | None,
-    progress: Progress | None,
+    place: StorePlace,
 ) -> Federation:
     def build(target: OwnBuild) -> None:
         x = _numbers(rows.table, rows.inputs)[rows.kept]
@@ -284,7 +283,7 @@ def _write_numbers(
         write_samples(target, samples, arranged, column, x.__getitem__, lambda done: target.progress(done, "Writing"))
 
     options_recorded = {**recorded, **options.recorded}
-    return build_once("features", options_recorded, state, name, path, progress, build)
+    return build_once("features", options_recorded, state, name, place, build)
 
 
 def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:

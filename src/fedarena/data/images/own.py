@@ -29,9 +29,9 @@ from fedarena.data.images.pictures import (
     common_form,
     read_picture,
 )
-from fedarena.data.own.labels import as_texts, class_codes, class_names
+from fedarena.data.own.labels import LabelClasses, as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, Samples, arrange, part_codes
-from fedarena.data.own.stores import OwnBuild, build_once, name_of
+from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.own.writing import write_samples
@@ -96,8 +96,10 @@ def from_images(
     validation_fraction: float | None = None,
     split_seed: int | None = None,
     delimiter: str | None = None,
+    encoding: str = "utf8",
     name: str | None = None,
     path: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Federation:
     """A federation of pictures.
@@ -112,7 +114,8 @@ def from_images(
     height and width; `fit` says what happens to other proportions. Bytes stay bytes. `channels` makes pictures alike
     (grey, rgb, rgba), and `layout` (HWC or CHW) says how arrays of three dimensions are meant.
 
-    The store is kept in the cache and built again when names, sizes or times of files change, or is written to `path`.
+    The store is kept in the cache, or written to the folder `path`, where `overwrite` lets it replace another one. It
+    is built again when names, sizes or times of files change.
 
     >>> pictures = np.zeros((6, 8, 8), dtype=np.uint8)
     >>> from_images(pictures, client=list("aabbcc"), label=[0, 1] * 3).columns["x"].shape
@@ -140,8 +143,8 @@ def from_images(
             if isinstance(data, np.ndarray | list | tuple):
                 rows = _in_arrays(data, known)
             else:
-                rows = _in_table(OwnTable(data, delimiter), image, known, folder, missing)
-        return write_pictures(rows, options, name_of(place, name, "images"), path, progress)
+                rows = _in_table(OwnTable(data, delimiter, encoding), image, known, folder, missing)
+        return write_pictures(rows, options, name_of(place, name, "images"), StorePlace(path, overwrite, progress))
 
 
 def _in_tree(place: Path, pattern: str | None, opened: ExitStack) -> PictureRows:
@@ -190,7 +193,7 @@ def _in_table(
     for what, column in used.items():
         table.require(what, column)
     base = Path(folder).expanduser() if folder is not None else table.path.parent if table.path else Path()
-    pieces = list(without_missing(table.read(list(used.values())), used, table.start, missing == "left_out"))
+    pieces = list(without_missing(table.read(list(used.values())), used, table.start, missing == "drop"))
     if not pieces:
         raise BadInputError(f"{table.start} has no rows.")
     columns = {
@@ -209,9 +212,7 @@ def _in_table(
     return PictureRows(PictureFiles(files), columns, state, table.name, options)
 
 
-def write_pictures(
-    rows: PictureRows, options: PictureOptions, name: str, path: Path | str | None, progress: Progress | None
-) -> Federation:
+def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place: StorePlace) -> Federation:
     """The federation of these pictures, which is written unless the cache has it."""
 
     def build(target: OwnBuild) -> None:
@@ -231,7 +232,7 @@ def write_pictures(
             lambda done: target.progress(_LOOKING + (1 - _LOOKING) * done, "Writing"),
         )
 
-    return build_once("images", {**rows.options, **options.recorded}, rows.state, name, path, progress, build)
+    return build_once("images", {**rows.options, **options.recorded}, rows.state, name, place, build)
 
 
 def texts_digest(columns: Mapping[str, pa.Array]) -> str:
@@ -249,12 +250,15 @@ def samples_of(
 ) -> Samples:
     """Who has which label, from columns of texts; classes that are known by their `names` keep their order."""
     labels = columns["label"]
-    names = names or class_names(labels.unique().to_pylist(), f"The label of {where}")
-    codes = class_codes(labels, names)
+    if names is not None:
+        classes = LabelClasses.named(names)
+    else:
+        classes = LabelClasses.of(labels.unique().to_pylist(), f"The label of {where}")
+    codes = classes.codes(labels)
     natural = columns["client"].to_pylist() if "client" in columns else None
     ids, clients = clients_of(natural, codes, partition)
     parts = part_codes(columns["part"].to_pylist(), where) if "part" in columns else None
-    return Samples(ids, clients, codes, names, parts)
+    return Samples(ids, clients, codes, classes.names, parts)
 
 
 def _image_column(table: OwnTable, given: str | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,7 +13,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.data.store.schema import IntArray
 
-MOST_CLASSES = 1_000_000
+MOST_CLASSES = 100_000
 
 
 def as_texts(values: pa.Array, what: str) -> pa.Array:
@@ -34,21 +36,40 @@ def as_texts(values: pa.Array, what: str) -> pa.Array:
     raise BadInputError(f"{what} holds {values.type} values, which cannot be classes or clients.")
 
 
-def class_names(labels: Iterable[str], what: str) -> tuple[str, ...]:
-    """The classes in a fixed order: numbers by their value, all else by the alphabet."""
-    distinct = set(labels)
-    if len(distinct) < 2:
-        only = f"only {quoted(min(distinct))}" if distinct else "nothing"
-        raise BadInputError(f"{what} holds {only}, but there must be two classes or more to tell apart.")
-    if len(distinct) > MOST_CLASSES:
-        raise BadInputError(f"{what} holds more than {MOST_CLASSES:,} different labels, which cannot be classes.")
-    try:
-        return tuple(sorted(distinct, key=lambda label: (float(label), label)))
-    except ValueError:
-        return tuple(sorted(distinct))
+@dataclass(frozen=True)
+class LabelClasses:
+    """Classes in a fixed order, what they are called, and which one each label is."""
 
+    names: tuple[str, ...]
+    class_of: Mapping[str, int]
 
-def class_codes(labels: pa.Array, names: tuple[str, ...]) -> IntArray:
-    """The place of every label among the names of classes, all of which are there."""
-    codes: IntArray = pc.index_in(labels, value_set=pa.array(names, pa.string())).cast(pa.int64()).to_numpy()
-    return codes
+    @classmethod
+    def of(cls, labels: Iterable[str], what: str) -> LabelClasses:
+        """The classes of labels: numbers by their value, equal ones being one class, and all else by the alphabet."""
+        distinct = sorted(set(labels))
+        try:
+            numbers = {label: float(label) for label in distinct}
+            by_class: dict[str | float, list[str]] = {number: [] for number in sorted(set(numbers.values()))}
+            for label, number in numbers.items():
+                by_class[number].append(label)
+        except ValueError:
+            by_class = {label: [label] for label in distinct}
+        if len(by_class) < 2:
+            only = f"only {quoted(distinct[0])}" if distinct else "nothing"
+            raise BadInputError(f"{what} holds {only}, but there must be two classes or more to tell apart.")
+        if len(by_class) > MOST_CLASSES:
+            raise BadInputError(f"{what} holds more than {MOST_CLASSES:,} different labels, which cannot be classes.")
+        names = tuple(min(written, key=lambda label: (len(label), label)) for written in by_class.values())
+        class_of = {label: number for number, written in enumerate(by_class.values()) for label in written}
+        return cls(names, class_of)
+
+    @classmethod
+    def named(cls, names: tuple[str, ...]) -> LabelClasses:
+        """Classes that are known by their names, in the order of these."""
+        return cls(names, {name: number for number, name in enumerate(names)})
+
+    def codes(self, labels: pa.Array) -> IntArray:
+        """The class of every label, all of which are known."""
+        places = pc.index_in(labels, value_set=pa.array(self.class_of, pa.string())).to_numpy()
+        codes: IntArray = np.array(list(self.class_of.values()), dtype=np.int64)[places]
+        return codes

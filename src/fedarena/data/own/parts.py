@@ -15,7 +15,7 @@ from fedarena.data.sampling import Sampling
 from fedarena.data.splits import SampleOrder, Split, SplitKind
 from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
 
-Missing = Literal["refuse", "left_out"]
+Missing = Literal["refuse", "drop"]
 _NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "development"),
@@ -102,9 +102,8 @@ def arrange(samples: Samples, division: Split | None, minimum_samples: int, orde
 
 
 def groups_of(counts: IntArray) -> list[Group]:
-    """The group of every client, from its samples in each part: whoever has none to train on is only tested."""
-    order: tuple[Group, ...] = ("train", "test", "validation")
-    return [next((name for name in order if row[GROUPS.index(name)]), "train") for row in counts.tolist()]
+    """The group of every client, from its samples in each part: the first part that it has any in."""
+    return [next((name for name in GROUPS if row[GROUPS.index(name)]), "train") for row in counts.tolist()]
 
 
 def part_codes(names: Iterable[str | None], where: str) -> IntArray:

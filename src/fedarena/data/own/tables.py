@@ -32,9 +32,9 @@ class OwnTable:
     `table` is a file's name, a DataFrame, an Arrow table or a mapping of columns.
     """
 
-    def __init__(self, table: Any, delimiter: str | None = None):
+    def __init__(self, table: Any, delimiter: str | None = None, encoding: str = "utf8"):
         self.path = Path(table).expanduser() if isinstance(table, str | Path) else None
-        self._delimiter = delimiter
+        self._delimiter, self._encoding = delimiter, encoding
         if self.path is not None:
             if not self.path.is_file():
                 raise BadInputError(f"There is no table {self.path}: it must be a CSV, Parquet or JSON lines file.")
@@ -92,7 +92,7 @@ class OwnTable:
             for piece in self._pieces(wanted):
                 for start in range(0, piece.num_rows, _ROWS_PER_PIECE):
                     yield piece.slice(start, _ROWS_PER_PIECE)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, UnicodeError, LookupError) as error:
             raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
 
     @property
@@ -113,7 +113,7 @@ class OwnTable:
                 names = pa.parquet.read_schema(self.path).names
             else:
                 names = list(dict.fromkeys(name for row in next(self._json_pieces(), []) for name in row))
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, UnicodeError, LookupError) as error:
             raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -139,6 +139,7 @@ class OwnTable:
         assert self.path is not None
         return pa.csv.open_csv(
             str(self.path),
+            read_options=pa.csv.ReadOptions(encoding=self._encoding),
             parse_options=pa.csv.ParseOptions(
                 delimiter=self._delimiter or _DELIMITERS.get(self._ending, ","), newlines_in_values=True
             ),
@@ -154,7 +155,8 @@ class OwnTable:
     def _json_pieces(self) -> Iterator[list[dict[str, Any]]]:
         assert self.path is not None
         rows: list[dict[str, Any]] = []
-        with pa.input_stream(str(self.path)) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig") as file:
+        encoding = "utf-8-sig" if self._encoding == "utf8" else self._encoding
+        with pa.input_stream(str(self.path)) as stream, io.TextIOWrapper(stream, encoding=encoding) as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -173,7 +175,7 @@ class OwnTable:
 
 
 def without_missing(
-    pieces: Iterator[pa.RecordBatch], columns: Mapping[str, str], table: str, leave_out: bool
+    pieces: Iterator[pa.RecordBatch], columns: Mapping[str, str], table: str, drop: bool
 ) -> Iterator[pa.RecordBatch]:
     """The pieces without rows that lack one of the columns (by what they are for), or a sentence about the first."""
     first = 1
@@ -184,10 +186,10 @@ def without_missing(
             there = values.is_valid()
             if pa.types.is_floating(values.type):
                 there = pc.and_(there, pc.fill_null(pc.invert(pc.is_nan(values)), False))
-            if not leave_out and (lacking := pc.index(there, False).as_py()) >= 0:
+            if not drop and (lacking := pc.index(there, False).as_py()) >= 0:
                 raise BadInputError(
                     f"{table}, row {first + lacking}: the {what} (column {column!r}) is missing; "
-                    "fill it in, or leave such rows out with missing='left_out'."
+                    "fill it in, or leave such rows out: missing='drop'."
                 )
             complete = pc.and_(complete, there)
         first += piece.num_rows

@@ -24,9 +24,9 @@ from fedarena.core.outside_text import quoted
 from fedarena.data.many_users.buckets import USER, Buckets, Piece, Position
 from fedarena.data.many_users.clients import ChosenTexts, Published, TextClients
 from fedarena.data.many_users.texts import TEXT, TextIndex
-from fedarena.data.own.labels import as_texts, class_codes, class_names
+from fedarena.data.own.labels import LabelClasses, as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, groups_of, part_codes
-from fedarena.data.own.stores import OwnBuild, build_once, name_of
+from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.registry import Progress
@@ -67,8 +67,8 @@ class TextOptions:
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
                 raise BadInputError(f"{option} must be a number from {least} to {_MOST_TOKENS:,}, not {quoted(value)}.")
-        if self.missing not in ("refuse", "left_out"):
-            raise BadInputError(f"missing must be 'refuse' or 'left_out', not {quoted(self.missing)}.")
+        if self.missing not in ("refuse", "drop"):
+            raise BadInputError(f"missing must be 'refuse' or 'drop', not {quoted(self.missing)}.")
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -116,8 +116,10 @@ def from_texts(
     validation_fraction: float | None = None,
     split_seed: int | None = None,
     delimiter: str | None = None,
+    encoding: str = "utf8",
     name: str | None = None,
     path: Path | str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Federation:
     """A federation of texts, from a table (a CSV, Parquet or JSON lines file, a DataFrame, an Arrow table).
@@ -130,8 +132,8 @@ def from_texts(
     `tokenizer` is words, characters, bytes, or a file of Hugging Face's tokenizers. The `vocabulary` of words and
     characters has padding, unknown and the most frequent tokens of the training texts. It is kept in the store.
 
-    Without `client`, a `partition` makes clients. The store is kept in the cache and built again when the table
-    changes, or is written to `path`.
+    Without `client`, a `partition` makes clients. The store is kept in the cache, or written to the folder `path`,
+    where `overwrite` lets it replace another one. It is built again when the table changes.
 
     >>> said = {"speaker": list("aabb"), "utterance": ["so good", "too bad", "good", "bad"], "mood": list("+-+-")}
     >>> from_texts(said, client="speaker", text="utterance", label="mood").task.label_names
@@ -140,7 +142,8 @@ def from_texts(
     division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
     options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
     columns = TextColumns(text, client, label, part, tuple(attributes))
-    return texts_to_federation(OwnTable(table, delimiter), columns, options, tokenizer, name, path, progress)
+    place = StorePlace(path, overwrite, progress)
+    return texts_to_federation(OwnTable(table, delimiter, encoding), columns, options, tokenizer, name, place)
 
 
 def texts_to_federation(
@@ -149,8 +152,7 @@ def texts_to_federation(
     options: TextOptions,
     tokenizer: str | Path,
     name: str | None,
-    path: Path | str | None,
-    progress: Progress | None,
+    place: StorePlace,
 ) -> Federation:
     """The federation of a table's texts, which is written unless the cache has it."""
     for what, column in columns.used.items():
@@ -170,7 +172,7 @@ def texts_to_federation(
         _build(target, table, columns, options, maker)
 
     recorded = {"table": str(table.path or "in memory"), **columns.used, **options.recorded}
-    federation = build_once(SOURCE, recorded, state, name_of(table.path, name, "texts"), path, progress, build)
+    federation = build_once(SOURCE, recorded, state, name_of(table.path, name, "texts"), place, build)
     if content is not None and not (federation.path / TOKENIZER_FILE).exists():
         write_bytes(federation.path / TOKENIZER_FILE, content)
     return federation
@@ -315,14 +317,20 @@ class _Reader:
     ):
         self._table, self._columns, self._options, self._tokenizer = table, columns, options, tokenizer
         self._rows = 0
-        self.label_names: tuple[str, ...] = columns.label_names or ()
+        self._classes = LabelClasses.named(columns.label_names or ())
         self._made: tuple[tuple[str, ...], IntArray] | None = None
         self._look(progress)
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self._classes.names
+
     def _pieces(self) -> Iterator[pa.RecordBatch]:
         used = self._columns.used
-        leave_out = self._options.missing == "left_out"
-        return without_missing(self._table.read(list(used.values())), used, self._table.start, leave_out)
+        return without_missing(
+            self._table.read(list(used.values())), used, self._table.start, self._options.missing == "drop"
+        )
 
     def _look(self, progress: Callable[[float], None]) -> None:
         """Reads all rows once: which labels there are, and, where a partitioner makes clients, everybody's."""
@@ -342,11 +350,11 @@ class _Reader:
             progress(0.0)  # nobody knows how many there are
         if not self._rows:
             raise BadInputError(f"{self._table.start} has no rows.")
-        if columns.label is not None and not self.label_names:
-            self.label_names = class_names(labels, f"Column {columns.label!r} of {self._table.name}")
+        if columns.label is not None and columns.label_names is None:
+            self._classes = LabelClasses.of(labels, f"Column {columns.label!r} of {self._table.name}")
         if partition is not None:
             codes = (
-                class_codes(pa.concat_arrays(kept["label"]), self.label_names)
+                self._classes.codes(pa.concat_arrays(kept["label"]))
                 if columns.label is not None
                 else np.zeros(self._rows, dtype=np.int64)
             )
@@ -365,7 +373,7 @@ class _Reader:
             }
             if columns.label is not None:
                 labels = as_texts(piece.column(columns.label), f"Column {columns.label!r}")
-                arrays["label"] = pa.array(class_codes(labels, self.label_names))
+                arrays["label"] = pa.array(self._classes.codes(labels))
             if columns.part is not None:
                 names = as_texts(piece.column(columns.part), f"Column {columns.part!r}").to_pylist()
                 arrays["part"] = pa.array(part_codes(names, f"Column {columns.part!r}"))
