@@ -276,6 +276,26 @@ def test_other_encodings(tmp_path: Path) -> None:
         from_texts(tmp_path / "said.csv", **options, encoding="klingon")
 
 
+def test_files_without_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "said.csv").write_text("a,hello,0\nb,hi,1\n")
+    with pytest.raises(BadInputError, match=r"columns=\[…\] names them if the file does not"):
+        from_texts(tmp_path / "said.csv", client="who", text="text", label="y")
+    named = from_texts(tmp_path / "said.csv", client="who", text="text", label="y", columns=["who", "text", "y"])
+    assert named.num_samples == 2
+
+
+def test_quotation_marks_do_not_swallow_lines(tmp_path: Path) -> None:
+    """In files with tabs a mark is often just a mark; taken for more, it hides all rows up to the next one."""
+    rows = ["who\ttext\ty", 'a\t"never open\t0', "b\tquiet\t1", 'a\tend" here\t1', "b\tlast\t0"]
+    (tmp_path / "said.tsv").write_text("\n".join(rows) + "\n")
+    options = {"client": "who", "text": "text", "label": "y"}
+    with pytest.raises(BadInputError, match=r"column 'text'.*goes on over several lines.*say quotes=False"):
+        from_texts(tmp_path / "said.tsv", **options)
+    assert from_texts(tmp_path / "said.tsv", **options, quotes=False).num_samples == 4
+    (tmp_path / "said.tsv").write_text('who\ttext\ty\na\t"two\nlines"\t0\nb\tquiet\t1\n')
+    assert from_texts(tmp_path / "said.tsv", **options).num_samples == 2
+
+
 def test_missing_values_are_refused_or_left_out(tmp_path: Path) -> None:
     with open(tmp_path / "said.csv", "w", newline="") as file:
         rows = csv.writer(file)

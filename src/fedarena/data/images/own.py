@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from fedarena.data.images.pictures import (
 from fedarena.data.own.labels import LabelClasses, as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, Samples, arrange, part_codes
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
-from fedarena.data.own.tables import OwnTable, without_missing
+from fedarena.data.own.tables import OwnTable, TextForm, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.own.writing import write_samples
 from fedarena.data.raw.images import need_pillow
@@ -95,8 +95,10 @@ def from_images(
     train_fraction: float | None = None,
     validation_fraction: float | None = None,
     split_seed: int | None = None,
+    columns: Sequence[str] | None = None,
     delimiter: str | None = None,
     encoding: str = "utf8",
+    quotes: bool = True,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -143,7 +145,9 @@ def from_images(
             if isinstance(data, np.ndarray | list | tuple):
                 rows = _in_arrays(data, known)
             else:
-                rows = _in_table(OwnTable(data, delimiter, encoding), image, known, folder, missing)
+                rows = _in_table(
+                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes)), image, known, folder, missing
+                )
         return write_pictures(rows, options, name_of(place, name, "images"), StorePlace(path, overwrite, progress))
 
 

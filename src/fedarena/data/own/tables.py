@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,27 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PARQUET = (".parquet", ".pq")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _COMPRESSED = (".gz", ".bz2", ".zst")
+_MOST_OF_A_NAME = 40
 _COMPRESSION = 4  # how much longer texts are than what is made of them
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """The form of text files, where it is not the usual one."""
+
+    columns: Sequence[str] | None = None  # if the first line does not name them
+    delimiter: str | None = None
+    encoding: str = "utf8"
+    quotes: bool = True  # whether a value that begins with a quotation mark goes on to the next one
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (not isinstance(self.delimiter, str) or len(self.delimiter.encode()) != 1):
+            raise BadInputError(f"delimiter must be one character, not {quoted(self.delimiter)}.")
+        if isinstance(self.columns, str):
+            raise BadInputError(f"columns must be a list of names, not {quoted(self.columns)}.")
+
+
+USUAL_FORM = TextForm()
 
 
 class OwnTable:
@@ -32,9 +53,9 @@ class OwnTable:
     `table` is a file's name, a DataFrame, an Arrow table or a mapping of columns.
     """
 
-    def __init__(self, table: Any, delimiter: str | None = None, encoding: str = "utf8"):
+    def __init__(self, table: Any, form: TextForm = USUAL_FORM):
         self.path = Path(table).expanduser() if isinstance(table, str | Path) else None
-        self._delimiter, self._encoding = delimiter, encoding
+        self._form = form
         if self.path is not None:
             if not self.path.is_file():
                 raise BadInputError(f"There is no table {self.path}: it must be a CSV, Parquet or JSON lines file.")
@@ -69,7 +90,7 @@ class OwnTable:
         """What changes when the table does."""
         if self.path is not None:
             seen = self.path.stat()
-            return [str(self.path.absolute()), seen.st_size, seen.st_mtime_ns]
+            return [str(self.path.absolute()), seen.st_size, seen.st_mtime_ns, vars(self._form)]
         digest = hashlib.blake2b(digest_size=16)
         for piece in self.read(columns):
             sink = pa.BufferOutputStream()
@@ -83,7 +104,11 @@ class OwnTable:
         if not isinstance(column, str):
             raise BadInputError(f"{option} must be the name of a column of the table, not {quoted(column)}.")
         if column not in self.columns:
-            raise BadInputError(f"{option} is {column!r}, but {self.name} has no such column; {self._nearest(column)}")
+            names = [name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]}…" for name in self.columns]
+            hint = " (columns=[…] names them if the file does not)" if self.path and self._is_csv else ""
+            raise BadInputError(
+                f"{option} is {column!r}, but {self.name} has no such column; {nearest(column, names)}{hint}"
+            )
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """These columns, some rows at a time, in the order of the table."""
@@ -97,10 +122,7 @@ class OwnTable:
 
     @property
     def _is_csv(self) -> bool:
-        return self._delimiter is not None or self._ending in _DELIMITERS
-
-    def _nearest(self, column: str) -> str:
-        return nearest(column, self.columns)
+        return self._form.delimiter is not None or self._ending in _DELIMITERS
 
     def _column_names(self) -> list[str]:
         try:
@@ -125,7 +147,9 @@ class OwnTable:
             yield from self._memory.select(columns).to_batches()
         elif self._is_csv:
             with self._open_csv(columns) as reader:
-                yield from reader
+                for piece in reader:
+                    self._check_quotes(piece)
+                    yield piece
         elif self._ending in _PARQUET:
             with pa.parquet.ParquetFile(self.path) as file:
                 yield from file.iter_batches(_ROWS_PER_PIECE, columns=columns)
@@ -139,9 +163,11 @@ class OwnTable:
         assert self.path is not None
         return pa.csv.open_csv(
             str(self.path),
-            read_options=pa.csv.ReadOptions(encoding=self._encoding),
+            read_options=pa.csv.ReadOptions(encoding=self._form.encoding, column_names=self._form.columns),
             parse_options=pa.csv.ParseOptions(
-                delimiter=self._delimiter or _DELIMITERS.get(self._ending, ","), newlines_in_values=True
+                delimiter=self._delimiter,
+                newlines_in_values=self._form.quotes,
+                quote_char='"' if self._form.quotes else False,
             ),
             convert_options=pa.csv.ConvertOptions(
                 include_columns=columns or None,
@@ -152,10 +178,26 @@ class OwnTable:
             ),
         )
 
+    @property
+    def _delimiter(self) -> str:
+        return self._form.delimiter or _DELIMITERS.get(self._ending, ",")
+
+    def _check_quotes(self, piece: pa.RecordBatch) -> None:
+        """Refuses a value of a file with tabs that has swallowed lines, where a quotation mark was just a mark."""
+        for name in piece.schema.names if self._delimiter == "\t" and self._form.quotes else ():
+            values = piece.column(name)
+            if pa.types.is_string(values.type):
+                lines = pc.and_(pc.match_substring(values, "\n"), pc.match_substring(values, "\t"))
+                if (place := pc.index(lines, True).as_py()) >= 0:
+                    raise BadInputError(
+                        f"{self.path}: a value in column {name!r} begins with a quotation mark and goes on over several "
+                        f"lines, {quoted(values[place].as_py())}; say quotes=False if such marks have no meaning."
+                    )
+
     def _json_pieces(self) -> Iterator[list[dict[str, Any]]]:
         assert self.path is not None
         rows: list[dict[str, Any]] = []
-        encoding = "utf-8-sig" if self._encoding == "utf8" else self._encoding
+        encoding = "utf-8-sig" if self._form.encoding == "utf8" else self._form.encoding
         with pa.input_stream(str(self.path)) as stream, io.TextIOWrapper(stream, encoding=encoding) as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():

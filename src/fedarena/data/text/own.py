@@ -27,7 +27,7 @@ from fedarena.data.many_users.texts import TEXT, TextIndex
 from fedarena.data.own.labels import LabelClasses, as_texts
 from fedarena.data.own.parts import DivisionOptions, Missing, groups_of, part_codes
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
-from fedarena.data.own.tables import OwnTable, without_missing
+from fedarena.data.own.tables import OwnTable, TextForm, without_missing
 from fedarena.data.own.who import Partition, clients_of
 from fedarena.data.registry import Progress
 from fedarena.data.sampling import Sampling
@@ -115,8 +115,10 @@ def from_texts(
     train_fraction: float | None = None,
     validation_fraction: float | None = None,
     split_seed: int | None = None,
+    columns: Sequence[str] | None = None,
     delimiter: str | None = None,
     encoding: str = "utf8",
+    quotes: bool = True,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -141,9 +143,9 @@ def from_texts(
     """
     division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
     options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
-    columns = TextColumns(text, client, label, part, tuple(attributes))
-    place = StorePlace(path, overwrite, progress)
-    return texts_to_federation(OwnTable(table, delimiter, encoding), columns, options, tokenizer, name, place)
+    read = OwnTable(table, TextForm(columns, delimiter, encoding, quotes))
+    used = TextColumns(text, client, label, part, tuple(attributes))
+    return texts_to_federation(read, used, options, tokenizer, name, StorePlace(path, overwrite, progress))
 
 
 def texts_to_federation(
