@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from fedarena.catalogue import federations, fleets, load_federation, load_fleet
     from fedarena.core.errors import BadInputError, FedArenaError
     from fedarena.data import Federation
+    from fedarena.data.huggingface import from_hf
+    from fedarena.data.images.own import from_images
     from fedarena.data.tables import from_table
+    from fedarena.data.text.own import from_texts
     from fedarena.display import write_report
     from fedarena.fleet import Fleet
     from fedarena.results import Comparison, Result
@@ -26,7 +29,10 @@ _HOMES = {
     "catalogue": ("federations", "fleets", "load_federation", "load_fleet"),
     "core.errors": ("BadInputError", "FedArenaError"),
     "data": ("Federation",),
+    "data.huggingface": ("from_hf",),
+    "data.images.own": ("from_images",),
     "data.tables": ("from_table",),
+    "data.text.own": ("from_texts",),
     "display": ("write_report",),
     "fleet": ("Fleet",),
     "results": ("Comparison", "Result"),
@@ -48,7 +54,10 @@ __all__ = [
     "compare",
     "federations",
     "fleets",
+    "from_hf",
+    "from_images",
     "from_table",
+    "from_texts",
     "load",
     "load_federation",
     "load_fleet",

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from own_files import write_own_files
 from typer.testing import CliRunner
 
 import fedarena
@@ -44,6 +45,7 @@ def commands(page: Path) -> list[list[str]]:
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     write_traces(tmp_path)
+    write_own_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -9,6 +9,8 @@ from fedarena.cli import correlate
 from fedarena.cli import data_list
 from fedarena.cli import data_import
 from fedarena.cli import data_prepare
+from fedarena.cli import data_import_images
+from fedarena.cli import data_import_text
 from fedarena.cli import data_verify
 from fedarena.cli import data_stats
 from fedarena.cli import data_export
@@ -20,6 +22,8 @@ __all__ = [
     "correlate",
     "data_export",
     "data_import",
+    "data_import_images",
+    "data_import_text",
     "data_list",
     "data_prepare",
     "data_stats",

@@ -40,7 +40,7 @@ def prepare(
     if path is None:
         raise BadInputError(f"{name} is opened where it is; there is nothing to prepare")
     if path.is_dir():
-        say(f"Nothing to do: {_described(load_federation(source, options))}")
+        say(f"Nothing to do: {described(load_federation(source, options))}")
         return
     if (files := raw_files_of(source)) is not None:
         if download:
@@ -51,10 +51,11 @@ def prepare(
         files.find(options["folder"])
     with progress_bar() as advance:
         federation = load_federation(source, options, lambda fraction, text: advance(fraction, 1.0, text))
-    say(f"Prepared: {_described(federation)}")
+    say(f"Prepared: {described(federation)}")
 
 
-def _described(federation: Federation) -> str:
+def described(federation: Federation) -> str:
+    """What a store holds, and how large it is."""
     from fedarena.data.statistics.describe import clients_without_test
     from fedarena.display.drawing.units import BYTES, count, quantity
 

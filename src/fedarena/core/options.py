@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fedarena.core.errors import BadInputError
 from fedarena.core.limits import MOST
 from fedarena.core.outside_text import harmless, quoted
-from fedarena.core.registry import Choice, Registry, nearest
+from fedarena.core.registry import Choice, FileName, Registry, nearest
 
 _MOST_PATH_BYTES, _MOST_NAME_BYTES = 4096, 255  # what file systems allow
 
@@ -125,6 +125,8 @@ def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str,
         for mark in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
             if isinstance(mark, Choice):
                 choices[parameter.name] = mark
+            elif isinstance(mark, FileName):
+                annotation = PathOption | None
         fields[parameter.name] = (annotation, Field() if required else parameter.default)
     model = create_model("Options", __config__=ConfigDict(allow_inf_nan=False), **fields)
     return model, choices

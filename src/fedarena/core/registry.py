@@ -146,3 +146,8 @@ class Choice:
     """Marks an option whose value is itself a named part: ``Annotated[dict[str, Any], Choice(PARTITIONERS)]``."""
 
     registry: Registry[Any]
+
+
+@dataclass(frozen=True)
+class FileName:
+    """Marks an option that names a file: ``Annotated[str | None, FileName()]``. It becomes absolute at once."""

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class CachedSource:
             return cache_folder() / stem
         try:
             files = self.reads.find(options["folder"])
-            state = [[key, path.name, *_state(path)] for key, path in sorted(files.items())]
+            state = [[key, path.name, *state_of(path)] for key, path in sorted(files.items())]
         except BadInputError:
             state = []
             if built := [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]:
@@ -153,7 +152,7 @@ def cached_path(name: str, options: Mapping[str, Any] | None = None) -> Path | N
     return source.path(**resolved) if isinstance(source, CachedSource) else None
 
 
-def _state(path: Path) -> list[int | str]:
+def state_of(path: Path) -> list[int | str]:
     """What changes when a file does, or any file in a folder: sizes and times, as reading everything takes too long."""
     if not path.is_dir():
         seen = path.stat()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedarena.models.blocks import end_of_text
 from fedarena.models.spec import DataSpec
+from fedarena.models.word_vectors import VectorsFile, known_vectors, with_vectors
 from fedarena.models.zoo import MODELS, at_least_one, require
 
 
@@ -37,11 +38,24 @@ class WindowModel(nn.Module):
 
 
 @MODELS.register("char_mlp")
-def char_mlp(spec: DataSpec, *, context: int = 8, embedding: int = 16, hidden: int = 128) -> nn.Module:
-    """Embeds the last `context` characters, scores the next one with a hidden layer; trains in minutes on a CPU."""
+def char_mlp(
+    spec: DataSpec,
+    *,
+    context: int = 8,
+    embedding: int = 16,
+    hidden: int = 128,
+    vectors: VectorsFile = None,
+    freeze_vectors: bool = False,
+) -> nn.Module:
+    """Embeds the last `context` characters, scores the next one with a hidden layer; trains in minutes on a CPU.
+
+    With `vectors`, a file of pretrained ones, the embedding is as wide as these.
+    """
     require(spec.is_text, "char_mlp", "a federation of text", spec)
     at_least_one(context=context, embedding=embedding, hidden=hidden)
-    return WindowModel(spec, context, embedding, hidden)
+    known = known_vectors(spec, vectors, freeze_vectors)
+    model = WindowModel(spec, context, known.width if known else embedding, hidden)
+    return with_vectors(model, model.embed, known, freeze_vectors)
 
 
 class LSTMLayer(nn.Module):
@@ -68,12 +82,24 @@ class LSTMLayer(nn.Module):
 
 
 @MODELS.register("lstm")
-def lstm(spec: DataSpec, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
-    """LEAF's model for Shakespeare: embedding 8, two LSTM layers of 256, output scored against the vocabulary."""
+def lstm(
+    spec: DataSpec,
+    *,
+    embedding: int = 8,
+    hidden: int = 256,
+    layers: int = 2,
+    vectors: VectorsFile = None,
+    freeze_vectors: bool = False,
+) -> nn.Module:
+    """LEAF's model for Shakespeare: embedding 8, two LSTM layers of 256, output scored against the vocabulary.
+
+    With `vectors`, a file of pretrained ones, the embedding is as wide as these.
+    """
     require(spec.is_text, "lstm", "a federation of text", spec)
     at_least_one(embedding=embedding, hidden=hidden, layers=layers)
-    widths = [embedding] + [hidden] * layers
+    known = known_vectors(spec, vectors, freeze_vectors)
+    widths = [known.width if known else embedding] + [hidden] * layers
     stack = [LSTMLayer(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
-    return nn.Sequential(
-        nn.Embedding(spec.vocabulary, embedding), *stack, *end_of_text(spec), nn.Linear(hidden, spec.classes)
-    )
+    embed = nn.Embedding(spec.vocabulary, widths[0])
+    model = nn.Sequential(embed, *stack, *end_of_text(spec), nn.Linear(hidden, spec.classes))
+    return with_vectors(model, embed, known, freeze_vectors)

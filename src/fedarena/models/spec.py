@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 TaskKind = Literal["classification", "multi_label", "next_token", "regression", "rating"]
@@ -29,6 +29,7 @@ class DataSpec:
     tokens: int | None = None  # size of the vocabulary of the texts to classify; None if they are no texts
     inputs: tuple[InputSpec, ...] = ()  # what a model takes, in this order, where it is not x alone
     value_range: tuple[float, float] | None = None  # lowest and highest number to predict, if they are known
+    token_names: tuple[str, ...] | None = field(default=None, repr=False)  # what the tokens of text stand for
 
     @property
     def is_text(self) -> bool:

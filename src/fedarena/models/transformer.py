@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fedarena.core.errors import BadInputError
 from fedarena.models.blocks import Block, check_heads, end_of_text, some_dropout
 from fedarena.models.spec import DataSpec
+from fedarena.models.word_vectors import VectorsFile, known_vectors, with_vectors
 from fedarena.models.zoo import MODELS, at_least_one, require
 
 
@@ -29,22 +30,35 @@ class TokenAndPosition(nn.Module):
 
 @MODELS.register("transformer")
 def transformer(
-    spec: DataSpec, *, layers: int = 2, heads: int = 4, width: int = 128, dropout: float = 0.0
+    spec: DataSpec,
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    width: int = 128,
+    dropout: float = 0.0,
+    vectors: VectorsFile = None,
+    freeze_vectors: bool = False,
 ) -> nn.Module:
     """A causal transformer over characters or words: `layers` blocks of `heads` heads and `width` features.
 
     `dropout` is the share of features that is dropped after the embedding and after both parts of every block.
+    Pretrained `vectors` of tokens must have `width` numbers.
     """
     require(spec.is_text, "transformer", "a federation of text", spec)
     at_least_one(layers=layers, heads=heads, width=width)
     check_heads(width, heads)
     if not 0 <= dropout < 1:
         raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout:g}")
-    return nn.Sequential(
-        TokenAndPosition(spec.vocabulary, spec.input_shape[0], width),
+    known = known_vectors(spec, vectors, freeze_vectors)
+    if known is not None and known.width != width:
+        raise BadInputError(f"model.width is {width}, but the vectors in {known.path} have {known.width} numbers")
+    embed = TokenAndPosition(spec.vocabulary, spec.input_shape[0], width)
+    model = nn.Sequential(
+        embed,
         *some_dropout(dropout),
         *(Block(width, heads, 4 * width, causal=True, dropout=dropout) for _ in range(layers)),
         *end_of_text(spec),
         nn.LayerNorm(width),
         nn.Linear(width, spec.classes),
     )
+    return with_vectors(model, embed.token, known, freeze_vectors)

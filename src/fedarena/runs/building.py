@@ -101,7 +101,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     evaluation_clients = _evaluation_clients(federation, config)
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
-    warnings += weights.notes if weights else []
+    warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
     algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
@@ -241,10 +241,20 @@ def data_spec(federation: Federation) -> DataSpec:
     task, columns = federation.task, federation.columns
     if task.kind == "next_token":
         length = columns["tokens"].shape[0] - 1
-        return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown)
+        return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown, token_names=task.label_names)
     inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
     shape = () if inputs else columns["x"].shape
-    return DataSpec(task.kind, task.classes, shape, task.padding, task.unknown, task.tokens, inputs, task.value_range)
+    return DataSpec(
+        task.kind,
+        task.classes,
+        shape,
+        task.padding,
+        task.unknown,
+        task.tokens,
+        inputs,
+        task.value_range,
+        task.token_names,
+    )
 
 
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:

@@ -4,6 +4,26 @@ A partitioner is a function ``partitioner(labels, *, options...)`` that returns 
 Every sample gets exactly one client, and every client at least one sample.
 """
 
-from fedarena.data.partitioners import dirichlet, iid, lognormal, natural, shards
+from fedarena.data.partitioners import (
+    dirichlet,
+    id_groups,
+    iid,
+    inner_dirichlet,
+    lognormal,
+    natural,
+    pathological,
+    rising_sizes,
+    shards,
+)
 
-__all__ = ["dirichlet", "iid", "lognormal", "natural", "shards"]
+__all__ = [
+    "dirichlet",
+    "id_groups",
+    "iid",
+    "inner_dirichlet",
+    "lognormal",
+    "natural",
+    "pathological",
+    "rising_sizes",
+    "shards",
+]

@@ -24,9 +24,9 @@ from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, split_anew
-from fedarena.data.store.schema import PARTS, ColumnSpec, Part, TaskSpec
-from fedarena.data.text.sequences import PADDING, cut_into_sequences
-from fedarena.data.text.words import UNKNOWN, Vocabulary
+from fedarena.data.store.schema import PARTS, ColumnSpec, Part
+from fedarena.data.text.sequences import cut_into_sequences
+from fedarena.data.text.words import Vocabulary
 
 FOLDERS: dict[str, Part] = {"train": "train", "val": "validation", "test": "test"}
 _ARCHIVES = ("reddit_leaf", "new_small_data")  # the folders in LEAF's two archives, the complete and the small one
@@ -115,12 +115,9 @@ def _check_numbers(found: dict[str, Path]) -> None:
 
 
 def _write(build: StoreBuild, clients: TextClients, words: Vocabulary, sequence_length: int) -> None:
-    task = TaskSpec(
-        kind="next_token", classes=len(words.names), padding=PADDING, unknown=UNKNOWN, label_names=words.names
-    )
     columns = {"tokens": ColumnSpec(dtype=words.dtype, shape=(sequence_length + 1,))}
     done = 0
-    with build.writer(task=task, columns=columns, attributes={"subreddit": "string"}) as writer:
+    with build.writer(task=words.next_token(), columns=columns, attributes={"subreddit": "string"}) as writer:
         for chosen in clients:
             tokens = chosen.texts.tokens_at(chosen.rows, words)
             sequences, counts = cut_into_sequences(tokens, chosen.texts.lengths[chosen.rows], sequence_length)

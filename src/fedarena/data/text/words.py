@@ -105,6 +105,8 @@ class Vocabulary:
     """Which token stands for which word; two stand for padding and for all other words."""
 
     names: tuple[str, ...]
+    padding: int = PADDING
+    unknown: int | None = UNKNOWN
 
     @classmethod
     def of(cls, counts: WordCounts, size: int) -> Vocabulary:
@@ -133,6 +135,16 @@ class Vocabulary:
             label_names=label_names,
             tokens=len(self.names),
             token_names=self.names,
-            padding=PADDING,
-            unknown=UNKNOWN,
+            padding=self.padding,
+            unknown=self.unknown,
+        )
+
+    def next_token(self) -> TaskSpec:
+        """The task of predicting the next of these tokens."""
+        return TaskSpec(
+            kind="next_token",
+            classes=len(self.names),
+            padding=self.padding,
+            unknown=self.unknown,
+            label_names=self.names,
         )

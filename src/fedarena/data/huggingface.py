@@ -1,0 +1,376 @@
+"""Datasets of Hugging Face's library `datasets` as federations: pictures, texts or numbers, with a label or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
+from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, write_pictures
+from fedarena.data.images.pictures import Channels, Fit, Layout, Pictures, Wanted
+from fedarena.data.own.labels import as_texts
+from fedarena.data.own.parts import DivisionOptions, Missing, arrange, part_code
+from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
+from fedarena.data.own.tables import OwnTable, without_missing
+from fedarena.data.own.who import Partition
+from fedarena.data.own.writing import write_samples
+from fedarena.data.registry import Progress, state_of
+from fedarena.data.splits import SplitKind
+from fedarena.data.store.federation import Federation
+from fedarena.data.store.schema import PARTS, AnyArray, ColumnSpec
+from fedarena.data.text.own import TextColumns, TextOptions, texts_to_federation
+
+_ROWS_PER_PIECE = 1 << 12
+_SPLIT = "the split of a DatasetDict"  # the column that says which split a row is from
+_ROW = "the number of a row"
+_NO_LABEL = -1  # in columns of classes
+
+
+def from_hf(
+    dataset: Any,
+    *,
+    client: str | None = None,
+    partition: Partition | None = None,
+    label: str | None = None,
+    image: str | None = None,
+    text: str | None = None,
+    features: Sequence[str] | str | None = None,
+    part: str | None = None,
+    splits: Literal["parts", "groups"] = "parts",
+    attributes: Sequence[str] = (),
+    size: int | tuple[int, int] | None = None,
+    fit: Fit = "stretch",
+    channels: Channels | None = None,
+    layout: Layout | None = None,
+    tokenizer: str | Path = "words",
+    vocabulary: int = 10_000,
+    length: int | None = None,
+    join: bool = True,
+    missing: Missing = "refuse",
+    minimum_samples: int = 1,
+    split: SplitKind | None = None,
+    train_fraction: float | None = None,
+    validation_fraction: float | None = None,
+    split_seed: int | None = None,
+    name: str | None = None,
+    path: Path | str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Federation:
+    """A federation from a `datasets.Dataset` or `DatasetDict`.
+
+    `client` is the column of natural clients, or `partition` a partitioner (Flower's among them). The samples are a
+    column of pictures (`image`), of texts (`text`; without a `label` the next token is predicted) or of numbers
+    (`features`, one or several); if only one of these fits the columns, it need not be said. Names of classes are kept.
+
+    The splits of a DatasetDict become the parts train, validation and test of its clients; with ``splits="groups"``
+    everybody is a client of one split alone, whose id begins with its name. The other options are those of
+    `from_images` and `from_texts`.
+    """
+    if splits not in ("parts", "groups"):
+        raise BadInputError(f"splits must be 'parts' or 'groups', not {quoted(splits)}.")
+    if splits == "groups" and client is None:
+        raise BadInputError("splits='groups' is about natural clients; say which column has them: client=….")
+    table = HuggingFaceTable(dataset, label, client if splits == "groups" else None)
+    if part is None and table.has_parts:
+        part = _SPLIT
+    elif part is not None and table.has_parts:
+        raise BadInputError("part is given, but the splits of the DatasetDict say it; leave one of them out.")
+    if client is None and partition is None:
+        raise BadInputError(
+            f"Say which column of the dataset has the clients: client=…, or make some: partition=…; "
+            f"it has {', '.join(table.own_columns)}."
+        )
+    for what, column in (("client", client), ("label", label), ("image", image), ("text", text)):
+        if column is not None:
+            table.require(what, column)
+    division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
+    place = StorePlace(path, overwrite, progress)
+    kind, inputs = _inputs(table, image, text, features, {client, label, part, *attributes}, label is not None)
+    if kind == "text":
+        columns = TextColumns(inputs[0], client, label, part, tuple(attributes), table.label_names)
+        options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
+        return texts_to_federation(table, columns, options, tokenizer, name or "texts", place)
+    if label is None:
+        known = [column for column in table.own_columns if table.class_names_of(column)]
+        hint = f", such as {known[0]!r}" if known else ""
+        raise BadInputError(f"Say which column of the dataset has the labels: label=…{hint}.")
+    if attributes:
+        raise BadInputError("attributes are only read with texts; leave them out.")
+    used = {"client": client, "label": label, "part": part}
+    rows = _PictureOrNumberRows(table, {what: c for what, c in used.items() if c is not None}, inputs, missing)
+    picture_options = PictureOptions(Wanted.checked(size, channels, layout, fit), division, partition, minimum_samples)
+    options_of_rows = {"data": "a Hugging Face dataset", **rows.used, "inputs": list(inputs), "missing": missing}
+    state = table.state([*rows.used.values(), *inputs])
+    if kind == "image":
+        pictures = HuggingFacePictures(table, inputs[0], rows.kept)
+        found = PictureRows(pictures, rows.columns, state, "the dataset", options_of_rows, table.label_names)
+        return write_pictures(found, picture_options, name_of(None, name, "images"), place)
+    return _write_numbers(rows, picture_options, options_of_rows, state, name_of(None, name, "features"), place)
+
+
+class HuggingFaceTable(OwnTable):
+    """The rows of a dataset, split by split, as a table; classes are their names, and -1 is a missing label."""
+
+    def __init__(self, dataset: Any, label: str | None, client_by_split: str | None):
+        self.path = None
+        self._splits = _splits_of(dataset)
+        self._features: Mapping[str, Any] = self._splits[0][1].features
+        self._label, self._client_by_split = label, client_by_split
+        self._stored: dict[int, Any] = {}
+        self.has_parts = self._splits[0][0] is not None
+        self.own_columns = list(self._features)
+        self.columns = [*self.own_columns, *([_SPLIT] if self.has_parts else [])]
+        self.label_names = None if label is None else self.class_names_of(label)
+
+    @property
+    def name(self) -> str:
+        """What it is called within sentences."""
+        return "the dataset"
+
+    @property
+    def start(self) -> str:
+        """What it is called where a sentence begins."""
+        return "The dataset"
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much there is to read."""
+        return sum(int(rows.dataset_size or rows.data.nbytes) for _, rows in self._splits)
+
+    def class_names_of(self, column: str) -> tuple[str, ...] | None:
+        """The names of the classes in a column, if it says them."""
+        names = getattr(self._features.get(column), "names", None)
+        return tuple(names) if isinstance(names, list) else None
+
+    def is_picture(self, column: str) -> bool:
+        """Whether a column holds pictures."""
+        return type(self._features[column]).__name__ == "Image"
+
+    def type_of(self, column: str) -> pa.DataType:
+        """The Arrow type of a column."""
+        return self._splits[0][1].features.arrow_schema.field(column).type
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns, some rows at a time, of one split after the other."""
+        own = [column for column in dict.fromkeys(columns) if column != _SPLIT]
+        for split, rows in self._splits:
+            for piece in rows.select_columns(own).with_format("arrow").iter(_ROWS_PER_PIECE):
+                for batch in piece.combine_chunks().to_batches():
+                    arrays = {column: self._values(batch.column(column), column, split) for column in own}
+                    if _SPLIT in columns:
+                        arrays[_SPLIT] = pa.array([split] * batch.num_rows, pa.string())
+                    yield pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+    def _values(self, values: pa.Array, column: str, split: str | None) -> pa.Array:
+        names = self.class_names_of(column)
+        if column == self._label and names is not None:
+            codes = pc.if_else(pc.equal(values, _NO_LABEL), None, values)
+            return pa.array(names, pa.string()).take(codes)
+        if column == self._client_by_split:
+            return pc.binary_join_element_wise(split, as_texts(values, f"Column {column!r}"), "/")
+        if isinstance(values, pa.ExtensionArray):
+            return values.storage
+        return values
+
+    def picture(self, column: str, row: int) -> Any:
+        """One picture: the bytes of its file, its path, or an array."""
+        for _, rows in self._splits:
+            if row < len(rows):
+                return self._undecoded(rows, column)[row][column]
+            row -= len(rows)
+        raise IndexError(row)
+
+    def _undecoded(self, rows: Any, column: str) -> Any:
+        """A split whose pictures stay as they are stored: bytes or paths."""
+        from datasets import Image
+
+        if id(rows) not in self._stored:
+            stored = rows.select_columns([column])
+            self._stored[id(rows)] = (
+                stored.cast_column(column, Image(decode=False)) if self.is_picture(column) else stored
+            )
+        return self._stored[id(rows)]
+
+    def state(self, columns: Sequence[str]) -> list[Any]:
+        """What changes when the dataset does; also pictures that it only names."""
+        found = super().state(columns)
+        for column in columns:
+            if column in self._features and self.is_picture(column):
+                for piece in self.read([column]):
+                    paths = [one["path"] for one in piece.column(column).to_pylist() if one and one["bytes"] is None]
+                    found += [state_of(Path(file)) for file in paths if Path(file).exists()]
+        return found
+
+
+class HuggingFacePictures(Pictures):
+    """The pictures in a column of a dataset."""
+
+    def __init__(self, table: HuggingFaceTable, column: str, rows: Sequence[int]):
+        self._table, self._column, self._rows = table, column, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def where(self, index: int) -> str:
+        """Words for error messages."""
+        return f"{self._column!r} of row {self._rows[index] + 1}"
+
+    def source(self, index: int) -> AnyArray | bytes | Path:
+        """An array, or a file or its content."""
+        found = self._table.picture(self._column, self._rows[index])
+        if isinstance(found, Mapping):
+            content = found.get("bytes")
+            return content if content is not None else Path(found["path"])
+        if found is None:
+            raise BadInputError(f"{self.where(index)} is missing.")
+        values = np.asarray(found)
+        # Lists of whole numbers are 64 bits wide for no reason.
+        fits = np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0 and values.max() <= 255
+        return values.astype(np.uint8) if fits else values
+
+
+class _PictureOrNumberRows:
+    """What is known of every sample as columns of texts, and which rows of the dataset they are."""
+
+    def __init__(self, table: HuggingFaceTable, used: dict[str, str], inputs: Sequence[str], missing: Missing):
+        self.table, self.used, self.inputs, self.missing = table, used, inputs, missing
+        parts: dict[str, list[pa.Array]] = {what: [] for what in used}
+        kept = [np.zeros(0, dtype=np.int64)]
+        for whole in without_missing(self._numbered(), used, table.start, missing == "drop"):
+            kept.append(whole.column(_ROW).to_numpy())
+            for what, column in used.items():
+                parts[what].append(as_texts(whole.column(column), f"Column {column!r}"))
+        self.kept = np.concatenate(kept).tolist()
+        if not self.kept:
+            raise BadInputError("The dataset has no rows.")
+        self.columns = {what: pa.concat_arrays(pieces) for what, pieces in parts.items()}
+
+    def _numbered(self) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for piece in self.table.read(list(self.used.values())):
+            yield piece.append_column(_ROW, pa.array(np.arange(first, first + piece.num_rows)))
+            first += piece.num_rows
+
+
+def _write_numbers(
+    rows: _PictureOrNumberRows,
+    options: PictureOptions,
+    recorded: Mapping[str, Any],
+    state: list[Any],
+    name: str,
+    place: StorePlace,
+) -> Federation:
+    def build(target: OwnBuild) -> None:
+        x = _numbers(rows.table, rows.inputs)[rows.kept]
+        unknown = np.argwhere(~np.isfinite(x.reshape(len(x), -1)))
+        if len(unknown):
+            column = rows.inputs[unknown[0, 1]] if len(rows.inputs) > 1 else rows.inputs[0]
+            raise BadInputError(
+                f"Column {column!r} of the dataset has no number in row {rows.kept[unknown[0, 0]] + 1}; fill it in or "
+                "leave out the row."
+            )
+        samples = samples_of(rows.columns, options.partition, "the dataset", rows.table.label_names)
+        division = options.division.division(samples.parts is not None)
+        arranged = arrange(samples, division, options.minimum_samples, "shuffled")
+        column = ColumnSpec(dtype="float32", shape=x.shape[1:])
+        write_samples(target, samples, arranged, column, x.__getitem__, lambda done: target.progress(done, "Writing"))
+
+    options_recorded = {**recorded, **options.recorded}
+    return build_once("features", options_recorded, state, name, place, build)
+
+
+def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:
+    """One row of numbers for every row of the dataset: several columns beside each other, or one of lists."""
+    pieces = []
+    for piece in table.read(columns):
+        if len(columns) == 1 and pa.types.is_nested(piece.column(columns[0]).type):
+            try:
+                pieces.append(np.array(piece.column(columns[0]).to_pylist(), dtype=np.float32))
+            except (ValueError, TypeError):
+                raise BadInputError(
+                    f"Column {columns[0]!r} holds lists of unequal lengths or without numbers."
+                ) from None
+        else:
+            values = [piece.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False) for column in columns]
+            pieces.append(np.stack(values, axis=1).astype(np.float32))
+    if len({piece.shape[1:] for piece in pieces}) > 1:
+        raise BadInputError(f"Column {columns[0]!r} holds lists of unequal lengths.")
+    return np.concatenate(pieces)
+
+
+def _inputs(
+    table: HuggingFaceTable,
+    image: str | None,
+    text: str | None,
+    features: Sequence[str] | str | None,
+    taken: set[str | None],
+    has_label: bool,
+) -> tuple[Literal["image", "text", "features"], list[str]]:
+    """What samples consist of: what was said, or the only thing that it can be."""
+    given = [name for name, value in (("image", image), ("text", text), ("features", features)) if value is not None]
+    if len(given) > 1:
+        raise BadInputError(f"Samples are pictures, texts or numbers, but both {given[0]} and {given[1]} are given.")
+    if image is not None:
+        return "image", [image]
+    if text is not None:
+        return "text", [text]
+    if features is not None:
+        chosen = [features] if isinstance(features, str) else list(features)
+        for column in chosen:
+            table.require("features", column)
+        return "features", chosen
+    free = [column for column in table.own_columns if column not in taken]
+    pictures = [column for column in free if table.is_picture(column)]
+    if len(pictures) == 1:
+        return "image", pictures
+    texts = [column for column in free if _is_text(table.type_of(column))]
+    numbers = [column for column in free if _is_number(table.type_of(column)) and not table.class_names_of(column)]
+    if not pictures and len(texts) == 1 and has_label:
+        return "text", texts
+    if not pictures and not texts and numbers:
+        return "features", numbers
+    raise BadInputError(
+        "Say what samples consist of: image=…, text=… or features=[…], and label=… where they have one; "
+        "the dataset has the columns "
+        f"{', '.join(table.own_columns)}."
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _splits_of(dataset: Any) -> list[tuple[str | None, Any]]:
+    """The datasets of a DatasetDict with their names, or the only one without a name."""
+    try:
+        from datasets import Dataset, DatasetDict
+    except ImportError:
+        raise BadInputError("from_hf needs Hugging Face's datasets: pip install 'fedarena[huggingface]'") from None
+    if isinstance(dataset, Dataset):
+        return [(None, dataset)]
+    if not isinstance(dataset, DatasetDict):
+        raise BadInputError(
+            f"from_hf takes a Dataset or a DatasetDict of Hugging Face's datasets, not a {type(dataset).__name__}"
+            + ("; load it without streaming." if "Iterable" in type(dataset).__name__ else ".")
+        )
+    if not dataset:
+        raise BadInputError("The DatasetDict is empty.")
+    first = next(iter(dataset.values())).features
+    found: list[tuple[str | None, Any]] = []
+    for name, rows in dataset.items():
+        if rows.features != first:
+            raise BadInputError(f"The splits of the DatasetDict have different columns: {name!r} and the first.")
+        part = PARTS[part_code(name, f"The split {name!r} (leave it out of the DatasetDict, or rename it)")]
+        found.append((part, rows))
+    return found

@@ -1,0 +1,127 @@
+"""Where the store of somebody's own data goes: a folder he names, or the cache, where the same data is built once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.outside_text import as_file_name
+from fedarena.data.registry import Progress, cache_folder
+from fedarena.data.store.federation import MANIFEST_NAME, Federation
+from fedarena.data.store.schema import AttributeType, ColumnSpec, SourceSpec, TaskSpec
+from fedarena.data.store.writer import FederationWriter, StoreExistsError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """Where a store goes: a folder, or the cache; whether another one there may be replaced; whom to tell how far."""
+
+    path: Path | str | None = None
+    overwrite: bool = False
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class OwnBuild:
+    """What writes a store of one's own: where it goes, what it is called, and whom to tell how far it is."""
+
+    path: Path
+    name: str
+    source: SourceSpec
+    progress: Progress
+
+    def writer(
+        self,
+        *,
+        task: TaskSpec,
+        columns: Mapping[str, ColumnSpec],
+        attributes: Mapping[str, AttributeType] | None = None,
+    ) -> FederationWriter:
+        """A writer for the store to build."""
+        return FederationWriter(
+            self.path, name=self.name, task=task, columns=columns, source=self.source, attributes=attributes
+        )
+
+
+def build_once(
+    kind: str,
+    options: Mapping[str, Any],
+    state: list[Any],
+    name: str,
+    place: StorePlace,
+    build: Callable[[OwnBuild], None],
+) -> Federation:
+    """The federation that `build` writes, unless it is there: the same options, and data in the same state."""
+    recorded = json.loads(json.dumps(dict(options), default=str))
+    recorded["state"] = _digest(state)
+    source = SourceSpec(name=kind, version=VERSION, options=recorded)
+
+    def write(folder: Path) -> None:
+        build(OwnBuild(folder, name, source, place.progress or (lambda fraction, text: None)))
+
+    if place.path is None:
+        folder = cache_folder() / f"{kind}-{as_file_name(name)}-{_digest([name, source.model_dump(mode='json')])}"
+        if not folder.exists():
+            with suppress(StoreExistsError):  # somebody else built the same store at the same time
+                write(folder)
+        try:
+            return Federation.open(folder)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{error} Remove the folder {folder} to have it built again.") from error
+    folder = Path(place.path).expanduser()
+    if not folder.exists():
+        write(folder)
+    elif not (folder / MANIFEST_NAME).is_file():
+        raise StoreExistsError(f"{folder} exists and is no federation; choose another folder.")
+    elif not _holds(folder, name, source):
+        if not place.overwrite:
+            raise StoreExistsError(f"{folder} holds another federation; choose another folder, or overwrite it.")
+        _replace(folder, write)
+    return Federation.open(folder)
+
+
+def _holds(folder: Path, name: str, source: SourceSpec) -> bool:
+    """Whether a store is the one to be written."""
+    try:
+        found = Federation.open(folder)
+    except BadInputError:
+        return False
+    return found.name == name and found.source == source
+
+
+def _replace(folder: Path, write: Callable[[Path], None]) -> None:
+    """Puts a new store in the place of another, which is kept until the new one is complete."""
+    beside, former = (folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.{what}") for what in ("new", "old"))
+    try:
+        write(beside)
+        folder.rename(former)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+
+
+def name_of(path: Path | None, given: str | None, otherwise: str) -> str:
+    """What a federation is called: as somebody says, or as the file or folder it comes from."""
+    if given is not None:
+        if not given.strip():
+            raise BadInputError("name must not be empty.")
+        return given
+    if path is None:
+        return otherwise
+    return re.sub(r"(\.[A-Za-z]\w{0,7})+$", "", path.absolute().name) or otherwise
