@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
