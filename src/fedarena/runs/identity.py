@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.outside_text import as_file_name
 from fedarena.core.words import some
+from fedarena.data import Federation
 from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import RunConfig
@@ -25,9 +27,11 @@ from fedarena.train import Groups, flatten_groups
 OWN_SOURCE = "own_source"
 
 
-def free_name(config: RunConfig, runs_folder: Path) -> str:
-    """A name that says what the run is, with a number if it is not the first."""
+def free_name(config: RunConfig, runs_folder: Path, given: Federation | None = None) -> str:
+    """A name that says what the run is, with a number if it is not the first; its federation may be given."""
     federation, algorithm = (str(part["name"]).rpartition(":")[2] for part in (config.federation, config.algorithm))
+    if federation == "store":  # which says nothing
+        federation = as_file_name(given.name if given is not None else Path(config.federation["path"]).name)
     training = [] if config.training == "natural" else [config.training]
     name = "-".join([federation, *training, algorithm, f"seed{config.seed}"])
     number, candidate = 1, name

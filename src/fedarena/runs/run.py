@@ -69,10 +69,10 @@ class Run:
     ) -> Run:
         """A new run in the folder ``runs_folder/<name>``; whatever does not fit is refused before that is made."""
         observer = observer or Observer()
-        name = config.name or free_name(config, runs_folder)
+        given = given or GivenParts()
+        name = config.name or free_name(config, runs_folder, given.federation)
         folder = runs_folder / name
         check_new(folder)  # before building the experiment, which may take a while
-        given = given or GivenParts()
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
         recorder = Recorder.create(
             folder,
@@ -236,7 +236,7 @@ class Run:
             raise BadInputError(
                 f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
             )
-        name = config.name or free_name(config, self.folder.parent)
+        name = config.name or free_name(config, self.folder.parent, self.experiment.federation)
         folder = self.folder.parent / name
         check_new(folder)
         config = config.model_copy(update={"name": name})
