@@ -159,3 +159,16 @@ def test_suites_know_a_federation_that_was_handed_in(tmp_path: Path) -> None:
     assert found[0].config["federation"] == {"name": "store", "path": str(federation.path)}
     with pytest.raises(BadInputError, match="find a fleet by its folder"):
         fedarena.suite(base=base, fleet=fedarena.fleets.ideal(), runs_folder=tmp_path)
+
+
+def test_warnings_are_shown_where_the_user_called(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning) as caught:
+        fedarena.run(
+            federation="digits",
+            model="logistic_regression",
+            protocol="synchronous",
+            rounds=1,
+            runs_folder=tmp_path,
+            progress=False,
+        )
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name] * len(caught)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedarena.core.user_warnings import warn_user
 from fedarena.simulate import RoundOutcome
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Observer:
 
     def warned(self, message: str) -> None:
         """Something the user should know, though the run goes on: one of Python's warnings, unless it is shown else."""
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn_user(message)
 
     folder: Path | None = None  # of the run that was started last
 
@@ -46,7 +46,7 @@ class SuiteObserver:
 
     def warned(self, name: str, message: str) -> None:
         """Something the user should know about a run: one of Python's warnings, unless it is shown else."""
-        warnings.warn(f"{name}: {message}", UserWarning, stacklevel=2)
+        warn_user(f"{name}: {message}")
 
     def ended(self, name: str, failure: str | None) -> None:
         """A run is over; `failure` says what went wrong, if anything did."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import replacing
 from fedarena.core.registry import nearest
+from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
 from fedarena.models import Tensors
 from fedarena.runs.building import build_task, open_federation, prepare
@@ -107,11 +107,7 @@ def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
 def _warn_of_other_source(config: RunConfig, files: RunFiles) -> None:
     changed = changed_source(own_source(config), json.loads(files.read(ENVIRONMENT_FILE)))
     if changed:
-        warnings.warn(
-            f"{some(changed)} changed since the run {files.folder} began: the model is built as it is there now",
-            UserWarning,
-            stacklevel=4,
-        )
+        warn_user(f"{some(changed)} changed since the run {files.folder} began: the model is built as it is there now")
 
 
 def export_model(folder: Path, path: Path, which: Which = "last", client: str | None = None) -> nn.Module:
