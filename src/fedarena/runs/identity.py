@@ -29,7 +29,8 @@ def free_name(config: RunConfig, runs_folder: Path) -> str:
 
 def identity(experiment: Experiment) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
+    deciding = {key: value for key, value in experiment.config.to_dict().items() if key != "label"}
+    settings = json.dumps(deciding, sort_keys=True)
     fleet = experiment.simulation.fleet
     return {
         "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
