@@ -132,8 +132,8 @@ def test_critical_differences_are_those_of_demsars_table():
 
 
 def test_ranks_of_demsars_example():
-    # Table 6 of Demšar (2006): AUC of C4.5, with m, with cf, with both, on 14 data sets. In the last row but one he ranks
-    # 0.975 before 0.975, which had more digits.
+    # Table 6 of Demšar (2006): AUC of C4.5, with m, with cf, with both, on 14 data sets. In the last row but one he
+    # ranks 0.975 before 0.975, which had more digits.
     auc = np.array(
         [
             [0.763, 0.768, 0.771, 0.798],
@@ -265,7 +265,9 @@ def test_three_methods_on_many_clients_are_ranked():
         label: {0: {f"c{i}": float(value) for i, value in enumerate(base + gain + random.normal(0, 0.2, 60))}}
         for label, gain in (("a", 0.0), ("b", 0.01), ("c", 1.0))
     }
-    found = compare_methods([MethodScores(l, {0: 0.1 * i}, c) for i, (l, c) in enumerate(by_client.items())], True)
+    found = compare_methods(
+        [MethodScores(name, {0: 0.1 * i}, c) for i, (name, c) in enumerate(by_client.items())], True
+    )
     assert found.ranking.labels[0] == "c"
     assert found.ranking.mean_ranks[0] == pytest.approx(1, abs=0.1)
     assert sum(found.ranking.mean_ranks) == pytest.approx(6)
