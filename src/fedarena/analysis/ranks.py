@@ -2,7 +2,7 @@
 
 J. Demšar, "Statistical Comparisons of Classifiers over Multiple Data Sets" (JMLR 2006), with clients in the place of
 data sets. Groups follow from Wilcoxon's tests with Holm's correction, as Benavoli et al. (JMLR 2016) advise: whether
-two methods differ must not depend on which others are looked at. Nemenyi's critical difference is there to compare with.
+two methods differ must not depend on which others are looked at. Nemenyi's critical difference is there to compare.
 """
 
 from __future__ import annotations

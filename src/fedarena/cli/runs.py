@@ -111,7 +111,7 @@ def report(
     if output is not None and (output.is_dir() or not output.name):
         raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
     results = load_runs(folders, _notice)
-    _print_scores(results)
+    _print_scores(results, level or None)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=level or None)
     screen.say(f"Report: {path}")
@@ -141,10 +141,10 @@ def _notice(sentence: str) -> None:
     messages.say(f"Left out: {sentence}", "yellow")
 
 
-def _print_scores(results: Sequence[RunData]) -> None:
-    from fedarena.display.terminal import baselines, scores_tables
+def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = None) -> None:
+    from fedarena.display.terminal import baselines, difference_lines, scores_tables
 
-    for table in scores_tables(results, screen.width):
+    for table in scores_tables(results, screen.width, levels):
         screen.print(table)
-    for line in baselines(results):
+    for line in [*difference_lines(results), *baselines(results)]:
         screen.say(line)

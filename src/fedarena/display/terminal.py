@@ -17,14 +17,27 @@ from fedarena.display.drawing.metrics import score_text
 from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.display.report.tables.differences import differences_of, short_lines
 from fedarena.display.report.tables.final_columns import OTHER
+from fedarena.display.report.tables.reach import in_order
 from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.storage.run_data import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
     *("score", "status", "personal", "time_to", "virtual_time", "failed", "by_client", "worst_decile"),
-    *("wasted", "loss", OTHER, "time", "traffic", "energy", "compute", "personal_by_client", "personal_worst_decile"),
+    *(
+        "wasted",
+        "loss",
+        OTHER,
+        "time",
+        "traffic",
+        "real_traffic",
+        "energy",
+        "compute",
+        "personal_by_client",
+        "personal_worst_decile",
+    ),
     *("p10", "p90", "over_baseline", "seeds", "clients_per_second"),
 )
 _SHORTEST_LABEL = 8
@@ -32,9 +45,14 @@ _SHORTEST_LABEL = 8
 FEW_PARTICIPATIONS = 10
 
 
-def scores_tables(results: Sequence[RunData], width: int) -> list[Table]:
-    """The final scores, a table for every metric that runs lead with."""
-    return [scores_table(final_table(results, metric), width) for metric in leading_metrics(results)]
+def scores_tables(results: Sequence[RunData], width: int, levels: Sequence[float] | None = None) -> list[Table]:
+    """The final scores, a table for every metric that runs lead with; `levels` are of the first of them."""
+    leading = leading_metrics(results)
+    levels = None if levels is None else in_order(levels, leading[0])
+    return [
+        scores_table(final_table(results, metric, levels if number == 0 else None), width)
+        for number, metric in enumerate(leading)
+    ]
 
 
 def scores_table(found: FinalTable, width: int) -> Table:
@@ -66,6 +84,16 @@ def scores_table(found: FinalTable, width: int) -> Table:
             texts.append(f"[bold green]{text}[/]" if row.label in known[place].best(rows) else text)
         table.add_row(as_markup(labels[number]), *texts)
     return table
+
+
+def difference_lines(results: Sequence[RunData]) -> list[str]:
+    """Which methods are told apart, in a line for each metric that runs lead with."""
+    return [
+        line
+        for metric in leading_metrics(results)
+        for found in differences_of(results, metric)
+        for line in short_lines(found)
+    ]
 
 
 def baselines(results: Sequence[RunData]) -> list[str]:
