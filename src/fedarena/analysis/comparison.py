@@ -111,17 +111,21 @@ def compare_methods(methods: Sequence[MethodScores], higher_is_better: bool) -> 
     )
 
 
-def not_worse_than_the_best(scores: Mapping[str, Mapping[int, float]], higher_is_better: bool) -> frozenset[str]:
-    """The best mean, and all that are not told from it over seeds; nothing where no method is told from the best.
+def told_best(scores: Mapping[str, Mapping[int, float]], higher_is_better: bool) -> frozenset[str]:
+    """The methods that are told to be better than another, over seeds, and than which no other is told to be better.
 
-    `scores` are those of each method by seed.
+    `scores` are those of each method by seed. The best mean is not among them where no test tells it from any other.
     """
     if len(scores) < 2:
         return frozenset()
     found = compare_methods([MethodScores(label, values, {}) for label, values in scores.items()], higher_is_better)
-    best, *others = found.labels
-    worse = {label for label in others if (pair := found.pair(best, label)) is not None and pair.differs_over_seeds}
-    return frozenset(found.labels) - worse if worse else frozenset()
+    better, worse = set(), set()
+    for pair in found.pairs:  # of which the first has the better mean of all its seeds, but perhaps not of common ones
+        if pair.differs_over_seeds and pair.seeds is not None:
+            turned = (pair.seeds.mean > 0) != higher_is_better
+            better.add(pair.second if turned else pair.first)
+            worse.add(pair.first if turned else pair.second)
+    return frozenset(better - worse)
 
 
 def pairs_to_compare(methods: int) -> list[tuple[int, int]]:

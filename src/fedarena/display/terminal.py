@@ -59,7 +59,8 @@ def scores_table(found: FinalTable, width: int) -> Table:
     """The final scores, one method per row, with as many columns as fit into `width` characters."""
     rows, known = found.rows, found.columns
     cells = [[column.text(row) for row in rows] for column in known]
-    widths = [max(map(len, [column.title, *texts])) + 3 for column, texts in zip(known, cells, strict=True)]
+    titles = [column.title.replace(" to ", "\nto ") for column in known]
+    widths = [max(map(len, [*title.split("\n"), *texts])) + 3 for title, texts in zip(titles, cells, strict=True)]
     all_finished = all(row.status == "finished" for row in rows)
     needed = {"score"} if all_finished else {"score", "status"}
     room_for_labels = width - 4 - sum(size for column, size in zip(known, widths, strict=True) if column.key in needed)
@@ -76,7 +77,7 @@ def scores_table(found: FinalTable, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method", style="bold", no_wrap=True)
     for place in sorted(shown):
-        table.add_column(as_markup(known[place].title), justify="right", no_wrap=True)
+        table.add_column("\n".join(map(as_markup, titles[place].split("\n"))), justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         texts = []
         for place in sorted(shown):

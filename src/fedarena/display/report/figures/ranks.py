@@ -11,7 +11,7 @@ from fedarena.analysis.ranks import Ranking
 from fedarena.display.drawing.marks import shortened
 from fedarena.display.drawing.style import INK, QUIET_INK, Style, empty_figure, figure_text
 
-_ROW: Final = 34  # pixels of a method
+_ROW: Final = 46  # pixels of a method
 _BAR: Final = 16  # pixels of a group
 
 
@@ -35,17 +35,9 @@ def ranks_figure(ranking: Ranking, look: Mapping[str, Style]) -> go.Figure:
             showlegend=False,
             hovertemplate="mean rank %{x:.2f}",
         )
-        # On the side that has room for it, and above its dot, so that neither a long name nor a bar is crossed.
-        right = rank[label] > (1 + methods) / 2
-        figure.add_annotation(
-            text=f"<b>{figure_text(shortened(label))}</b> {rank[label]:.2f}",
-            font={"color": colour},
-            x=rank[label],
-            y=y,
-            xanchor="right" if right else "left",
-            xshift=-12 if right else 12,
-            showarrow=False,
-        )
+        # Above its dot at the left, a name of any length has room on a phone.
+        text, font = f"<b>{figure_text(shortened(label))}</b> {rank[label]:.2f}", {"color": colour}
+        figure.add_annotation(text=text, font=font, x=0, xref="paper", xanchor="left", y=y + 0.42, showarrow=False)
     step = _BAR / _ROW
     for number, clique in enumerate(ranking.cliques):
         ends = [min(rank[label] for label in clique), max(rank[label] for label in clique)]
@@ -61,7 +53,7 @@ def ranks_figure(ranking: Ranking, look: Mapping[str, Style]) -> go.Figure:
         xshift=8,
         showarrow=False,
     )
-    figure.update_yaxes(visible=False, range=[below - 0.6, methods + 0.7])
+    figure.update_yaxes(visible=False, range=[below - 0.6, methods + 0.8])
     figure.update_xaxes(range=[0.9, methods + 0.1], tickmode="linear", tick0=1, dtick=1, showgrid=True)
     figure.update_layout(showlegend=False)
     return figure

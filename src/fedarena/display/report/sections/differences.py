@@ -27,14 +27,14 @@ from fedarena.storage.run_data import RunData
 MOST_PAIRS_UNFOLDED: Final = 15
 
 _EXPLANATIONS: Final = {
-    "difference": "mean over the seeds that both methods have, first minus second",
-    "95 % interval": f"of that mean: Student's t, from {FEWEST_FOR_BOOTSTRAP} seeds on a bootstrap over seeds",
-    "p, seeds": "paired t-test over seeds, corrected for all pairs (Holm)",
-    "clients": "at how many clients the first method scores higher, and lower",
+    "conclusion": "what seeds and clients together allow to say; bold where seeds tell the methods apart",
+    "difference": "first minus second, mean over the seeds that both have; below, its 95 % interval by Student's t, "
+    f"or from {FEWEST_FOR_BOOTSTRAP} seeds on by a bootstrap over seeds",
+    "p over seeds": "paired t-test, corrected for all pairs (Holm)",
+    "clients": "at how many the first scores higher; below, lower",
     "median": "of the differences at single clients, each a mean over seeds",
-    "p, Wilcoxon": "signed-rank test over clients, corrected for all pairs (Holm)",
-    "p, sign": "sign test over clients, corrected for all pairs (Holm)",
-    "conclusion": "what both together allow to say; bold where the test over seeds finds a difference",
+    "p over clients": "Wilcoxon's signed-rank test, corrected for all pairs (Holm)",
+    "p of signs": "sign test over clients, corrected for all pairs (Holm)",
 }
 
 
@@ -56,7 +56,7 @@ def _section(runs: Sequence[RunData], found: Differences, plot: Plot) -> list[Ht
     comparison, marks = found.found, swatches(runs)
     parts = [tag("p", sentence) for sentence in conclusions(found)]
     shown = table(
-        ["pair", *(tag("abbr", title, title=meaning) for title, meaning in _EXPLANATIONS.items())],
+        ["first and second", *(tag("abbr", title, title=meaning) for title, meaning in _EXPLANATIONS.items())],
         [_row(pair, found, marks) for pair in comparison.pairs],
         "pairs",
     )
@@ -84,18 +84,19 @@ def _row(pair: Pair, found: Differences, marks: Mapping[str, Html]) -> list[Html
     metric, seeds, clients = found.metric, pair.seeds, pair.clients
     said = verdict(pair, metric.higher_is_better)
     return [
-        join([marks[pair.first], tag("span", join(["− ", marks[pair.second]]), class_="below")]),
-        ABSENT if seeds is None else difference_text(metric, seeds.mean),
-        ABSENT if seeds is None else interval_text(metric, seeds.interval),
+        join(tag("span", marks[label], class_="name") for label in (pair.first, pair.second)),
+        tag("strong", said) if pair.differs_over_seeds else said,
+        ABSENT if seeds is None else _above(difference_text(metric, seeds.mean), interval_text(metric, seeds.interval)),
         p_value_text(pair.p_seeds),
-        ABSENT
-        if clients is None
-        else join([f"{clients.higher:,}", tag("span", f"{clients.lower:,}", class_="below quiet")]),
+        ABSENT if clients is None else _above(f"{clients.higher:,} higher", f"{clients.lower:,} lower"),
         ABSENT if clients is None else difference_text(metric, clients.median),
         p_value_text(pair.p_wilcoxon),
         p_value_text(pair.p_sign),
-        tag("strong", said) if pair.differs_over_seeds else said,
     ]
+
+
+def _above(number: str, detail: str) -> Html:
+    return join([number, tag("span", f" {detail}", class_="below quiet")])
 
 
 def _equals(p_value: float) -> str:

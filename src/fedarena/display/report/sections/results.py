@@ -54,10 +54,10 @@ def _what_is_bold(found: FinalTable) -> str:
     if all(len(row.seeds) < 2 for row in found.rows):
         return "Nothing is bold: with one seed, no test tells whether the best value is more than luck."
     if not any(column.best(found.rows) for column in found.columns):
-        return "Nothing is bold: no value is told from the best over seeds."
+        return "Nothing is bold: over seeds, no test tells any two values apart."
     return (
-        "Bold: the best value and those that are not told from it over seeds, where others are "
-        "(paired t-test, Holm's correction)."
+        "Bold: better than another method and not worse than any, as far as seeds tell (paired t-tests, p < 0.05 after "
+        "Holm's correction)."
     )
 
 

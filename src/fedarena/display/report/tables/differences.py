@@ -134,7 +134,7 @@ def _over_seeds(found: Comparison) -> str:
     apart = [pair for pair in found.pairs if pair.differs_over_seeds]
     tested = f"over {count(found.seeds, 'seed')} (paired t-test, p < {SIGNIFICANT:g} after Holm's correction)"
     if not apart:
-        return f"No two methods are told apart {tested}: differences are within the noise between seeds."
+        return f"No two methods are told apart {tested}: differences are too small, or seeds too few."
     if len(apart) == len(found.pairs):
         everything = "The two methods differ" if len(apart) == 1 else "All pairs of methods differ"
         return f"{everything} by more than the noise between seeds, {tested}: {' > '.join(found.labels)}."
@@ -155,7 +155,7 @@ def _share(number: int, total: int) -> str:
 
 def difference_text(metric: MetricInfo, value: float) -> str:
     """A difference of a metric, with its sign and one decimal more than the metric is shown with."""
-    return f"{value:+.{min(decimals_of(metric) + 1, 4)}f}"
+    return f"{value:+.{min(decimals_of(metric) + 1, 4)}f}".replace("-", "−")
 
 
 def interval_text(metric: MetricInfo, interval: tuple[float, float] | None) -> str:

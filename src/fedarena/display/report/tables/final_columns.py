@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from fedarena.analysis.comparison import not_worse_than_the_best
+from fedarena.analysis.comparison import told_best
 from fedarena.display.drawing.metrics import difference_text, level_text, or_better, score_text
 from fedarena.display.drawing.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, quantity, significant
 from fedarena.display.report.tables.final_row import FinalRow, Spread, comparable
@@ -29,9 +29,9 @@ class Column:
     shown_if_known: bool = False  # not shown where no row has a value
 
     def best(self, rows: Sequence[FinalRow]) -> frozenset[str]:
-        """Labels of the best rows: the best mean and what no test tells from it, over seeds, each with its like.
+        """Labels of the rows that are told to be better than another, and than which no other is told to be better.
 
-        None are best where the test tells no row from the best, as with a single seed.
+        That is decided over seeds, among rows whose scores mean the same; with a single seed, no row is.
         """
         if self.value is None or self.better is None:
             return frozenset()
@@ -41,7 +41,7 @@ class Column:
             if found is not None and len(found.values) == len(row.seeds):
                 by_seed = dict(zip(row.seeds, found.values, strict=True))
                 alike.setdefault(row.conditions, {})[row.label] = by_seed
-        winners = (not_worse_than_the_best(scores, self.better == "higher") for scores in alike.values())
+        winners = (told_best(scores, self.better == "higher") for scores in alike.values())
         return frozenset[str]().union(*winners)
 
 
