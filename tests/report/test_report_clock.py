@@ -267,9 +267,9 @@ def test_the_screen_shows_hours_first(timed, make_run):
         console = Console(width=width, color_system=None)
         with console.capture() as capture:
             console.print(*scores_tables(runs, width))
-        return capture.get().splitlines()[1]
+        return "\n".join(capture.get().splitlines()[:3])
 
-    assert "time to 0." in titles(timed, 60)
+    assert "to 0." in titles(timed, 60)
     assert all(title in titles(timed, 130) for title in ("virtual time", "failed", "wasted"))
     assert "virtual time" not in titles([make_run()], 200)
 

@@ -142,9 +142,17 @@ def _notice(sentence: str) -> None:
 
 
 def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = None) -> None:
-    from fedarena.display.terminal import baselines, difference_lines, scores_tables
+    from fedarena.display.terminal import (
+        baselines,
+        caution_lines,
+        clients_tables,
+        difference_lines,
+        scores_tables,
+    )
 
-    for table in scores_tables(results, screen.width, levels):
+    for table in [*scores_tables(results, screen.width, levels), *clients_tables(results, screen.width)]:
         screen.print(table)
+    for line in caution_lines(results):
+        screen.say(line, "yellow")
     for line in [*difference_lines(results), *baselines(results)]:
         screen.say(line)

@@ -13,11 +13,14 @@ from fedarena.analysis.leading_metric import baseline_of, leading_metrics
 from fedarena.core.console import as_markup
 from fedarena.core.registry import Registry
 from fedarena.display import FinalTable, final_table
-from fedarena.display.drawing.metrics import score_text
+from fedarena.display.drawing.metrics import as_title, score_text
 from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.display.report.cautions import cautions
+from fedarena.display.report.methods import distinct_runs
 from fedarena.display.report.tables.differences import differences_of, short_lines
+from fedarena.display.report.tables.few_clients import NamedClients, named_clients
 from fedarena.display.report.tables.final_columns import OTHER
 from fedarena.display.report.tables.reach import in_order
 from fedarena.fleet.heterogeneity import Heterogeneity
@@ -85,6 +88,42 @@ def scores_table(found: FinalTable, width: int) -> Table:
             texts.append(f"[bold green]{text}[/]" if row.label in known[place].best(rows) else text)
         table.add_row(as_markup(labels[number]), *texts)
     return table
+
+
+def clients_tables(results: Sequence[RunData], width: int) -> list[Table]:
+    """Every client by its name and who is worst, where they are few; a table for every metric that runs lead with."""
+    return [
+        _clients_table(found, width)
+        for metric in leading_metrics(results)
+        if (found := named_clients(results, metric)) is not None
+    ]
+
+
+def _clients_table(found: NamedClients, width: int) -> Table:
+    metric = found.metric
+    table = _titled(f"{as_title(metric)} of every client", "", ())
+    table.caption = None
+    room = max(_SHORTEST_LABEL, (width - 30) // len(found.labels) - 3)
+    table.add_column("client", style="bold", overflow="fold")
+    table.add_column("samples", justify="right", no_wrap=True)
+    for label in found.labels:
+        table.add_column(as_markup(_shortened(label, room)), justify="right", overflow="fold")
+    worst = {label: found.worst(label) for label in found.labels}
+    for client in found.clients:
+        cells = []
+        for label in found.labels:
+            score = client.scores[label]
+            text = ABSENT if score is None else score_text(metric, score.mean, score.std)
+            cells.append(f"[bold red]{text}[/]" if client is worst[label] else text)
+        table.add_row(as_markup(client.name), f"{client.samples:,}", *cells)
+    names = [ABSENT if client is None else as_markup(client.name) for client in worst.values()]
+    table.add_row("worst client", "", *names, style="bold")
+    return table
+
+
+def caution_lines(results: Sequence[RunData]) -> list[str]:
+    """What changes the meaning of the results."""
+    return cautions(distinct_runs(results))
 
 
 def difference_lines(results: Sequence[RunData]) -> list[str]:

@@ -73,7 +73,7 @@ class Run:
         recorder = Recorder.create(
             folder,
             experiment.config.to_yaml(),
-            describe_environment() | identity(experiment),
+            describe_environment() | {"federation": experiment.federation.name} | identity(experiment),
             experiment.simulation.metrics,
             experiment.config.client_states_ram_bytes,
             _describe_fleet(experiment),
@@ -231,7 +231,7 @@ class Run:
         experiment = prepare(config, self._observer, given)
         fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
         check_same_form(self._snapshot.state, fresh)
-        environment = describe_environment() | identity(experiment)
+        environment = describe_environment() | {"federation": experiment.federation.name} | identity(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
             folder, experiment.config.to_yaml(), environment, _describe_fleet(experiment), _attributes(experiment)

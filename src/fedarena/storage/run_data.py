@@ -58,6 +58,14 @@ class RunData:
         evaluation = self.config.get("evaluation", {})
         return str(evaluation.get("part", evaluation.get("split", "test")))
 
+    @property
+    def federation_name(self) -> str:
+        """What the federation calls itself; runs of earlier versions tell only where it came from."""
+        federation = self.config.get("federation", {})
+        source = str(federation.get("name", "an unnamed federation"))
+        place = Path(str(federation["path"])).name if source == "store" and federation.get("path") else source
+        return str(self.environment.get("federation") or place)
+
 
 def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round.
@@ -175,9 +183,11 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     for run, settings in zip(runs, flat, strict=True):
         for key in _all_keys(flat):
             groups.setdefault(_alike(run, settings, key), {})[repr(settings.get(key))] = None
+    stores = {settings.get("federation.path"): run.federation_name for run, settings in zip(runs, flat, strict=True)}
+    called = stores if len(set(stores.values())) == len(stores) else {}  # a store by its name, if no other has it
     differences = [
         tuple(
-            f"{value}" if key.endswith(".name") else f"{_short(key)}={value}"
+            _difference(key, called.get(value, value) if key == "federation.path" else value)
             for key, value in settings.items()
             if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1
         )
@@ -203,6 +213,11 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
 
 def _without_seed(run: RunData) -> str:
     return _SEED_AT_END.sub("", run.name) or run.name
+
+
+def _difference(key: str, value: Any) -> str:
+    """A setting in which a run differs: names of parts and of stores speak for themselves."""
+    return f"{value}" if key.endswith(".name") or key == "federation.path" else f"{_short(key)}={value}"
 
 
 def _short(key: str) -> str:

@@ -169,24 +169,32 @@ def last_evaluation(run: RunData) -> dict[str, Any] | None:
 
 def client_results(run: RunData, metric: MetricInfo) -> tuple[FloatArray, FloatArray]:
     """Samples and score of every client that has samples, in the run's last evaluated round."""
-    if not run.clients.num_rows:
-        return np.empty(0), np.empty(0)
-    rounds = run.clients.column("round")
-    last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
+    last = _last_clients(run)
     samples, score = column(last, "samples"), column(last, metric.name)
-    measured = (samples > 0) & np.isfinite(score)
+    measured = np.isfinite(score)
     return samples[measured], score[measured]
 
 
 def scores_by_client(run: RunData, metric: MetricInfo) -> dict[str, float]:
     """The score of every client that has one, in the run's last evaluated round."""
-    if not run.clients.num_rows or metric.name not in run.clients.column_names:
+    if metric.name not in run.clients.column_names:
         return {}
+    last = _last_clients(run)
+    found = last.filter(pa.array(np.isfinite(column(last, metric.name))))
+    return dict(zip(found.column("client").to_pylist(), column(found, metric.name).tolist(), strict=True))
+
+
+def samples_by_client(run: RunData) -> dict[str, int]:
+    """How many samples every client has that was evaluated, in the run's last evaluated round."""
+    last = _last_clients(run)
+    return dict(zip(last.column("client").to_pylist(), last.column("samples").to_pylist(), strict=True))
+
+
+def _last_clients(run: RunData) -> pa.Table:
+    """The clients with samples in the last evaluated round."""
     rounds = run.clients.column("round")
     last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
-    measured = (column(last, "samples") > 0) & np.isfinite(column(last, metric.name))
-    found = last.filter(pa.array(measured))
-    return dict(zip(found.column("client").to_pylist(), column(found, metric.name).tolist(), strict=True))
+    return last.filter(pc.greater(last.column("samples"), 0))
 
 
 def conditions(run: RunData) -> str:

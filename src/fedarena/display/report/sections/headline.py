@@ -91,8 +91,7 @@ def facts(runs: Sequence[RunData]) -> str:
 
 
 def _federations(runs: Sequence[RunData]) -> list[str]:
-    names = (str(run.config.get("federation", {}).get("name", "an unnamed federation")) for run in runs)
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(run.federation_name for run in runs))
 
 
 def _named_parts(runs: Sequence[RunData], kind: str) -> str:
