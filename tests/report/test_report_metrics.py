@@ -154,7 +154,7 @@ FIGURES = {
     report.compute_figure: "MSE against compute",
     report.client_spread_figure: "MSE over clients",
     report.client_size_figure: "MSE against client size",
-    report.hours_figure: "MSE over hours",
+    report.hours_figure: "MSE over virtual hours",
     report.personal_figure: "Personal MSE over rounds",
 }
 

@@ -56,7 +56,7 @@ def _section(runs: Sequence[RunData], found: Differences, plot: Plot) -> list[Ht
     comparison, marks = found.found, swatches(runs)
     parts = [tag("p", sentence) for sentence in conclusions(found)]
     shown = table(
-        ["first and second", *(tag("abbr", title, title=meaning) for title, meaning in _EXPLANATIONS.items())],
+        ["first − second", *(tag("abbr", title, title=meaning) for title, meaning in _EXPLANATIONS.items())],
         [_row(pair, found, marks) for pair in comparison.pairs],
         "pairs",
     )
@@ -84,7 +84,7 @@ def _row(pair: Pair, found: Differences, marks: Mapping[str, Html]) -> list[Html
     metric, seeds, clients = found.metric, pair.seeds, pair.clients
     said = verdict(pair, metric.higher_is_better)
     return [
-        join(tag("span", marks[label], class_="name") for label in (pair.first, pair.second)),
+        join([tag("span", marks[pair.first], class_="name"), tag("span", " − ", marks[pair.second], class_="name")]),
         tag("strong", said) if pair.differs_over_seeds else said,
         ABSENT if seeds is None else _above(difference_text(metric, seeds.mean), interval_text(metric, seeds.interval)),
         p_value_text(pair.p_seeds),
