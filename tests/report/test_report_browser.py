@@ -185,7 +185,7 @@ def rgb(colour: str) -> str:
 
 def line_colours(page):
     return page.evaluate(
-        """() => [...document.querySelectorAll('.plot')][0].data
+        """() => document.querySelector('#learning .plot').data
             .filter(trace => trace.showlegend !== false).map(trace => trace.line.color)"""
     )
 
@@ -218,11 +218,11 @@ def test_print_is_light(show, reports):
 
 def test_a_button_hides_and_shows_a_method(show, reports):
     page = show(reports("comparison"), plots=FIGURES + RANKS)
-    figure = page.locator("figure").first
+    figure = page.locator("#learning figure").first
 
     def shown():
         return page.evaluate(
-            "[...document.querySelector('.plot').data].filter(t => t.visible !== false).map(t => t.legendgroup)"
+            "[...document.querySelector('#learning .plot').data].filter(t => t.visible !== false).map(t => t.legendgroup)"
         )
 
     button = figure.get_by_role("button", name="fedprox")
@@ -262,7 +262,7 @@ def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
 def test_labels_are_shown_as_they_were_written(show, reports):
     page = show(reports("many"), plots=FIGURES + RANKS)
     label = f"{HOSTILE} and a name that is much longer than a phone is wide 0"
-    assert page.locator("figure").first.get_by_role("button").first.text_content() == label
+    assert page.locator("#learning figure").first.get_by_role("button").first.text_content() == label
     drawn = page.evaluate("[...document.querySelectorAll('.plot .annotation-text')].map(text => text.textContent)")
     assert f"{label[:20]}…{label[-19:]}" in drawn
     assert page.locator("main img").count() == 0

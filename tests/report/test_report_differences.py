@@ -114,7 +114,7 @@ def test_a_single_method_has_no_such_section(make_run, tmp_path):
 def test_the_picture_of_ranks_connects_what_is_not_told_apart(clear):
     ranking = compared(clear).found.ranking
     figure = ranks_figure(ranking, styles(methods_of(clear)))
-    dots = {trace.name: trace.x[0] for trace in figure.data if trace.mode == "markers"}
+    dots = {trace.name: trace.x[0] for trace in figure.data if trace.mode == "markers+text"}
     assert dots == pytest.approx(dict(zip(ranking.labels, ranking.mean_ranks, strict=True)))
     bars = {trace.name: list(trace.x) for trace in figure.data if trace.mode == "lines"}
     assert bars["not told apart: fedavg, same"] == sorted([dots["fedavg"], dots["same"]])

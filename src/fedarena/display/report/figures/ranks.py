@@ -27,8 +27,11 @@ def ranks_figure(ranking: Ranking, look: Mapping[str, Style]) -> go.Figure:
         figure.add_scatter(
             x=[rank[label]],
             y=[y],
-            mode="markers",
+            mode="markers+text",
             marker={"color": colour, "size": 11},
+            text=[f" {rank[label]:.2f} "],
+            textposition="middle left" if rank[label] > (1 + methods) / 2 else "middle right",
+            textfont={"color": colour},
             name=figure_text(label),
             legendgroup=figure_text(label),
             line={"color": colour},
@@ -36,7 +39,7 @@ def ranks_figure(ranking: Ranking, look: Mapping[str, Style]) -> go.Figure:
             hovertemplate="mean rank %{x:.2f}",
         )
         # Above its dot at the left, a name of any length has room on a phone.
-        text, font = f"<b>{figure_text(shortened(label))}</b> {rank[label]:.2f}", {"color": colour}
+        text, font = f"<b>{figure_text(shortened(label))}</b>", {"color": colour}
         figure.add_annotation(text=text, font=font, x=0, xref="paper", xanchor="left", y=y + 0.42, showarrow=False)
     step = _BAR / _ROW
     for number, clique in enumerate(ranking.cliques):
