@@ -222,7 +222,8 @@ def test_a_button_hides_and_shows_a_method(show, reports):
 
     def shown():
         return page.evaluate(
-            "[...document.querySelector('#learning .plot').data].filter(t => t.visible !== false).map(t => t.legendgroup)"
+            """[...document.querySelector('#learning .plot').data]
+                .filter(t => t.visible !== false).map(t => t.legendgroup)"""
         )
 
     button = figure.get_by_role("button", name="fedprox")
