@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import replacing
-from fedarena.runs.suite import read_suite
+from fedarena.runs.config import resolve
+from fedarena.runs.observer import Observer
+from fedarena.runs.suite import read_suite, run_suite
+from fedarena.storage.run_data import load_runs
 
 SUITE = """
 name: small
@@ -105,3 +109,48 @@ def test_bad_suites_get_a_sentence(tmp_path: Path, content: str, sentence: str) 
         read_suite(str(path), {})
     assert sentence in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 250
+
+
+def test_runs_are_labelled_as_their_author_calls_them(suite: str, tmp_path: Path) -> None:
+    assert {name: config.label for name, config in read_suite(suite, {}).runs.items()} == {
+        "epochs1-plain-seed0": "epochs=1 plain",
+        "epochs1-large-seed0": "epochs=1 large",
+        "epochs5-plain-seed0": "epochs=5 plain",
+        "epochs5-large-seed0": "epochs=5 large",
+    }
+    path = tmp_path / "free.yaml"
+    path.write_text(
+        "base: {federation: digits}\nmatrix: {method: {'FedAvg (μ = 0)': {algorithm: fedavg}}}\nseeds: [0, 1]"
+    )
+    free = read_suite(str(path), {}).runs
+    assert {name: config.label for name, config in free.items()} == {
+        "FedAvg_μ_0_-seed0": "FedAvg (μ = 0)",
+        "FedAvg_μ_0_-seed1": "FedAvg (μ = 0)",
+    }
+
+
+def test_bare_values_are_no_labels(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text("base: {federation: digits}\nmatrix: {local.lr: [0.1, 0.5]}")
+    assert {config.label for config in read_suite(str(path), {}).runs.values()} == {None}
+
+
+@pytest.mark.parametrize("label", ["", " ", "two\nlines", 3, "x" * 101])
+def test_labels_are_printable_text(suite: str, label: Any) -> None:
+    with pytest.raises(BadInputError, match="label must be 1 to 100 printable characters"):
+        resolve({"label": label})
+    with pytest.raises(BadInputError, match="label cannot be set for the runs of a suite"):
+        read_suite(suite, {"label": "mine"})
+
+
+def test_a_label_is_no_reason_to_refuse_runs_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(
+        "name: s\nbase: {federation: digits, rounds: 1, cohort: 2}\nmatrix: {method: {a: {algorithm: fedavg}}}"
+    )
+    suite = read_suite(str(path), {})
+    run_suite(suite, tmp_path, Observer(), lambda label: None)
+    renamed = {name: config.model_copy(update={"label": "b"}) for name, config in suite.runs.items()}
+    assert run_suite(replace(suite, runs=renamed), tmp_path, Observer(), lambda label: None) == []
+    (run,) = load_runs([tmp_path / "s"])
+    assert run.label == "a"

@@ -20,6 +20,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 
 WIDTHS = (1280, 390)
 FIGURES = 7
+RANKS = 1  # where there are three methods or more
 FIGURES_WITH_CLOCK = FIGURES + 10  # two of them timelines: of a synchronous and of an asynchronous run
 LOCAL = ("file://", "data:", "blob:")
 HOSTILE = "<img src=x onerror=alert(1)><b>bold</b> & $x^2$ %{y}"
@@ -93,14 +94,16 @@ def reports(comparison, make_run, tmp_path_factory):
     ],
 )
 def test_every_plot_is_drawn_and_nothing_sticks_out(show, reports, name, scheme, width):
-    expected = FIGURES_WITH_CLOCK if "clock" in name else FIGURES
+    expected = (FIGURES_WITH_CLOCK if "clock" in name else FIGURES) + (0 if name == "one" else RANKS)
     page = show(reports(name), width, scheme, expected)
     plots = page.evaluate(
         """() => [...document.querySelectorAll('.plot')].map(plot => {
             const box = plot.querySelector('.main-svg').getBoundingClientRect();
             const drawn = [...plot.querySelectorAll('.scatterlayer .trace, .boxlayer .trace, .barlayer .trace')];
             const sized = drawn.map(trace => trace.getBoundingClientRect()).filter(b => b.width + b.height > 0);
-            return {width: box.width, height: box.height, traces: plot.data.length, sized: sized.length};
+            const ticks = [...plot.querySelectorAll('.xtick text')].filter(text => text.textContent.trim());
+            return {width: box.width, height: box.height, traces: plot.data.length, sized: sized.length,
+                    ticks: ticks.length};
         })"""
     )
     assert len(plots) == expected
@@ -108,6 +111,7 @@ def test_every_plot_is_drawn_and_nothing_sticks_out(show, reports, name, scheme,
         assert plot["width"] > width / 4
         assert plot["height"] > 200
         assert 0 < plot["traces"] <= plot["sized"]
+        assert plot["ticks"] >= 2
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CLIPPED) == []
 
@@ -138,14 +142,14 @@ CLIPPED = """() => {
 
 
 def test_the_results_table_fits_a_laptop(show, reports):
-    box = show(reports("comparison")).locator(".scroll:has(.results)")
+    box = show(reports("comparison"), plots=FIGURES + RANKS).locator(".scroll:has(.results)")
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
 def test_the_results_table_of_long_labels_fits_a_laptop(show, make_run, tmp_path):
     labels = ("fedavg cohort=20 synchronous", "fedprox", "fedyogi", "fedavg cohort=40 buffered")
     runs = [with_clock(make_run(label, seed, algorithm="fedavg")) for label in labels for seed in (0, 1)]
-    page = show(write_report(runs, tmp_path / "report.html"), plots=FIGURES_WITH_CLOCK - 2)
+    page = show(write_report(runs, tmp_path / "report.html"), plots=FIGURES_WITH_CLOCK - 2 + RANKS)
     box = page.locator(".scroll:has(.results)")
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
@@ -157,7 +161,7 @@ def test_a_report_of_an_error_with_everything_shows_every_column(show, make_run,
         for label in ("fedavg", "fedprox", "fedyogi")
         for seed in (0, 1)
     ]
-    page = show(write_report(runs, tmp_path / "report.html"), width, plots=FIGURES_WITH_CLOCK - 2 + 3)
+    page = show(write_report(runs, tmp_path / "report.html"), width, plots=FIGURES_WITH_CLOCK - 2 + 3 + RANKS)
     assert page.evaluate(CLIPPED) == []
     box = page.locator(".scroll:has(.results)")
     hidden = box.evaluate("box => box.scrollWidth - box.clientWidth")
@@ -181,7 +185,7 @@ def rgb(colour: str) -> str:
 
 def line_colours(page):
     return page.evaluate(
-        """() => [...document.querySelectorAll('.plot')][0].data
+        """() => document.querySelector('#learning .plot').data
             .filter(trace => trace.showlegend !== false).map(trace => trace.line.color)"""
     )
 
@@ -196,7 +200,7 @@ def wait_for_line_colour(page, colour):
 
 
 def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
-    page = show(reports("comparison"), scheme="light")
+    page = show(reports("comparison"), scheme="light", plots=FIGURES + RANKS)
     assert line_colours(page)[:3] == list(SERIES_LIGHT[:3])
     page.emulate_media(color_scheme="dark")
     wait_for_line_colour(page, SERIES_DARK[0])
@@ -206,19 +210,20 @@ def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
 
 
 def test_print_is_light(show, reports):
-    page = show(reports("comparison"), scheme="dark")
+    page = show(reports("comparison"), scheme="dark", plots=FIGURES + RANKS)
     assert line_colours(page)[0] == SERIES_DARK[0]
     page.emulate_media(media="print", color_scheme="dark")
     wait_for_line_colour(page, SERIES_LIGHT[0])
 
 
 def test_a_button_hides_and_shows_a_method(show, reports):
-    page = show(reports("comparison"))
-    figure = page.locator("figure").first
+    page = show(reports("comparison"), plots=FIGURES + RANKS)
+    figure = page.locator("#learning figure").first
 
     def shown():
         return page.evaluate(
-            "[...document.querySelector('.plot').data].filter(t => t.visible !== false).map(t => t.legendgroup)"
+            """[...document.querySelector('#learning .plot').data]
+                .filter(t => t.visible !== false).map(t => t.legendgroup)"""
         )
 
     button = figure.get_by_role("button", name="fedprox")
@@ -232,7 +237,7 @@ def test_a_button_hides_and_shows_a_method(show, reports):
 
 
 def test_a_button_hides_and_shows_a_reason(show, reports):
-    page = show(reports("clock"), plots=FIGURES_WITH_CLOCK)
+    page = show(reports("clock"), plots=FIGURES_WITH_CLOCK + RANKS)
     figure = page.locator("figure", has=page.get_by_role("heading", name="Failed jobs"))
     names = "figure => figure.querySelector('.plot').data.filter(t => t.visible !== false).map(t => t.name)"
     assert "late" in figure.evaluate(names)
@@ -242,7 +247,7 @@ def test_a_button_hides_and_shows_a_reason(show, reports):
 
 
 def test_the_results_table_with_hours_fits_a_laptop(show, reports):
-    box = show(reports("clock"), plots=FIGURES_WITH_CLOCK).locator(".scroll:has(.results)")
+    box = show(reports("clock"), plots=FIGURES_WITH_CLOCK + RANKS).locator(".scroll:has(.results)")
     assert "time to" in box.text_content()
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
@@ -256,9 +261,9 @@ def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
 
 
 def test_labels_are_shown_as_they_were_written(show, reports):
-    page = show(reports("many"))
+    page = show(reports("many"), plots=FIGURES + RANKS)
     label = f"{HOSTILE} and a name that is much longer than a phone is wide 0"
-    assert page.locator("figure").first.get_by_role("button").first.text_content() == label
+    assert page.locator("#learning figure").first.get_by_role("button").first.text_content() == label
     drawn = page.evaluate("[...document.querySelectorAll('.plot .annotation-text')].map(text => text.textContent)")
     assert f"{label[:20]}…{label[-19:]}" in drawn
     assert page.locator("main img").count() == 0

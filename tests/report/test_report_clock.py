@@ -64,10 +64,10 @@ def first_reaching(run, level):
 def test_the_columns_are_there_only_with_a_clock(make_run, timed):
     ideal = {column.title for column in final_table([make_run()]).columns}
     assert not ideal & CLOCK_TITLES
-    assert not [title for title in ideal if title.startswith(("virtual time", "time to"))]
+    assert not [title for title in ideal if title.startswith("virtual time")]
     titles = [column.title for column in final_table(timed).columns]
     assert set(titles) >= CLOCK_TITLES
-    assert len([title for title in titles if title.startswith("time to 0.")]) == 1
+    assert len([title for title in titles if title.startswith("virtual time to 0.")]) == 1
 
 
 def test_final_rows_have_what_the_jobs_say(timed):
@@ -77,24 +77,35 @@ def test_final_rows_have_what_the_jobs_say(timed):
         assert row.hours.mean == pytest.approx(statistics.mean((end[-1] - end[0]) / 3600 for end in ends))
         assert row.failed.mean == pytest.approx(statistics.mean(map(failed, runs)))
         assert row.wasted.mean == pytest.approx(statistics.mean(map(wasted, runs)))
-        expected = statistics.mean(first_reaching(run, final_table(timed).level) for run in runs)
-        assert row.hours_to_level.mean == pytest.approx(expected)
+        (level,) = final_table(timed).levels
+        expected = statistics.mean(first_reaching(run, level) for run in runs)
+        assert row.costs_to_levels[level].mean == pytest.approx(expected)
     assert fedavg.joules is None
     assert fedyogi.joules.mean == pytest.approx(
         statistics.mean(sum(job["joules"] for job in jobs_of(run)) for run in timed[2:4])
     )
-    assert (fedprox.hours, fedprox.hours_to_level, fedprox.failed, fedprox.wasted) == (None,) * 4
+    assert (fedprox.hours, fedprox.costs_to_levels[level], fedprox.failed, fedprox.wasted) == (None,) * 4
 
 
 def test_methods_are_compared_by_the_highest_level_that_all_reach(make_run):
     low = with_clock(make_run("fedavg", rounds=10, every=10, final_metrics={"accuracy": 0.53}))
     high = with_clock(make_run("fedprox", rounds=10, every=10, final_metrics={"accuracy": 0.83}))
-    assert final_table([low, high]).level == 0.5
-    assert final_table([high]).level == 0.8
+    assert final_table([low, high]).levels == (0.5,)
+    assert final_table([high]).levels == (0.8,)
     lowest = with_clock(make_run("fedyogi", rounds=10, every=10, final_metrics={"accuracy": 0.11}))
     found = final_table([lowest, high])
-    assert found.level == 0.8, "where there is none, the highest that somebody reaches"
-    assert found.rows[0].hours_to_level is None
+    assert found.levels == (0.8,), "where there is none, the highest that somebody reaches"
+    assert found.rows[0].costs_to_levels == {0.8: None}
+
+
+def test_levels_that_are_asked_for_have_a_column_each(make_run, timed):
+    titles = [column.title for column in final_table(timed, levels=(0.2, 0.3)).columns]
+    assert [title for title in titles if " to " in title] == ["virtual time to 0.2", "virtual time to 0.3"]
+    ideal = final_table([make_run()], levels=(0.2,))
+    (column,) = [column for column in ideal.columns if " to " in column.title]
+    assert column.title == "rounds to 0.2"
+    first = next(row["round"] for row in make_run().rounds.to_pylist() if (row["accuracy"] or 0) >= 0.2)
+    assert column.text(ideal.rows[0]) == str(first)
 
 
 def test_the_curve_has_hours_since_the_start_and_energy_so_far(timed):
@@ -256,9 +267,9 @@ def test_the_screen_shows_hours_first(timed, make_run):
         console = Console(width=width, color_system=None)
         with console.capture() as capture:
             console.print(*scores_tables(runs, width))
-        return capture.get().splitlines()[1]
+        return "\n".join(capture.get().splitlines()[:3])
 
-    assert "time to 0." in titles(timed, 60)
+    assert "to 0." in titles(timed, 60)
     assert all(title in titles(timed, 130) for title in ("virtual time", "failed", "wasted"))
     assert "virtual time" not in titles([make_run()], 200)
 

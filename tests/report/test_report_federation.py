@@ -9,6 +9,7 @@ import pytest
 from fedarena.data.statistics.describe import describe
 from fedarena.display import comparison_figure, federation_figure
 from fedarena.display.federations.labels import MAX_LABELS
+from fedarena.display.federations.picture import MOST_NAMED
 
 
 @pytest.fixture
@@ -37,10 +38,10 @@ def panels(figure) -> list[tuple[float, float]]:
 
 
 def test_bars_count_the_clients_of_each_size(statistics):
-    labels = [[0] * size for size in (1, 1, 2, 5, 40)]
+    labels = [[0] * size for size in (1, 1, 2, 5, 40, *[41] * MOST_NAMED)]
     found = statistics(labels, 2)
     (bars,) = drawn(federation_figure(found), "")
-    assert sum(bars.y) == 5
+    assert sum(bars.y) == 5 + MOST_NAMED
     assert bars.y[0] > 0, "empty bins at the ends are left out"
     assert bars.y[-1] > 0, "empty bins at the ends are left out"
     for height, name in zip(bars.y, bars.customdata, strict=True):
@@ -48,6 +49,28 @@ def test_bars_count_the_clients_of_each_size(statistics):
         inside = range(int(low), int(high or low) + 1)
         # make_federation gives every client its samples twice: for training and for testing.
         assert height == sum(2 * len(client) in inside for client in labels)
+
+
+def test_bars_are_named_by_sizes_that_clients_have(statistics):
+    sizes = [61, 100, 147, 148, 152, 303, 997, *range(400, 400 + MOST_NAMED)]
+    figure = federation_figure(statistics([[0] * size for size in sizes], 2))
+    (bars,) = drawn(figure, "")
+    named = {int(text.replace(",", "")) for text in figure.layout.xaxis.ticktext}
+    assert named <= {2 * size for size in sizes}
+    assert min(named) == 2 * 61
+    assert len(named) >= 4
+    heights = dict(zip(bars.x, bars.y, strict=True))
+    assert all(heights[place] for place in figure.layout.xaxis.tickvals), "no name where there is no bar"
+    for height, name in zip(bars.y, bars.customdata, strict=True):
+        if height:
+            assert {int(end.replace(",", "")) for end in name.split("–")} <= {2 * size for size in sizes}
+
+
+def test_few_clients_are_bars_with_their_names(statistics):
+    figure = federation_figure(statistics([[0] * size for size in (7, 3, 5)], 2))
+    (bars,) = drawn(figure, "")
+    assert list(bars.x) == [6, 10, 14]
+    assert list(bars.text) == ["&lt;1&gt;", "&lt;2&gt;", "&lt;0&gt;"]
 
 
 def test_the_curve_of_skew_begins_with_the_largest_client(statistics):
@@ -66,7 +89,9 @@ def test_rows_are_shares_of_labels_all_clients_first(statistics):
     assert np.array(heat.z[2]) == pytest.approx([2 / 3, 1 / 3, 0])
     assert np.array(heat.z[3]) == pytest.approx([0, 0, 1])
     assert [row[0][0] for row in heat.customdata] == ["all clients", "", "client &lt;0&gt;", "client &lt;1&gt;"]
-    assert list(figure.layout.yaxis4.ticktext) == ["all", "6", "8"]
+    assert list(figure.layout.yaxis4.ticktext) == ["all", "&lt;0&gt;", "&lt;1&gt;"]
+    many = federation_figure(statistics([[0]] * MOST_NAMED + [[1, 1]], 2, name="many"))
+    assert list(many.layout.yaxis4.ticktext) == ["all", *["2"] * 5, "4"]
 
 
 def test_pairs_of_clients_are_bars_and_chance_is_a_line(statistics):

@@ -199,6 +199,14 @@ def test_sizes_have_round_ticks(low, high, ticks):
     assert drawing.logarithmic_ticks(low, high) == ticks
 
 
+@pytest.mark.parametrize(
+    ("sizes", "ticks"),
+    [((7, 7), [7]), ((21, 49), [20, 25, 30, 35, 40, 45, 50]), ((1, 1), [1]), ((2, 24), [2, 5, 10, 20])],
+)
+def test_sizes_always_have_ticks(sizes, ticks):
+    assert drawing.whole_ticks(np.array(sizes, dtype=float)) == ticks
+
+
 def test_points_are_capped_and_keep_their_ends(make_run, monkeypatch):
     monkeypatch.setattr(drawing, "MAX_LINE_POINTS", 100)
     long = [make_run("fedavg", seed, rounds=105, every=1, clients=2) for seed in (0, 1)]

@@ -79,15 +79,18 @@ def test_only_the_best_are_bold(comparison, make_run, tmp_path):
         text = write_report(runs, tmp_path / "report.html").read_text()
         return re.findall(r"<strong>([^<]*)</strong>", text.split('class="results"')[1].split("</table>")[0])
 
-    found = final_table(comparison)
+    clear = [make_run(label, seed, every=20) for label in ("fedavg", "fedyogi") for seed in range(6)]
+    found = final_table(clear)
     best = [
         column.text(row).split(" ± ")[0]
         for row in found.rows
         for column in found.columns
         if row.label in column.best(found.rows)
     ]
-    assert bold(comparison) == best
+    assert bold(clear) == best
     assert len(best) >= 6
+    few = final_table(comparison)
+    assert few.column("score").text(few.winner).split(" ± ")[0] not in bold(comparison), "seeds do not tell"
     assert bold([make_run()]) == []
 
 
@@ -105,8 +108,10 @@ def test_the_headline_is_computed(page, comparison):
 def test_a_diverged_run_is_called_out_with_its_message(page):
     assert "fedprox-seed2 (seed 2) diverged after 22 rounds. The training loss became nan." in page.visible
     assert [attributes["class"] for _, attributes in page.elements if "notice" in attributes.get("class", "")] == [
-        "notice broken"
+        "notice broken",
+        "notice unfinished",
     ]
+    assert "fedprox diverged with 1 of 3 seeds: its averages are of the others, and better than" in page.visible
 
 
 @pytest.mark.parametrize(

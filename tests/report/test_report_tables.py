@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from fedarena.display.report.tables.final_columns import final_columns
 from fedarena.display.report.tables.reach import levels_between, reach_table
 from fedarena.metrics.info import ACCURACY, LOSS
 
-FINAL_COLUMNS = final_columns(ACCURACY, (LOSS,), None)
+FINAL_COLUMNS = final_columns(ACCURACY, (LOSS,))
 COLUMNS = {column.title: column for column in FINAL_COLUMNS}
 
 
@@ -67,28 +68,53 @@ def test_cells_say_what_they_mean(comparison):
     assert COLUMNS["status"].text(fedprox) == "2 finished and 1 diverged"
     assert COLUMNS["traffic"].text(fedavg) == "3.16 GB"
     assert COLUMNS["compute"].text(fedavg) == "5.21 TFLOP"
-    assert COLUMNS["time"].text(fedavg).endswith(" s")
+    assert COLUMNS["real time"].text(fedavg).endswith(" s")
 
 
-def test_best_needs_something_to_compare(comparison, make_run):
+def scored(make_run, **finals):
+    """Runs with these final accuracies, one for every seed."""
+    return [
+        make_run(label, seed, final_metrics={"accuracy": value})
+        for label, values in finals.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+NOISE = (0.0, 0.004, -0.003, 0.001)
+
+
+def test_bold_is_what_a_test_tells_from_others(make_run):
+    runs = scored(
+        make_run,
+        low=[0.3 + noise for noise in NOISE],
+        high=[0.5 + noise for noise in reversed(NOISE)],
+        as_high=[0.499 - noise for noise in NOISE],
+    )
+    assert COLUMNS["accuracy"].best(final_table(runs).rows) == {"high", "as_high"}
+    assert COLUMNS["traffic"].best(final_table(runs).rows) == frozenset()
+
+
+def test_the_best_mean_alone_is_not_bold(comparison, make_run):
     rows = final_table(comparison).rows
-    assert COLUMNS["accuracy"].best(rows) == {"fedyogi"}
-    assert COLUMNS["loss"].best(rows) == {min(rows, key=lambda row: row.metrics["loss"].mean).label}
-    assert COLUMNS["traffic"].best(rows) == frozenset()
+    assert max(row.score.mean for row in rows) == rows[-1].score.mean
+    assert COLUMNS["accuracy"].best(rows) == frozenset(), "two seeds of fedprox cannot tell"
+    one_seed = final_table(scored(make_run, low=[0.1], high=[0.9])).rows
+    assert COLUMNS["accuracy"].best(one_seed) == frozenset()
     alone = final_table([make_run()]).rows
     assert all(column.best(alone) == frozenset() for column in FINAL_COLUMNS)
 
 
-def test_ties_are_all_best(make_run):
-    rows = final_table(
-        [make_run("one", final_metrics={"accuracy": 0.4301}), make_run("two", final_metrics={"accuracy": 0.4303})]
-    ).rows
-    assert COLUMNS["accuracy"].best(rows) == {"one", "two"}
+def test_scores_on_different_federations_are_not_compared(make_run):
+    runs = scored(make_run, low=[0.3 + noise for noise in NOISE], high=[0.5 + noise for noise in reversed(NOISE)])
+    assert COLUMNS["accuracy"].best(final_table(runs).rows) == {"high"}
+    other = [replace(run, config={**run.config, "federation": {"name": run.label}}) for run in runs]
+    assert COLUMNS["accuracy"].best(final_table(other).rows) == frozenset()
 
 
 def test_an_unfinished_method_is_not_the_best(make_run):
     broken = make_run("broken", stop_after=10, status="diverged", final_metrics={"accuracy": 0.99})
-    assert COLUMNS["accuracy"].best(final_table([broken, make_run("whole")]).rows) == {"whole"}
+    runs = scored(make_run, whole=[0.5 + noise for noise in NOISE], low=[0.3 - noise for noise in NOISE])
+    assert COLUMNS["accuracy"].best(final_table([broken, *runs]).rows) == {"whole"}
     assert headline([broken, make_run("whole")]).startswith("whole reached")
     assert headline([broken]).startswith(
         "broken reached 0.990 accuracy on the test data of 238 clients after 10 rounds"
@@ -136,7 +162,7 @@ def test_what_is_not_known_is_a_dash(make_run):
     run = make_run(baseline=None, final_metrics={"loss": math.nan, "accuracy": math.inf})
     run.summary.pop("timing")
     (row,) = final_table([run]).rows
-    for title in ("accuracy", "loss", "vs baseline", "time", "clients/s"):
+    for title in ("accuracy", "loss", "vs baseline", "real time", "clients/s (real)"):
         assert COLUMNS[title].text(row) == "–"
     assert COLUMNS["p10"].text(row) != "–"
 

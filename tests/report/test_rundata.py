@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -91,3 +92,53 @@ def test_runs_come_as_people_sort_them(tmp_path: Path) -> None:
         (tmp_path / name / "config.yaml").touch()
     names = [path.name for path in find_runs([tmp_path])]
     assert names == ["a", "epochs5-seed0", "epochs20-seed0", "epochs100-seed0", "epochs100-seed1"]
+
+
+def test_labels_that_runs_bring_along_are_kept(make_run):
+    own = {"label": "FedExP", "algorithm": {"name": "mine:Extrapolating"}}
+    assert labels(make_run, own, {"label": "FedBuff", "cohort": 40, "protocol": {"name": "buffered"}}, {}) == [
+        "FedExP",
+        "FedBuff",
+        "fedavg",
+    ]
+
+
+def test_what_is_called_the_same_is_told_apart_by_what_differs(make_run):
+    assert labels(make_run, {"label": "mine", "cohort": 10}, {"label": "mine", "cohort": 30}, {"cohort": 30}) == [
+        "mine cohort=10",
+        "mine cohort=30",
+        "fedavg",
+    ]
+
+
+def test_an_own_class_is_called_by_its_name(make_run):
+    assert labels(make_run, {"algorithm": {"name": "mine:FedExP"}}, {"algorithm": {"name": "fedprox"}}) == [
+        "FedExP",
+        "fedprox",
+    ]
+    assert labels(make_run, {"algorithm": {"name": "mine:FedExP"}}, {"algorithm": {"name": "yours:FedExP"}}) == [
+        "FedExP mine:FedExP",
+        "FedExP yours:FedExP",
+    ]
+
+
+UNLIKE = {
+    "rounds": 7,
+    "cohort": 3,
+    "federation": {"name": "digits"},
+    "model": {"name": "mlp"},
+    "local": {"epochs": 2, "lr": 1.0},
+}
+
+
+def test_runs_that_differ_in_a_lot_are_called_by_their_names(make_run):
+    runs = [make_run(name=f"small-seed{seed}", seed=seed, config=UNLIKE) for seed in (0, 1)]
+    found = label_runs([*runs, make_run(name="large")])
+    assert [run.label for run in found] == ["small", "small", "large"]
+
+
+def test_names_that_do_not_tell_runs_apart_come_with_their_folder(make_run):
+    one, other = make_run(name="a"), make_run(name="a", config=UNLIKE)
+    found = label_runs([replace(one, path=Path("x/a")), replace(other, path=Path("y/a"))])
+    assert [run.label for run in found] == ["x/a", "y/a"]
+    assert len({run.label for run in label_runs([one, other])}) == 2, "rather long than the same"

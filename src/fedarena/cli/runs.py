@@ -167,7 +167,7 @@ def report(
     if output is not None and (output.is_dir() or not output.name):
         raise BadInputError(f"The report cannot be written to {str(output)!r}, which is a folder; name a file")
     results = load_runs(folders, _notice)
-    _print_scores(results)
+    _print_scores(results, level or None)
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=level or None)
     screen.say(f"Report: {path}")
@@ -203,10 +203,18 @@ def _notice(sentence: str) -> None:
     messages.say(f"Left out: {sentence}", "yellow")
 
 
-def _print_scores(results: Sequence[RunData]) -> None:
-    from fedarena.display.terminal import baselines, scores_tables
+def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = None) -> None:
+    from fedarena.display.terminal import (
+        baselines,
+        caution_lines,
+        clients_tables,
+        difference_lines,
+        scores_tables,
+    )
 
-    for table in scores_tables(results, screen.width):
+    for table in [*scores_tables(results, screen.width, levels), *clients_tables(results, screen.width)]:
         screen.print(table)
-    for line in baselines(results):
+    for line in caution_lines(results):
+        screen.say(line, "yellow")
+    for line in [*difference_lines(results), *baselines(results)]:
         screen.say(line)

@@ -13,6 +13,7 @@ from fedarena.display.report.clock.timeline import timeline_figure
 from fedarena.display.report.figures.clients import client_size_figure, client_spread_figure
 from fedarena.display.report.figures.cost import compute_figure, traffic_figure
 from fedarena.display.report.figures.curves import hours_figure, metric_figure, personal_figure, training_set_figure
+from fedarena.display.report.figures.named_clients import named_clients_figure
 from fedarena.display.report.figures.speed import speed_figure
 from fedarena.display.report.figures.strata import strata_figure
 from fedarena.display.report.page import write_report
@@ -34,6 +35,7 @@ __all__ = [
     "heterogeneity_figure",
     "hours_figure",
     "metric_figure",
+    "named_clients_figure",
     "participation_figure",
     "personal_figure",
     "round_time_figure",

@@ -13,18 +13,34 @@ from fedarena.analysis.leading_metric import baseline_of, leading_metrics
 from fedarena.core.console import as_markup
 from fedarena.core.registry import Registry
 from fedarena.display import FinalTable, final_table
-from fedarena.display.drawing.metrics import score_text
+from fedarena.display.drawing.metrics import as_title, score_text
 from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Scale, count, fitting_unit, significant
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
+from fedarena.display.report.cautions import cautions
+from fedarena.display.report.methods import distinct_runs
+from fedarena.display.report.tables.differences import differences_of, short_lines
+from fedarena.display.report.tables.few_clients import NamedClients, named_clients
 from fedarena.display.report.tables.final_columns import OTHER
+from fedarena.display.report.tables.reach import in_order
 from fedarena.fleet.heterogeneity import Heterogeneity
 from fedarena.storage.run_data import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
     *("score", "status", "personal", "time_to", "virtual_time", "failed", "by_client", "worst_decile"),
-    *("wasted", "loss", OTHER, "time", "traffic", "energy", "compute", "personal_by_client", "personal_worst_decile"),
+    *(
+        "wasted",
+        "loss",
+        OTHER,
+        "time",
+        "traffic",
+        "real_traffic",
+        "energy",
+        "compute",
+        "personal_by_client",
+        "personal_worst_decile",
+    ),
     *("p10", "p90", "over_baseline", "seeds", "clients_per_second"),
 )
 _SHORTEST_LABEL = 8
@@ -32,16 +48,22 @@ _SHORTEST_LABEL = 8
 FEW_PARTICIPATIONS = 10
 
 
-def scores_tables(results: Sequence[RunData], width: int) -> list[Table]:
-    """The final scores, a table for every metric that runs lead with."""
-    return [scores_table(final_table(results, metric), width) for metric in leading_metrics(results)]
+def scores_tables(results: Sequence[RunData], width: int, levels: Sequence[float] | None = None) -> list[Table]:
+    """The final scores, a table for every metric that runs lead with; `levels` are of the first of them."""
+    leading = leading_metrics(results)
+    levels = None if levels is None else in_order(levels, leading[0])
+    return [
+        scores_table(final_table(results, metric, levels if number == 0 else None), width)
+        for number, metric in enumerate(leading)
+    ]
 
 
 def scores_table(found: FinalTable, width: int) -> Table:
     """The final scores, one method per row, with as many columns as fit into `width` characters."""
     rows, known = found.rows, found.columns
     cells = [[column.text(row) for row in rows] for column in known]
-    widths = [max(map(len, [column.title, *texts])) + 3 for column, texts in zip(known, cells, strict=True)]
+    titles = [column.title.replace(" to ", "\nto ") for column in known]
+    widths = [max(map(len, [*title.split("\n"), *texts])) + 3 for title, texts in zip(titles, cells, strict=True)]
     all_finished = all(row.status == "finished" for row in rows)
     needed = {"score"} if all_finished else {"score", "status"}
     room_for_labels = width - 4 - sum(size for column, size in zip(known, widths, strict=True) if column.key in needed)
@@ -58,7 +80,7 @@ def scores_table(found: FinalTable, width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method", style="bold", no_wrap=True)
     for place in sorted(shown):
-        table.add_column(as_markup(known[place].title), justify="right", no_wrap=True)
+        table.add_column("\n".join(map(as_markup, titles[place].split("\n"))), justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         texts = []
         for place in sorted(shown):
@@ -66,6 +88,52 @@ def scores_table(found: FinalTable, width: int) -> Table:
             texts.append(f"[bold green]{text}[/]" if row.label in known[place].best(rows) else text)
         table.add_row(as_markup(labels[number]), *texts)
     return table
+
+
+def clients_tables(results: Sequence[RunData], width: int) -> list[Table]:
+    """Every client by its name and who is worst, where they are few; a table for every metric that runs lead with."""
+    return [
+        _clients_table(found, width)
+        for metric in leading_metrics(results)
+        if (found := named_clients(results, metric)) is not None
+    ]
+
+
+def _clients_table(found: NamedClients, width: int) -> Table:
+    metric = found.metric
+    table = _titled(f"{as_title(metric)} of every client", "", ())
+    table.caption = None
+    room = max(_SHORTEST_LABEL, (width - 30) // len(found.labels) - 3)
+    table.add_column("client", style="bold", overflow="fold")
+    table.add_column("samples", justify="right", no_wrap=True)
+    for label in found.labels:
+        table.add_column(as_markup(_shortened(label, room)), justify="right", overflow="fold")
+    worst = {label: found.worst(label) for label in found.labels}
+    for client in found.clients:
+        cells = []
+        for label in found.labels:
+            score = client.scores[label]
+            text = ABSENT if score is None else score_text(metric, score.mean, score.std)
+            cells.append(f"[bold red]{text}[/]" if client is worst[label] else text)
+        table.add_row(as_markup(client.name), f"{client.samples:,}", *cells)
+    names = [ABSENT if client is None else as_markup(client.name) for client in worst.values()]
+    table.add_row("worst client", "", *names, style="bold")
+    return table
+
+
+def caution_lines(results: Sequence[RunData]) -> list[str]:
+    """What changes the meaning of the results."""
+    return cautions(distinct_runs(results))
+
+
+def difference_lines(results: Sequence[RunData]) -> list[str]:
+    """Which methods are told apart, in a line for each metric that runs lead with."""
+    return [
+        line
+        for metric in leading_metrics(results)
+        for found in differences_of(results, metric)
+        for line in short_lines(found)
+    ]
 
 
 def baselines(results: Sequence[RunData]) -> list[str]:

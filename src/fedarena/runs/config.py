@@ -110,6 +110,7 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     name: str | None = None
+    label: str | None = None  # what tables and reports call it; seeds of one setting share a label
     seed: NotNegative = 0
     rounds: Positive = 60
     horizon: Positive | None = None  # rounds that schedules are made for; as many as the run has, if not given
@@ -223,6 +224,8 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         raise BadInputError(sentence)
     if settings.get("name") is not None:
         check_name(settings["name"], "name")
+    if settings.get("label") is not None:
+        check_label(settings["label"])
     try:
         config = RunConfig(**settings)
     except ValidationError as error:
@@ -307,6 +310,13 @@ def check_name(name: Any, what: str) -> str:
             f"not {quoted(name)}"
         )
     return name
+
+
+def check_label(label: Any) -> str:
+    """Labels are shown and nothing else: any printable text that fits a row of a table."""
+    if not isinstance(label, str) or not label.strip() or not label.isprintable() or len(label) > 100:
+        raise BadInputError(f"label must be 1 to 100 printable characters, not {quoted(label)}")
+    return label
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:

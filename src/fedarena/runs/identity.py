@@ -45,12 +45,14 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     """What ``environment.json`` holds of a run that begins now."""
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
-    return describe_environment() | repositories | _identity(experiment, source)
+    federation = {"federation": experiment.federation.name}
+    return describe_environment() | federation | repositories | _identity(experiment, source)
 
 
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
-    settings = json.dumps(config.to_dict(), sort_keys=True)
+    deciding = {key: value for key, value in config.to_dict().items() if key != "label"}
+    settings = json.dumps(deciding, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 
 

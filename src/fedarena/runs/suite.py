@@ -11,6 +11,8 @@ either a dotted key with a list of values, or a free name with labelled variants
         fedavg: {algorithm: fedavg}
         strong-prox: {algorithm: fedprox, algorithm.mu: 1.0}
     seeds: [0, 1, 2]
+
+Labels of variants are what tables and reports call the runs, beside the values of other axes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -32,7 +34,11 @@ from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, 
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
-_INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
+_INSTEAD = {
+    "seed": "use seeds: [0, 1, 2]",
+    "name": "they are named by what distinguishes them",
+    "label": "they are labelled by the variants of the matrix",
+}
 _KEYS = ("name", "base", "matrix", "seeds")
 MOST_RUNS = 10_000  # of a suite; each is checked and kept in memory before the first one starts
 
@@ -92,18 +98,18 @@ def make_suite(content: Mapping[str, Any], overrides: Mapping[str, Any], path: P
     runs: dict[str, RunConfig] = {}
     for variants in itertools.product(*axes):
         for seed in seeds:
-            run_name = "-".join([*(label for label, _ in variants), f"seed{seed}"])
+            run_name = "-".join([*(_file_name(variant.name) for variant in variants), f"seed{seed}"])
             settings = merge(merge({}, base), overrides)
-            for _, variant in variants:
-                settings = merge(settings, variant)
+            for variant in variants:
+                settings = merge(settings, variant.settings)
             # Once more, since variants may have set the same; but another federation, say, must not lose the options
             # of it that a variant sets.
-            varied = [key for _, variant in variants for key in variant]
+            varied = [key for variant in variants for key in variant.settings]
             settings = merge(settings, {k: v for k, v in overrides.items() if not _is_part_of(varied, k)})
-            for key in ("seed", "name"):
+            for key in _INSTEAD:
                 if key in settings:
                     raise BadInputError(f"{path}: {key} cannot be set for the runs of a suite; {_INSTEAD[key]}")
-            settings |= {"seed": seed, "name": run_name}
+            settings |= {"seed": seed, "name": run_name, "label": _label(variants)}
             if run_name in runs:
                 raise BadInputError(f"{path}: two runs would be called {run_name!r}; make the labels differ")
             runs[run_name] = resolve(settings)
@@ -115,25 +121,45 @@ def _is_part_of(keys: list[str], part: str) -> bool:
     return any(key.startswith(f"{part}.") for key in keys)
 
 
-def _axis(key: str, values: Any, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The labelled variants of one axis of the matrix."""
+@dataclass(frozen=True)
+class _Variant:
+    """One value of an axis."""
+
+    name: str  # in names of runs
+    label: str  # in labels of runs
+    named_by_author: bool
+    settings: dict[str, Any]
+
+
+def _axis(key: str, values: Any, path: Path) -> list[_Variant]:
+    """The variants of one axis of the matrix."""
     if isinstance(values, dict) and values:
-        return [(_file_name(label), _mapping(variant, f"{path}: {key}.{label}")) for label, variant in values.items()]
+        return [
+            _Variant(str(label), str(label), True, _mapping(variant, f"{path}: {key}.{label}"))
+            for label, variant in values.items()
+        ]
     if isinstance(values, list) and values:
         short = key.rpartition(".")[2]
-        labelled = []
+        variants = []
         for value in values:
             if isinstance(value, dict):
-                label = "-".join(str(v) if k == "name" else f"{k}{v}" for k, v in value.items())
+                name = "-".join(str(v) if k == "name" else f"{k}{v}" for k, v in value.items())
+                label = " ".join(str(v) if k == "name" else f"{k}={v}" for k, v in value.items())
             else:
-                label = str(value) if isinstance(value, str) else f"{short}{value}"
-            labelled.append((_file_name(label), {key: value}))
-        return labelled
+                name = value if isinstance(value, str) else f"{short}{value}"
+                label = value if isinstance(value, str) else f"{short}={value}"
+            variants.append(_Variant(name, label, False, {key: value}))
+        return variants
     raise BadInputError(f"{path}: matrix.{key} must be a list of values or labelled variants, not {quoted(values)}")
 
 
-def _file_name(label: Any) -> str:
-    return re.sub(r"[^\w.+-]+", "_", str(label))
+def _label(variants: Sequence[_Variant]) -> str | None:
+    """What the author of the suite calls a run; None where all axes have bare values, which name no method."""
+    return " ".join(v.label for v in variants) if any(v.named_by_author for v in variants) else None
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", label)
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -166,7 +192,7 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
             for settings in (before, now):
                 settings.pop(f"engine.{option}", None)
     for key in before | now:
-        if before.get(key) != now.get(key):
+        if key != "label" and before.get(key) != now.get(key):  # what a run is called changes nothing about it
             raise BadInputError(
                 f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
                 "remove that folder or give the suite another name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,10 @@ from fedarena.storage.run_files import (
 from fedarena.storage.tables import TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
-_NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+_NEVER_IN_LABELS = frozenset({"name", "label", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+# A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
+_MOST_DIFFERENCES = 3
+_SEED_AT_END = re.compile(r"[-_. ]*seed[-_= ]?\d+$")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,14 @@ class RunData:
     def warnings(self) -> list[str]:
         """What the user was told about the run when it began, as far as it has ended."""
         return list(self.summary.get("warnings", ()))
+
+    @property
+    def federation_name(self) -> str:
+        """What the federation calls itself; runs of earlier versions tell only where it came from."""
+        federation = self.config.get("federation", {})
+        source = str(federation.get("name", "an unnamed federation"))
+        place = Path(str(federation["path"])).name if source == "store" and federation.get("path") else source
+        return str(self.environment.get("federation") or place)
 
 
 def load_run(folder: Path) -> RunData:
@@ -176,24 +188,52 @@ def load_runs(paths: Iterable[Path], skipped: Callable[[str], None] | None = Non
 
 
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
-    """Gives every run a label made of its algorithm and of whatever else sets it apart.
+    """Gives every run the label that its settings or its suite give it, or else its algorithm; and whatever else sets
+    it apart from others that are called the same.
 
     Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
-    options that only one of them has.
+    options that only one of them has. Runs that differ in a lot are called by their names instead.
     """
     flat = [flatten_settings(run.config) for run in runs]
     groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among runs that are alike otherwise
     for run, settings in zip(runs, flat, strict=True):
         for key in _all_keys(flat):
             groups.setdefault(_alike(run, settings, key), {})[repr(settings.get(key))] = None
-    labelled = []
-    for run, settings in zip(runs, flat, strict=True):
-        label = _method(run.config)
-        for key, value in settings.items():
-            if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1:
-                label += f" {value}" if key.endswith(".name") else f" {_short(key)}={value}"
-        labelled.append(replace(run, label=label))
-    return labelled
+    stores = {settings.get("federation.path"): run.federation_name for run, settings in zip(runs, flat, strict=True)}
+    called = stores if len(set(stores.values())) == len(stores) else {}  # a store by its name, if no other has it
+    differences = [
+        tuple(
+            _difference(key, called.get(value, value) if key == "federation.path" else value)
+            for key, value in settings.items()
+            if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1
+        )
+        for run, settings in zip(runs, flat, strict=True)
+    ]
+    labels = [" ".join([_method(run.config), *found]) for run, found in zip(runs, differences, strict=True)]
+    unlike = {
+        _method(run.config) for run, found in zip(runs, differences, strict=True) if len(found) > _MOST_DIFFERENCES
+    }
+    first = dict(zip(reversed(labels), reversed(runs), strict=True))  # the first run of a label names it
+    for with_folder in (False, True):
+        names = {
+            label: f"{run.path.parent.name}/{_without_seed(run)}" if with_folder else _without_seed(run)
+            for label, run in first.items()
+            if _method(run.config) in unlike
+        }
+        short = [names.get(label, label) for label in labels]
+        if len(set(short)) == len(first):  # they tell the runs apart
+            labels = short
+            break
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def _without_seed(run: RunData) -> str:
+    return _SEED_AT_END.sub("", run.name) or run.name
+
+
+def _difference(key: str, value: Any) -> str:
+    """A setting in which a run differs: names of parts and of stores speak for themselves."""
+    return f"{value}" if key.endswith(".name") or key == "federation.path" else f"{_short(key)}={value}"
 
 
 def _short(key: str) -> str:
@@ -214,9 +254,14 @@ def _alike(run: RunData, settings: dict[str, Any], key: str) -> tuple[Any, ...]:
 
 
 def _method(config: dict[str, Any]) -> str:
-    """What a run is called where nothing else distinguishes it: its algorithm, and pooled training if it is that."""
+    """What a run is called where nothing else distinguishes it: as its user or its suite call it, or by its algorithm,
+    and pooled training if it is that; of a class of the user's own, by the name of the class.
+    """
+    if config.get("label"):
+        return str(config["label"])
     training = config.get("training", "natural")
-    return str(config["algorithm"]["name"]) + ("" if training == "natural" else f" {training}")
+    algorithm = str(config["algorithm"]["name"]).rpartition(":")[2]
+    return algorithm + ("" if training == "natural" else f" {training}")
 
 
 def flatten_settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

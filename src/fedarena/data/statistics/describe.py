@@ -40,6 +40,8 @@ class SizeStatistics:
     percentiles: dict[int, float]
     histogram_edges: IntArray  # [bins + 1], a bin has the sizes from its edge up to the next one, which is excluded
     histogram_counts: IntArray  # [bins]
+    histogram_lows: IntArray  # [bins], the smallest size that a client in the bin has; 0 where there is none
+    histogram_highs: IntArray  # [bins], the largest
     curve_clients: FloatArray  # rising from 0 to 1: these shares of the clients, the largest ones first, …
     curve_samples: FloatArray  # … have these shares of all samples (Fig. 2 left of FLAIR)
     half_share: float  # the smallest share of the clients that has at least half of all samples
@@ -102,6 +104,7 @@ def describe_sizes(sizes: IntArray) -> SizeStatistics:
     mean, std = float(sizes.mean()), float(sizes.std())
     skewness = float(np.mean(((sizes - mean) / std) ** 3)) if std > 0 else 0.0
     edges = _histogram_edges(int(sizes.max()))
+    lows, highs = _ends_of_bins(np.sort(sizes), edges)
     held = np.concatenate([[0], np.cumsum(np.sort(sizes)[::-1])])  # by the largest 0, 1, 2, … clients
     # The curve is steepest where it begins: points are closer there.
     points = np.unique(
@@ -117,6 +120,8 @@ def describe_sizes(sizes: IntArray) -> SizeStatistics:
         percentiles=dict(zip(PERCENTILES, np.percentile(sizes, PERCENTILES).tolist(), strict=True)),
         histogram_edges=edges,
         histogram_counts=np.histogram(sizes, bins=edges)[0].astype(np.int64),
+        histogram_lows=lows,
+        histogram_highs=highs,
         curve_clients=points / len(sizes),
         curve_samples=held[points] / max(held[-1], 1),
         half_share=float(np.searchsorted(2 * held, held[-1])) / len(sizes),
@@ -127,6 +132,15 @@ def _histogram_edges(largest: int) -> IntArray:
     """Whole numbers whose distances grow, because a few clients often have most of the samples."""
     growing = np.geomspace(1, largest + 1, HISTOGRAM_BINS + 1)
     return np.unique(np.concatenate([[0, 1], np.ceil(growing)]).astype(np.int64))
+
+
+def _ends_of_bins(rising: IntArray, edges: IntArray) -> tuple[IntArray, IntArray]:
+    """The smallest and the largest size in every bin, which are seldom its edges; 0 where a bin is empty."""
+    begins = np.searchsorted(rising, edges[:-1])
+    ends = np.append(begins[1:], len(rising))
+    there = ends > begins
+    lows = np.where(there, rising[np.minimum(begins, len(rising) - 1)], 0)
+    return lows, np.where(there, rising[ends - 1], 0)
 
 
 def _describe_attributes(federation: Federation) -> dict[str, AttributeStatistics]:

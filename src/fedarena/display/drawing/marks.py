@@ -27,6 +27,15 @@ def logarithmic_ticks(low: float, high: float) -> list[int]:
     return inside if len(inside) <= MAX_TICKS else [tick for tick in inside if str(tick).startswith("1")]
 
 
+def whole_ticks(values: FloatArray) -> list[int]:
+    """Whole numbers on a logarithmic axis: round ones, or whatever lies between values that are close together."""
+    ticks = logarithmic_ticks(values.min(), values.max())
+    if len(ticks) < 2:
+        marks = logarithmic_marks(values)["tickvals"]
+        ticks = [int(mark) for mark in marks if mark == int(mark)] or ticks
+    return ticks or [int(values.min())]
+
+
 def logarithmic_marks(values: FloatArray) -> dict[str, Any]:
     """Round numbers on a logarithmic axis, as few as tell the values apart: 1, 10, 100; 1, 2, 5, 10; or 10, 11, 12."""
     low, high = np.nanmin(values) / 1.05, np.nanmax(values) * 1.05

@@ -18,6 +18,7 @@ MAX_LABELS: Final = 30
 _TICKS: Final = 6
 _INVISIBLE: Final = {" ": "␣", "\n": "↵", "\t": "⇥", "": "(empty)"}
 _LONGEST_NAME: Final = 20
+_LONGEST_CLIENT: Final = 10
 _SCALE_BELOW: Final = 62  # pixels from the lower end of the plot to the scale of colours
 _CHARACTER_PIXELS: Final = 7
 _NAMES_PIXELS: Final = 600  # of names side by side
@@ -58,8 +59,8 @@ def add_label_counts(figure: go.Figure, labels: LabelStatistics, place: tuple[fl
     add_heading(figure, "Labels", details, place[1])
 
 
-def add_label_mix(figure: go.Figure, labels: LabelStatistics, place: tuple[float, float]) -> None:
-    """A row for all clients and for some of them, with the share of each label as a colour."""
+def add_label_mix(figure: go.Figure, labels: LabelStatistics, place: tuple[float, float], named: bool) -> None:
+    """A row for all clients and for some of them, `named` or told by their size, with shares of labels as colours."""
     mix = labels.mix
     names, counts = _columns(labels, np.vstack([labels.counts, mix.counts]))
     totals = counts.sum(axis=1, keepdims=True)
@@ -81,7 +82,9 @@ def add_label_mix(figure: go.Figure, labels: LabelStatistics, place: tuple[float
         xaxis="x4",
         yaxis="y4",
     )
-    ticks = np.unique(np.linspace(0, len(sizes) - 1, min(_TICKS, len(sizes))).round().astype(int)).tolist()
+    rows = [_client_name(client) for client in mix.ids] if named else sizes
+    most = len(rows) if named else _TICKS
+    ticks = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int)).tolist()
     add_axes(
         figure,
         4,
@@ -98,10 +101,15 @@ def add_label_mix(figure: go.Figure, labels: LabelStatistics, place: tuple[float
             "autorange": "reversed",
             "showgrid": False,
             "tickvals": [0, *(index + 2 for index in ticks)],
-            "ticktext": ["all", *(sizes[index] for index in ticks)],
-            "title": {"text": "samples of the client"},
+            "ticktext": ["all", *(rows[index] for index in ticks)],
+            "title": None if named else {"text": "samples of the client"},
         },
     )
+
+
+def _client_name(client: str) -> str:
+    """The name of a client, as much of it as leaves room for the plot beside it."""
+    return figure_text(client if len(client) <= _LONGEST_CLIENT else f"{client[: _LONGEST_CLIENT - 1]}…")
 
 
 def _scale(figure: go.Figure, bottom: float, pixels_below: int) -> dict[str, Any]:

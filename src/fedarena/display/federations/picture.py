@@ -8,6 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedarena.data.statistics.describe import FederationStatistics, SizeStatistics
+from fedarena.data.statistics.label_statistics import LabelMix
+from fedarena.display.drawing.marks import shortened
 from fedarena.display.drawing.stack import LINE, Panel, add_axes, add_heading, stack
 from fedarena.display.drawing.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.display.drawing.units import count
@@ -16,6 +18,8 @@ from fedarena.display.federations.labels import add_label_counts, add_label_mix,
 from fedarena.display.fleets.picture import percent
 
 _TICKS: Final = 6
+_FEW: Final = 5  # clients, of whom there is no half
+MOST_NAMED: Final = 12
 # What lies between two plots: a heading of three lines, and below the upper plot an axis with its title.
 _HEADING: Final = 3 * LINE + 20
 _AXIS: Final = 58
@@ -42,10 +46,10 @@ def federation_figure(statistics: FederationStatistics) -> go.Figure:
     if pixels is not None:
         panels.append(Panel("pixels", 190, _AXIS + _HEADING + 3 * LINE))
     places = stack(figure, panels, below=_AXIS if pairs is not None else scale)
-    _add_sizes(figure, statistics.sizes, places["sizes"])
+    _add_sizes(figure, statistics, places["sizes"])
     _add_curve(figure, statistics.sizes, places["curve"])
     add_label_counts(figure, statistics.labels, places["counts"])
-    add_label_mix(figure, statistics.labels, places["mix"])
+    add_label_mix(figure, statistics.labels, places["mix"], are_named(statistics))
     if pairs is not None:
         add_pairs(figure, pairs, places["pairs"])
     if pixels is not None:
@@ -53,29 +57,64 @@ def federation_figure(statistics: FederationStatistics) -> go.Figure:
     return figure
 
 
-def _add_sizes(figure: go.Figure, sizes: SizeStatistics, place: tuple[float, float]) -> None:
-    # The bins grow with their distance from zero: drawn equally wide, they read like a logarithmic axis.
-    used = np.flatnonzero(sizes.histogram_counts)
-    bins = range(int(used[0]), int(used[-1]) + 1) if used.size else range(0)
-    lows = [int(sizes.histogram_edges[index]) for index in bins]
-    highs = [int(sizes.histogram_edges[index + 1]) - 1 for index in bins]
-    figure.add_bar(
-        x=list(bins),
-        y=sizes.histogram_counts[list(bins)],
-        customdata=[_range(low, high) for low, high in zip(lows, highs, strict=True)],
-        marker={"color": SERIES_LIGHT[0]},
-        hovertemplate="%{customdata} samples: %{y:,} clients<extra></extra>",
-        showlegend=False,
-    )
-    every = max(1, len(bins) // _TICKS)
-    ticks = {"tickvals": list(bins)[::every], "ticktext": [f"{low:,}" for low in lows[::every]], "tickangle": 0}
-    add_axes(figure, 1, place, {"title": {"text": "samples of the client"}, **ticks}, {"title": {"text": "clients"}})
+def are_named(statistics: FederationStatistics) -> bool:
+    """Whether clients are so few that each is shown by its name."""
+    return statistics.num_clients == len(statistics.labels.mix.ids) <= MOST_NAMED
+
+
+def _add_sizes(figure: go.Figure, statistics: FederationStatistics, place: tuple[float, float]) -> None:
+    sizes = statistics.sizes
+    if are_named(statistics):
+        _add_named_sizes(figure, statistics.labels.mix, place)
+    else:
+        _add_histogram(figure, sizes, place)
     low, high = sizes.percentiles[10], sizes.percentiles[90]
     details = [
         f"median {sizes.median:,.0f} samples, largest {sizes.max:,}",
         f"four fifths of clients have {low:,.0f} to {high:,.0f}",
     ]
     add_heading(figure, "Client sizes", details, place[1])
+
+
+def _add_named_sizes(figure: go.Figure, mix: LabelMix, place: tuple[float, float]) -> None:
+    """A bar for each of few clients, the largest on top."""
+    figure.add_bar(
+        x=mix.sizes,
+        y=list(range(len(mix.ids))),
+        orientation="h",
+        text=[figure_text(shortened(client)) for client in mix.ids],  # in or behind the bar: beside it is no room
+        textposition="auto",
+        insidetextanchor="start",
+        textangle=0,
+        customdata=[figure_text(client) for client in mix.ids],
+        marker={"color": SERIES_LIGHT[0]},
+        hovertemplate="%{customdata}: %{x:,} samples<extra></extra>",
+        showlegend=False,
+    )
+    x = {"title": {"text": "samples of the client"}, "showgrid": True}
+    add_axes(figure, 1, place, x, {"showticklabels": False, "ticks": "", "showgrid": False})
+
+
+def _add_histogram(figure: go.Figure, sizes: SizeStatistics, place: tuple[float, float]) -> None:
+    # The bins grow with their distance from zero: drawn equally wide, they read like a logarithmic axis.
+    used = np.flatnonzero(sizes.histogram_counts)
+    bins = range(int(used[0]), int(used[-1]) + 1) if used.size else range(0)
+    lows, highs = sizes.histogram_lows.tolist(), sizes.histogram_highs.tolist()
+    figure.add_bar(
+        x=list(bins),
+        y=sizes.histogram_counts[list(bins)],
+        customdata=[_range(lows[index], highs[index]) for index in bins],
+        marker={"color": SERIES_LIGHT[0]},
+        hovertemplate="%{customdata} samples: %{y:,} clients<extra></extra>",
+        showlegend=False,
+    )
+    # Bars are named by sizes that clients have: edges of bins would be sizes of nobody.
+    shown = used[np.unique(np.linspace(0, len(used) - 1, min(_TICKS, len(used))).round().astype(int))].tolist()
+    apart = [index for number, index in enumerate(shown) if not number or index - shown[number - 1] >= len(bins) / 12]
+    ticks = {"tickvals": apart, "ticktext": [f"{lows[index]:,}" for index in apart], "tickangle": 0}
+    few = {"dtick": 1} if sizes.histogram_counts.max(initial=0) <= _FEW else {}
+    title = "samples (of the smallest client in a bar)"
+    add_axes(figure, 1, place, {"title": {"text": title}, **ticks}, {"title": {"text": "clients"}, **few})
 
 
 def _add_curve(figure: go.Figure, sizes: SizeStatistics, place: tuple[float, float]) -> None:
@@ -103,7 +142,7 @@ def _add_curve(figure: go.Figure, sizes: SizeStatistics, place: tuple[float, flo
         {"title": {"text": "samples"}, **shares, "range": [0, 1.02]},
     )
     details = [
-        f"the largest {percent(sizes.half_share)} have half of the samples",
+        f"the largest {percent(sizes.half_share)} have half of them",
         "dotted: if all clients had equally many",
     ]
     add_heading(figure, "Quantity skew", details, place[1])

@@ -50,14 +50,22 @@ class Method:
         return float(np.mean([evaluation_curve(run)[name][-1] for run in self.counted]))
 
     def mean_curve(self) -> Mapping[str, FloatArray]:
-        """Evaluated rounds, averaged over the counted runs; only rounds that all of them evaluated."""
+        """Evaluated rounds, averaged over the counted runs: rounds that all of them evaluated, and the end of each.
+
+        Runs that end by the clock end after different rounds; the last point is the mean of all these ends.
+        """
         curves = [evaluation_curve(run) for run in self.counted]
         if not curves:
             return {}
         common = curves[0]["round"]
         for curve in curves[1:]:
             common = np.intersect1d(common, curve["round"])
-        kept = [np.isin(curve["round"], common) for curve in curves]
+        ends = [curve["round"][-1] for curve in curves if curve["round"].size]
+        at_end: list[Any] = [False] * len(curves)
+        if len(set(ends)) > 1 and all(run.status == "finished" for run in self.counted):
+            common = common[common < min(ends)]
+            at_end = [curve["round"] == curve["round"][-1] for curve in curves]
+        kept = [np.isin(curve["round"], common) | end for curve, end in zip(curves, at_end, strict=True)]
         return {
             name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0)
             for name in curves[0]
@@ -108,11 +116,14 @@ def column(table: pa.Table, name: str) -> FloatArray:
 def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
     """All columns of the evaluated rounds, and `hours`, `bytes`, `flops` and `joules` spent until each of them.
 
-    Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known.
+    Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known. Bytes are those
+    that were planned; `real_bytes` are those that were really sent, where that depends on what clients learned.
     """
     down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
+    really_up = column(run.rounds, "real_bytes_up")
     spent = {
         "bytes": down + up,
+        "real_bytes": down + np.where(np.isfinite(really_up), really_up, up),
         "flops": np.nan_to_num(column(run.rounds, "flops")),
         "joules": _known_joules(run.rounds),
     }
@@ -158,13 +169,38 @@ def last_evaluation(run: RunData) -> dict[str, Any] | None:
 
 def client_results(run: RunData, metric: MetricInfo) -> tuple[FloatArray, FloatArray]:
     """Samples and score of every client that has samples, in the run's last evaluated round."""
-    if not run.clients.num_rows:
-        return np.empty(0), np.empty(0)
+    last = _last_clients(run)
+    samples, score = column(last, "samples"), column(last, metric.name)
+    measured = np.isfinite(score)
+    return samples[measured], score[measured]
+
+
+def scores_by_client(run: RunData, metric: MetricInfo) -> dict[str, float]:
+    """The score of every client that has one, in the run's last evaluated round."""
+    if metric.name not in run.clients.column_names:
+        return {}
+    last = _last_clients(run)
+    found = last.filter(pa.array(np.isfinite(column(last, metric.name))))
+    return dict(zip(found.column("client").to_pylist(), column(found, metric.name).tolist(), strict=True))
+
+
+def samples_by_client(run: RunData) -> dict[str, int]:
+    """How many samples every client has that was evaluated, in the run's last evaluated round."""
+    last = _last_clients(run)
+    return dict(zip(last.column("client").to_pylist(), last.column("samples").to_pylist(), strict=True))
+
+
+def _last_clients(run: RunData) -> pa.Table:
+    """The clients with samples in the last evaluated round."""
     rounds = run.clients.column("round")
     last = run.clients.filter(pc.equal(rounds, pc.max(rounds)))
-    samples, score = column(last, "samples"), column(last, metric.name)
-    measured = (samples > 0) & np.isfinite(score)
-    return samples[measured], score[measured]
+    return last.filter(pc.greater(last.column("samples"), 0))
+
+
+def conditions(run: RunData) -> str:
+    """What must be the same for scores of two runs to mean the same: the federation, and who is evaluated on what."""
+    evaluation = run.config.get("evaluation") or {}
+    return repr((run.config.get("federation"), run.evaluated_part, evaluation.get("max_clients")))
 
 
 def baselines(runs: Sequence[RunData], metric: MetricInfo) -> dict[float, str]:

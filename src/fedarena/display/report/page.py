@@ -14,7 +14,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from fedarena.analysis.leading_metric import leading_metric
+from fedarena.analysis.leading_metric import leading_metric, leading_metrics
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
 from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
@@ -22,6 +22,7 @@ from fedarena.display.report.clock.section import time_and_devices
 from fedarena.display.report.methods import distinct_runs, has_clock
 from fedarena.display.report.sections.clients import clients
 from fedarena.display.report.sections.costs import costs
+from fedarena.display.report.sections.differences import differences
 from fedarena.display.report.sections.groups import attributes_to_show, groups_of_clients
 from fedarena.display.report.sections.headline import default_title, facts, headline
 from fedarena.display.report.sections.learning import learning
@@ -29,6 +30,7 @@ from fedarena.display.report.sections.notices import left_out, notices
 from fedarena.display.report.sections.results import results
 from fedarena.display.report.sections.settings import environment, reproduction, settings
 from fedarena.display.report.sections.speed import speed
+from fedarena.display.report.tables.differences import differences_of
 from fedarena.display.report.tables.reach import in_order
 from fedarena.storage.run_data import RunData
 
@@ -94,8 +96,10 @@ def _legend(figure: go.Figure) -> Html:
 
 def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[float] | None) -> Html:
     plots = Plots()
+    compared = [found for metric in leading_metrics(runs) for found in differences_of(runs, metric)]
     shown: dict[str, Html] = {
-        "Results": results(runs),
+        "Results": results(runs, levels),
+        **({"Is the difference real?": differences(runs, compared, plots)} if compared else {}),
         "Learning": learning(runs, plots),
         **({"Time and phones": time_and_devices(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": clients(runs, plots),
@@ -106,7 +110,7 @@ def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[flo
         "Environment": environment(runs),
         "Reproduce": reproduction(runs),
     }
-    header = [tag("p", headline(runs), class_="headline"), tag("p", facts(runs), class_="facts")]
+    header = [tag("p", headline(runs, compared), class_="headline"), tag("p", facts(runs), class_="facts")]
     return document(title, "FedArena report", header, [notices(runs), notes], shown, plots)
 
 
@@ -119,7 +123,7 @@ def document(
     plots: Plots,
 ) -> Html:
     """A self-contained page: what is in its header below the title, notices, and sections by their names."""
-    anchors = {name: name.lower().replace(" ", "-") for name in sections}
+    anchors = {name: name.lower().replace(" ", "-").removesuffix("?") for name in sections}
     navigation = join(tag("a", name, href=f"#{anchor}") for name, anchor in anchors.items())
     head = tag("header", tag("p", kicker, class_="kicker"), tag("h1", title), *header)
     body = join(tag("section", tag("h2", name), section, id=anchors[name]) for name, section in sections.items())

@@ -36,7 +36,7 @@ def round_time_figure(runs: Sequence[RunData]) -> go.Figure | None:
     if not curves:
         return None
     factor, unit = fitting_unit(max(float(means.max()) for _, _, means in curves), SECONDS)
-    figure = empty_figure("Time per round", "round", f"virtual time ({unit})", height=340)
+    figure = empty_figure("Virtual time per round", "round", f"virtual time ({unit})", height=340)
     for method, rounds, means in curves:
         name = figure_text(method.label)
         hover = f"%{{y:.3~g}} {unit}"

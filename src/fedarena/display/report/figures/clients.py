@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from fedarena.analysis.leading_metric import leading_metric, runs_with
-from fedarena.display.drawing.marks import add_line, add_points, evenly, logarithmic_ticks, shortened
+from fedarena.display.drawing.marks import add_line, add_points, evenly, shortened, whole_ticks
 from fedarena.display.drawing.metrics import as_title, hover_value
 from fedarena.display.drawing.style import band_colour, empty_figure, figure_text, styles
 from fedarena.display.report.methods import FloatArray, Method, client_results, methods_of
@@ -74,7 +74,7 @@ def client_size_figure(runs: Sequence[RunData], metric: MetricInfo | None = None
             hovertemplate=f"about %{{x:,.0f}} samples: {hover_value(metric)}",
         )
     drawn = np.concatenate([np.empty(0), *(trace.x for trace in figure.data)])
-    ticks = logarithmic_ticks(drawn.min(), drawn.max()) if drawn.size else []
+    ticks = whole_ticks(drawn) if drawn.size else []
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks])
     return figure
 

@@ -90,7 +90,7 @@ def hours_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> g
     longest = max([float(curve["hours"][-1]) for run in runs if (curve := evaluation_curve(run))["hours"].size] + [0.0])
     factor, unit = fitting_unit(longest, HOURS)
     axis = Axis("hours", f"virtual time ({unit})", factor)
-    figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over {unit}", axis, look)
+    figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over virtual {unit}", axis, look)
     add_baselines(figure, baselines(runs, metric), 0.0, longest / factor, hover_value(metric))
     end_at_twice_the_start(figure, runs, metric)
     return figure

@@ -15,7 +15,7 @@ from fedarena.storage.run_data import RunData
 
 def speed_figure(runs: Sequence[RunData]) -> go.Figure:
     """Clients trained per second, round by round, mean over the seeds that count."""
-    figure = empty_figure("Clients trained per second", "round", "clients per second", height=340)
+    figure = empty_figure("Clients trained per second of real time", "round", "clients per real second", height=340)
     methods = methods_of(runs)
     for method in methods:
         rates: dict[float, list[float]] = {}

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import pyarrow.compute as pc
 
+from fedarena.analysis.comparison import Pair
 from fedarena.analysis.leading_metric import leading_metrics
 from fedarena.display.drawing.metrics import score_text
 from fedarena.display.drawing.units import ABSENT, SECONDS, count, listing, quantity
 from fedarena.display.report.compare_settings import differing_keys
 from fedarena.display.report.methods import baselines, has_clock, methods_of
+from fedarena.display.report.tables.differences import Differences, difference_text, interval_text, runner_up
 from fedarena.display.report.tables.final import FinalTable, final_table
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
@@ -25,13 +27,13 @@ def default_title(runs: Sequence[RunData]) -> str:
     return f"{subject} on {listing(_federations(runs))}"
 
 
-def headline(runs: Sequence[RunData]) -> str:
-    """The result in a sentence for every metric that runs lead with, computed from the tables."""
-    sentences = [_sentence(runs, metric) for metric in leading_metrics(runs)]
+def headline(runs: Sequence[RunData], compared: Sequence[Differences] = ()) -> str:
+    """The result in a sentence for every metric that runs lead with, and how sure it is, computed from the tables."""
+    sentences = [_sentence(runs, metric, compared) for metric in leading_metrics(runs)]
     return " ".join(sentence for sentence in sentences if sentence) or "No run has a finite evaluation yet."
 
 
-def _sentence(runs: Sequence[RunData], metric: MetricInfo) -> str:
+def _sentence(runs: Sequence[RunData], metric: MetricInfo, compared: Sequence[Differences]) -> str:
     table = final_table(runs, metric)
     best = table.winner
     if best is None:
@@ -46,7 +48,21 @@ def _sentence(runs: Sequence[RunData], metric: MetricInfo) -> str:
     )
     for score, rule in baselines(winner.runs, metric).items():
         sentence += f"; the baseline ({rule}) gives {score_text(metric, score)}"
-    return f"{sentence}.{_personal_sentence(table)}"
+    return f"{sentence}.{_how_sure(metric, runner_up(compared, metric, best.label))}{_personal_sentence(table)}"
+
+
+def _how_sure(metric: MetricInfo, pair: Pair | None) -> str:
+    """Whether the best method is really better than the next."""
+    if pair is None or pair.seeds is None:
+        return ""
+    if pair.seeds.p_value is None:
+        return f" With one seed, nothing tells whether that is more than luck beside {pair.second}, the next."
+    if not pair.differs_over_seeds:
+        return f" It is not told from {pair.second}, the next, over {count(pair.seeds.seeds, 'seed')}."
+    return (
+        f" The difference from {pair.second}, the next, is larger than the noise between seeds: "
+        f"{difference_text(metric, pair.seeds.mean)} (95 % interval {interval_text(metric, pair.seeds.interval)})."
+    )
 
 
 def _personal_sentence(table: FinalTable) -> str:
@@ -75,8 +91,7 @@ def facts(runs: Sequence[RunData]) -> str:
 
 
 def _federations(runs: Sequence[RunData]) -> list[str]:
-    names = (str(run.config.get("federation", {}).get("name", "an unnamed federation")) for run in runs)
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(run.federation_name for run in runs))
 
 
 def _named_parts(runs: Sequence[RunData], kind: str) -> str:

@@ -18,15 +18,15 @@ from fedarena.storage.run_data import RunData
 # Below the labels, in the section about virtual time, and in a table of their own.
 _SHOWN_ELSEWHERE: Final = ("seeds", "status", "failed", "wasted", "energy", OTHER)
 # Numbers with a unit, which goes below the number: so many columns would not fit beside each other otherwise.
-_WITH_UNIT: Final = ("time_to", "virtual_time", "traffic", "compute", "time")
+_WITH_UNIT: Final = ("time_to", "virtual_time", "traffic", "real_traffic", "compute", "time")
 
 
-def results(runs: Sequence[RunData]) -> Html:
-    """The final table of every metric that runs lead with."""
+def results(runs: Sequence[RunData], levels: Sequence[float] | None = None) -> Html:
+    """The final table of every metric that runs lead with; `levels` are of the first of them."""
     leading = leading_metrics(runs)
     shown: list[Html] = []
-    for metric in leading:
-        found = final_table(runs, metric)
+    for number, metric in enumerate(leading):
+        found = final_table(runs, metric, levels if number == 0 else None)
         heading = [tag("h3", as_title(metric))] if len(leading) > 1 else []
         shown += [*heading, _scores(runs, found), _all_metrics(runs, found)]
     return join(shown)
@@ -38,7 +38,7 @@ def _scores(runs: Sequence[RunData], found: FinalTable) -> Html:
     if any(len(row.seeds) > 1 for row in found.rows):
         notes.append("± is the standard deviation over seeds.")
     if len(found.rows) > 1:
-        notes.append("The best value is bold.")
+        notes.append(_what_is_bold(found))
     if any(row.status != "finished" for row in found.rows):
         notes.append("Runs that did not finish count only where a method has no finished run.")
     return join(
@@ -47,6 +47,17 @@ def _scores(runs: Sequence[RunData], found: FinalTable) -> Html:
             tag("p", " ".join(notes), class_="note"),
             explanations({column.title: column.explanation for column in columns}),
         ]
+    )
+
+
+def _what_is_bold(found: FinalTable) -> str:
+    if all(len(row.seeds) < 2 for row in found.rows):
+        return "Nothing is bold: with one seed, no test tells whether the best value is more than luck."
+    if not any(column.best(found.rows) for column in found.columns):
+        return "Nothing is bold: over seeds, no test tells any two values apart."
+    return (
+        "Bold: better than another method and not worse than any, as far as seeds tell (paired t-tests, p < 0.05 after "
+        "Holm's correction)."
     )
 
 

@@ -14,5 +14,6 @@ def speed(runs: Sequence[RunData], plot: Plot) -> Html:
     """How fast the runs were executed."""
     return plot(
         speed_figure(runs),
-        "Times depend on the machine and its load; they are the only numbers here that are not reproducible.",
+        "Real time: it depends on the machine and its load, and is the only thing here that is not reproducible. "
+        "No result depends on it.",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedarena.analysis.leading_metric import leading_metric, metrics_of, runs_with
-from fedarena.display.report.methods import methods_of
+from fedarena.display.report.methods import has_clock, methods_of
 from fedarena.display.report.tables.final_columns import Column, final_columns
 from fedarena.display.report.tables.final_row import FinalRow, Spread, comparable, final_row
 from fedarena.display.report.tables.reach import comparing_level
@@ -21,7 +21,7 @@ class FinalTable:
 
     metric: MetricInfo
     others: tuple[MetricInfo, ...]
-    level: float | None  # of the metric, the same for all; None without a clock
+    levels: tuple[float, ...]  # of the metric, the same for all; those asked for, or one where there is a clock
     rows: list[FinalRow]
 
     @cached_property
@@ -31,12 +31,16 @@ class FinalTable:
         def known(column: Column) -> bool:
             return column.value is not None and any(column.value(row) is not None for row in self.rows)
 
-        everything = final_columns(self.metric, self.others, self.level)
-        return [column for column in everything if not column.shown_if_known or known(column)]
+        return [column for column in self._everything if not column.shown_if_known or known(column)]
+
+    @property
+    def _everything(self) -> list[Column]:
+        timed = any(row.hours is not None for row in self.rows)
+        return final_columns(self.metric, self.others, self.levels, timed)
 
     def column(self, key: str) -> Column:
         """A column, shown or not."""
-        return next(column for column in final_columns(self.metric, self.others, self.level) if column.key == key)
+        return next(column for column in self._everything if column.key == key)
 
     @property
     def winner(self) -> FinalRow | None:
@@ -50,11 +54,22 @@ class FinalTable:
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def final_table(runs: Sequence[RunData], metric: MetricInfo | None = None) -> FinalTable:
-    """One row per label, in the order the labels first appear, of the runs that have the metric."""
+def final_table(
+    runs: Sequence[RunData], metric: MetricInfo | None = None, levels: Sequence[float] | None = None
+) -> FinalTable:
+    """One row per label, in the order the labels first appear, of the runs that have the metric.
+
+    `levels` of it are those that the table tells the cost of reaching; without any, where there is a clock, one is
+    chosen that all methods reach.
+    """
     metric = metric or leading_metric(runs)
     methods = methods_of(runs_with(runs, metric))
-    counted = [run for method in methods for run in method.runs]
-    others = tuple(other for other in metrics_of(counted) if other.name != metric.name)
-    level = comparing_level(methods, metric)
-    return FinalTable(metric, others, level, [final_row(method, metric, others, level) for method in methods])
+    everything = [run for method in methods for run in method.runs]
+    counted = [run for method in methods for run in method.counted]
+    others = tuple(other for other in metrics_of(everything) if other.name != metric.name)
+    if levels is None:
+        level = comparing_level(methods, metric)
+        levels = () if level is None else (level,)
+    cost = "hours" if any(map(has_clock, counted)) else "round"
+    rows = [final_row(method, metric, others, levels, cost) for method in methods]
+    return FinalTable(metric, others, tuple(levels), rows)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from fedarena.display.drawing.metrics import decimals_of, difference_text, level_text, or_better, score_text
+from fedarena.analysis.comparison import told_best
+from fedarena.display.drawing.metrics import difference_text, level_text, or_better, score_text
 from fedarena.display.drawing.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, quantity, significant
 from fedarena.display.report.tables.final_row import FinalRow, Spread, comparable
 from fedarena.metrics.info import LOSS, MetricInfo
@@ -26,21 +27,27 @@ class Column:
     value: Callable[[FinalRow], Spread | None] | None = None
     better: Literal["higher", "lower"] | None = None
     shown_if_known: bool = False  # not shown where no row has a value
-    decimals: Callable[[float], int] = lambda value: 3  # with as many, means count as equal
 
     def best(self, rows: Sequence[FinalRow]) -> frozenset[str]:
-        """Labels of the best rows, ties as shown included; none where there is nothing to compare."""
-        if self.value is None or self.better is None or len(rows) < 2:
+        """Labels of the rows that are told to be better than another, and than which no other is told to be better.
+
+        That is decided over seeds, among rows whose scores mean the same; with a single seed, no row is.
+        """
+        if self.value is None or self.better is None:
             return frozenset()
-        found = ((row.label, self.value(row)) for row in comparable(rows))
-        means = {label: round(value.mean, self.decimals(value.mean)) for label, value in found if value is not None}
-        if not means:
-            return frozenset()
-        winner = max(means.values()) if self.better == "higher" else min(means.values())
-        return frozenset(label for label, mean in means.items() if mean == winner)
+        alike: dict[str, dict[str, dict[int, float]]] = {}  # by conditions and label
+        for row in comparable(rows):
+            found = self.value(row)
+            if found is not None and len(found.values) == len(row.seeds):
+                by_seed = dict(zip(row.seeds, found.values, strict=True))
+                alike.setdefault(row.conditions, {})[row.label] = by_seed
+        winners = (told_best(scores, self.better == "higher") for scores in alike.values())
+        return frozenset[str]().union(*winners)
 
 
-def final_columns(metric: MetricInfo, others: Sequence[MetricInfo], level: float | None) -> list[Column]:
+def final_columns(
+    metric: MetricInfo, others: Sequence[MetricInfo], levels: Sequence[float] = (), timed: bool = False
+) -> list[Column]:
     """All columns, those included that have nothing to say about some rows."""
     label = metric.label
     return [
@@ -79,14 +86,7 @@ def final_columns(metric: MetricInfo, others: Sequence[MetricInfo], level: float
             for other in others
             for value in [partial(_value_of, name=other.name)]
         ),
-        _clock(
-            "time_to",
-            "time to" if level is None else f"time to {level_text(level)}",
-            f"virtual time until the first evaluation {or_better(metric)} that {label}",
-            lambda row: row.hours_to_level,
-            _duration,
-            "lower",
-        ),
+        *(_reaching(metric, level, timed) for level in levels),
         _clock(
             "virtual_time",
             "virtual time",
@@ -103,7 +103,20 @@ def final_columns(metric: MetricInfo, others: Sequence[MetricInfo], level: float
             lambda row: row.joules,
             lambda mean: quantity(mean, JOULES),
         ),
-        Column("traffic", "traffic", "bytes down and up until then", lambda row: quantity(_mean(row.bytes), BYTES)),
+        Column(
+            "traffic",
+            "traffic",
+            "bytes down and up until then, as the jobs were planned",
+            lambda row: quantity(_mean(row.bytes), BYTES),
+        ),
+        Column(
+            "real_traffic",
+            "really sent",
+            "bytes down and up until then where uploads depend on what clients learned",
+            lambda row: quantity(_mean(row.real_bytes), BYTES),
+            lambda row: row.real_bytes,
+            shown_if_known=True,
+        ),
         Column(
             "compute",
             "compute",
@@ -112,17 +125,30 @@ def final_columns(metric: MetricInfo, others: Sequence[MetricInfo], level: float
         ),
         Column(
             "time",
-            "time",
-            "training and evaluation of a run",
+            "real time",
+            "of this machine, for training and evaluation of a run; no result depends on it",
             lambda row: quantity(_mean(row.wall_seconds), SECONDS),
         ),
         Column(
             "clients_per_second",
-            "clients/s",
-            "clients trained per second",
+            "clients/s (real)",
+            "clients trained per second of real time",
             lambda row: significant(_mean(row.clients_per_second)),
         ),
     ]
+
+
+def _reaching(metric: MetricInfo, level: float, timed: bool) -> Column:
+    """What it took to reach a level: virtual time, or rounds where no time passes."""
+    first = f"until the first evaluation {or_better(metric)} that {metric.label}"
+    return Column(
+        "time_to",
+        f"virtual time to {level_text(level)}" if timed else f"rounds to {level_text(level)}",
+        f"virtual time {first}" if timed else f"rounds {first}",
+        lambda row: (_duration if timed else _rounds)(_mean(row.costs_to_levels.get(level))),
+        lambda row: row.costs_to_levels.get(level),
+        "lower",
+    )
 
 
 def _personal_columns(metric: MetricInfo) -> list[Column]:
@@ -161,7 +187,7 @@ def _score(
         return ABSENT if found is None else score_text(metric, found.mean, found.std)
 
     better: Literal["higher", "lower"] = "higher" if metric.higher_is_better else "lower"
-    return Column(key, title, explanation, text, value, better, shown_if_known, partial(decimals_of, metric))
+    return Column(key, title, explanation, text, value, better, shown_if_known)
 
 
 def _clock(
@@ -170,9 +196,8 @@ def _clock(
     explanation: str,
     value: Callable[[FinalRow], Spread | None],
     text: Callable[[float | None], str],
-    better: Literal["lower"] | None = None,
 ) -> Column:
-    return Column(key, title, explanation, lambda row: text(_mean(value(row))), value, better, shown_if_known=True)
+    return Column(key, title, explanation, lambda row: text(_mean(value(row))), value, shown_if_known=True)
 
 
 def _value_of(row: FinalRow, name: str) -> Spread | None:
@@ -185,6 +210,10 @@ def _percent(share: float | None) -> str:
 
 def _mean(found: Spread | None) -> float | None:
     return None if found is None else found.mean
+
+
+def _rounds(number: float | None) -> str:
+    return ABSENT if number is None else f"{number:,.1f}".removesuffix(".0")
 
 
 def _duration(hours: float | None) -> str:

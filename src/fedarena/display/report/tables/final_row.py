@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,17 @@ import numpy as np
 from fedarena.analysis.leading_metric import baseline_of
 from fedarena.display.drawing.units import listing
 from fedarena.display.report.methods import (
+    FloatArray,
     Method,
     column,
+    conditions,
     evaluation_curve,
     has_clock,
     jobs_of,
     last_evaluation,
     seed_of,
 )
-from fedarena.display.report.tables.reach import reach_of
-from fedarena.metrics import PERSONAL, wasted_share
+from fedarena.metrics import PERSONAL, cost_to_level, wasted_share
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 
@@ -33,13 +34,15 @@ class Spread:
 
     mean: float
     std: float | None
+    values: tuple[float, ...] = field(default=(), compare=False)  # of each seed, in the order of the row's seeds
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
         """The spread of finite values; None if there is no value, or one that is not finite."""
         if not values or not all(math.isfinite(value) for value in values):
             return None
-        return cls(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), std, tuple(map(float, values)))
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class FinalRow:
     """One method after its last evaluated round, over the seeds that count. Scores are of the leading metric."""
 
     label: str
+    conditions: str  # rows whose scores mean the same have the same
     seeds: tuple[int, ...]
     status: str
     finished: bool
@@ -62,12 +66,13 @@ class FinalRow:
     personal_score_worst_decile: Spread | None
     metrics: Mapping[str, Spread | None]  # every metric of the task over all samples, by its name
     over_baseline: Spread | None
-    bytes: Spread | None
+    bytes: Spread | None  # as it was planned
+    real_bytes: Spread | None  # None where it is what was planned
     flops: Spread | None
     wall_seconds: Spread | None
     clients_per_second: Spread | None
     hours: Spread | None  # of virtual time; this and what follows is None in a world without a clock
-    hours_to_level: Spread | None
+    costs_to_levels: Mapping[float, Spread | None]  # hours, or rounds if nobody has a clock; None if not reached
     failed: Spread | None  # shares
     wasted: Spread | None
     joules: Spread | None
@@ -78,8 +83,10 @@ def comparable(rows: Sequence[FinalRow]) -> list[FinalRow]:
     return [row for row in rows if row.finished] or list(rows)
 
 
-def final_row(method: Method, metric: MetricInfo, others: Sequence[MetricInfo], level: float | None) -> FinalRow:
-    """What a method came to in its leading metric, in the others, and in time to a level."""
+def final_row(
+    method: Method, metric: MetricInfo, others: Sequence[MetricInfo], levels: Sequence[float] = (), cost: str = "hours"
+) -> FinalRow:
+    """What a method came to in its leading metric, in the others, and which cost ("hours" or "round") levels had."""
     counted = method.counted
     finals = [final for run in counted if (final := last_evaluation(run)) is not None]
 
@@ -91,13 +98,13 @@ def final_row(method: Method, metric: MetricInfo, others: Sequence[MetricInfo], 
 
     curves = [evaluation_curve(run) for run in counted]
     timed = bool(counted) and all(map(has_clock, counted))
-    reach = None if level is None or not timed else reach_of(method, metric, level)
     gains = [
         _number(final[metric.name]) - (baseline_of(run, metric) or (math.nan,))[0]
         for run, final in zip(counted, finals, strict=True)
     ]
     return FinalRow(
         label=method.label,
+        conditions=conditions(method.runs[0]),
         seeds=tuple(seed_of(run) for run in counted),
         status=_status(method.runs),
         finished=bool(counted) and all(run.status == "finished" for run in counted),
@@ -114,15 +121,30 @@ def final_row(method: Method, metric: MetricInfo, others: Sequence[MetricInfo], 
         metrics={other.name: score(of=other) for other in (metric, *others)},
         over_baseline=Spread.of(gains),
         bytes=Spread.of([float(curve["bytes"][-1]) for curve in curves]),
+        real_bytes=_really_sent(curves),
         flops=Spread.of([float(curve["flops"][-1]) for curve in curves]),
         wall_seconds=timing("wall_seconds"),
         clients_per_second=timing("clients_per_second"),
         hours=Spread.of([float(curve["hours"][-1]) for curve in curves]),
-        hours_to_level=None if reach is None or reach.hours is None else Spread(reach.hours, None),
+        costs_to_levels={level: _cost_to_level(curves, metric, level, cost) for level in levels},
         failed=Spread.of([_failed_share(run) for run in counted]) if timed else None,
         wasted=Spread.of([wasted_share(jobs.worked_seconds, jobs.used) for jobs in jobs_of(method)]),
         joules=Spread.of([float(curve["joules"][-1]) for curve in curves]),
     )
+
+
+def _cost_to_level(
+    curves: Sequence[Mapping[str, FloatArray]], metric: MetricInfo, level: float, cost: str
+) -> Spread | None:
+    """What every seed needed; None unless all reached the level."""
+    costs = [cost_to_level(curve[metric.name], curve[cost], level, metric.higher_is_better) for curve in curves]
+    known = [cost for cost in costs if cost is not None]
+    return Spread.of(known) if len(known) == len(costs) else None
+
+
+def _really_sent(curves: Sequence[Mapping[str, FloatArray]]) -> Spread | None:
+    really, planned = ([float(curve[name][-1]) for curve in curves] for name in ("real_bytes", "bytes"))
+    return Spread.of(really) if really != planned else None
 
 
 def _failed_share(run: RunData) -> float:
