@@ -15,7 +15,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.data import Federation
 from fedarena.display import metric_figure, write_report
-from fedarena.display.running import REPORT_FILE, resume_with_report, run_with_report
+from fedarena.display.reporting import REPORT_FILE
+from fedarena.display.running import resume_with_report, run_with_report
 from fedarena.fleet import Fleet
 from fedarena.metrics.info import MetricInfo
 from fedarena.runs.building import GivenParts

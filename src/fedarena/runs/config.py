@@ -34,6 +34,7 @@ from fedarena.runs.callbacks import CALLBACKS
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
+from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
 from fedarena.transforms import AGGREGATORS, TRANSFORMS
 
@@ -53,7 +54,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
 }
-LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS}
+LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS, "track": TRACKERS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
@@ -127,6 +128,7 @@ class RunConfig(BaseModel):
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
+    track: list[dict[str, Any]] = []  # where else the numbers are shown; no part of what makes a run this run
     clock: ClockOptions = ClockOptions()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk
@@ -333,7 +335,8 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, p
         before, after = merged.get(key), value
         if _is_name(after) and (isinstance(before, Mapping) or path + key in NAMED_PARTS):
             after = {"name": after}
-        if not isinstance(after, Mapping):
+        one_alone = isinstance(after, Mapping) and "name" in after and path + key in LISTED_PARTS
+        if not isinstance(after, Mapping) or (one_alone and isinstance(before, list)):
             merged[key] = after
             continue
         if _is_name(before):

@@ -14,6 +14,9 @@ from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles
 from fedarena.train import Groups, flatten_groups
 
+# Settings that change nothing about what a run computes.
+NOT_DECISIVE = frozenset({"track"})
+
 
 def free_name(config: RunConfig, runs_folder: Path) -> str:
     """A name that says what the run is, with a number if it is not the first."""
@@ -29,7 +32,8 @@ def free_name(config: RunConfig, runs_folder: Path) -> str:
 
 def identity(experiment: Experiment) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    settings = json.dumps(experiment.config.to_dict(), sort_keys=True)
+    decisive = {key: value for key, value in experiment.config.to_dict().items() if key not in NOT_DECISIVE}
+    settings = json.dumps(decisive, sort_keys=True)
     fleet = experiment.simulation.fleet
     return {
         "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
@@ -38,6 +42,12 @@ def identity(experiment: Experiment) -> dict[str, Any]:
         "federation_fingerprint": experiment.federation.fingerprint,
         "weights_fingerprint": experiment.weights_fingerprint,
     }
+
+
+def measured(experiment: Experiment) -> dict[str, Any]:
+    """What a run measures, and what it is judged by, for those who look at it before it ends."""
+    task = experiment.simulation.task
+    return {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:

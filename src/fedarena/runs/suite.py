@@ -30,6 +30,7 @@ from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.building import prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.runs.identity import NOT_DECISIVE
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage.run_data import flatten_settings
@@ -187,7 +188,7 @@ def _check_unchanged(folder: Path, config: RunConfig) -> None:
             for settings in (before, now):
                 settings.pop(f"engine.{option}", None)
     for key in before | now:
-        if before.get(key) != now.get(key):
+        if key not in NOT_DECISIVE and before.get(key) != now.get(key):
             raise BadInputError(
                 f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
                 "remove that folder or give the suite another name"

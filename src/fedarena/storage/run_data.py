@@ -27,7 +27,7 @@ from fedarena.storage.run_files import (
 from fedarena.storage.tables import TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
-_NEVER_IN_LABELS = frozenset({"name", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+_NEVER_IN_LABELS = frozenset({"name", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def _load(files: RunFiles) -> RunData:
     if files.is_closed:
         summary = _parse(files, SUMMARY_FILE, json.loads, {"status": str})
     else:
-        summary = {"status": "running" if is_being_written(folder) else "interrupted"}
+        summary = {key: environment[key] for key in ("metrics", "primary_metric") if key in environment}
+        summary["status"] = "running" if is_being_written(folder) else "interrupted"
     if summary["status"] == "finished":
         names = {table: f"{table}.parquet" for table in TABLES}
         found = {table: read_parquet(files, name) for table, name in names.items() if table != "jobs" or name in files}
