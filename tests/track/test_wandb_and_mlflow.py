@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,9 @@ def check_wandb(folder: Path) -> None:
 
 
 def test_wandb_offline_has_the_values_of_the_table(tmp_path: Path, plain: Path, offline: None) -> None:
+    hooks = sys.exit, sys.excepthook
     folder = run_with_report(config(track={"name": "wandb", "project": "mine"}), tmp_path, progress=False).path
+    assert (sys.exit, sys.excepthook) == hooks
     check_wandb(folder)
     assert content(folder) == content(plain)
     written = b"".join(path.read_bytes() for path in folder.glob("wandb/offline-run-*/*.wandb"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,22 +58,26 @@ class WandB(Tracker):
 
         self._id = str(run.kept.get("id") or uuid.uuid4().hex[:12])
         there = last_step(run.folder / "wandb", self._id)
-        self._run: Any = wandb.init(
-            project=self._project,
-            entity=self._entity,
-            group=self._group or run.group,
-            name=run.name,
-            id=self._id,
-            resume="allow",
-            reinit="create_new",
-            dir=str(run.folder.absolute()),
-            config=dict(run.config),
-            tags=[f"{key}:{value}"[:64] for key, value in run.tags.items()],
-            mode=mode,
-            settings=wandb.Settings(
-                silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False
-            ),
-        )
+        hooks = sys.exit, sys.excepthook
+        try:
+            self._run: Any = wandb.init(
+                project=self._project,
+                entity=self._entity,
+                group=self._group or run.group,
+                name=run.name,
+                id=self._id,
+                resume="allow",
+                reinit="create_new",
+                dir=str(run.folder.absolute()),
+                config=dict(run.config),
+                tags=[f"{key}:{value}"[:64] for key, value in run.tags.items()],
+                mode=mode,
+                settings=wandb.Settings(
+                    silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False
+                ),
+            )
+        finally:  # W&B replaces them to learn how the process ends; we tell it ourselves, and others need them
+            sys.exit, sys.excepthook = hooks
         self._run.define_metric(_HOURS)
         self._run.define_metric(run.metric, step_metric=_HOURS)
         return there
