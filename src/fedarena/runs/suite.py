@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
+from fedarena.core.files import write_json
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
@@ -38,6 +39,7 @@ from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
 _INSTEAD = {"seed": "use seeds: [0, 1, 2]", "name": "they are named by what distinguishes them"}
 _KEYS = ("name", "base", "matrix", "seeds")
+SUITE_FILE = "suite.json"  # what a suite is going to be, for those who look at it before it ends
 MOST_RUNS = 10_000  # of a suite; each is checked and kept in memory before the first one starts
 
 
@@ -118,6 +120,8 @@ def run_suite(suite: Suite, runs_folder: Path, observer: Observer, announce: Cal
             _check_unchanged(folder / name, config)
         else:
             prepare(config, observer)  # whatever does not fit is refused before the first run starts
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SUITE_FILE, {"name": suite.name, "runs": {name: c.rounds for name, c in suite.runs.items()}})
     failures = []
     for number, (name, config) in enumerate(suite.runs.items(), start=1):
         announce(f"{name} ({number}/{len(suite.runs)})")

@@ -6,6 +6,7 @@ costs what is new.
 
 from __future__ import annotations
 
+import copy
 import json
 import zlib
 from collections.abc import Sequence
@@ -38,18 +39,29 @@ class RowReader:
         if self._run_id is not None and files.run_id != self._run_id:
             raise DamagedFileError(f"{self.folder} is another run than before")
         self._run_id = files.run_id
-        found = self._read_finished(files) if _has_finished(files) else self._read_growing()
+        try:
+            found = self._read(files)
+        except DamagedFileError:
+            now = RunFiles.open(self.folder)
+            if now == files:
+                raise
+            found = self._read(now)  # a process has begun or ended to write the run meanwhile
         last = max((pc.max(table["round"]).as_py() for table in found.values() if len(table)), default=-1)
         fresh = {name: table.filter(pc.greater(table["round"], self.last_round)) for name, table in found.items()}
         self.last_round = max(self.last_round, last)
         return fresh
 
+    def _read(self, files: RunFiles) -> dict[str, pa.Table]:
+        return self._read_finished(files) if _has_finished(files) else self._read_growing()
+
     def _read_growing(self) -> dict[str, pa.Table]:
         state = read_state(self.folder)
         if state is None:
             return {}
-        tails = {table: tail for table, tail in self._tails.items() if table in state.tables}
-        return {table: tail.read(state.tables[table]) for table, tail in tails.items()}
+        tails = {table: copy.copy(tail) for table, tail in self._tails.items() if table in state.tables}
+        found = {table: tail.read(state.tables[table]) for table, tail in tails.items()}
+        self._tails |= tails  # only if all could be read
+        return found
 
     def _read_finished(self, files: RunFiles) -> dict[str, pa.Table]:
         names = {table: f"{table}.parquet" for table in self._tails}

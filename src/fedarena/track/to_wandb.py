@@ -17,6 +17,7 @@ from fedarena.track.wandb_files import last_step
 
 _OFFLINE = ("offline", "dryrun", "disabled")
 _HOURS = "systems/hours"
+_OVER_HOURS = "over_virtual_hours"  # the leading metric once more, drawn over virtual time
 
 
 @TRACKERS.register("wandb")
@@ -78,14 +79,17 @@ class WandB(Tracker):
             )
         finally:  # W&B replaces them to learn how the process ends; we tell it ourselves, and others need them
             sys.exit, sys.excepthook = hooks
+        self._metric = run.metric
         self._run.define_metric(_HOURS)
-        self._run.define_metric(run.metric, step_metric=_HOURS)
+        self._run.define_metric(f"{_OVER_HOURS}/*", step_metric=_HOURS)
         return there
 
     def log(self, steps: Sequence[Step]) -> None:
         """Logs every round at a step of its own."""
         for step in steps:
-            self._run.log({"round": step.round, **step.values}, step=step.round)
+            score = step.values.get(self._metric)
+            over_hours = {} if score is None or not step.hours else {f"{_OVER_HOURS}/{self._metric}": score}
+            self._run.log({"round": step.round, **step.values, **over_hours}, step=step.round)
 
     def kept(self) -> dict[str, Any]:
         """The id of W&B's run."""
