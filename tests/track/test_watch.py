@@ -191,17 +191,31 @@ def test_events_follow_commits_and_go_on_after_the_last_one(serve, tmp_path: Pat
 
 def test_rounds_are_those_of_the_tables(finished: Path) -> None:
     rows = Feed(finished, "accuracy").read()
-    table, jobs = (pq.read_table(finished / f"{name}.parquet").to_pylist() for name in ("rounds", "jobs"))
-    for row, expected, before in zip(rows, table, [table[0], *table], strict=False):
+    table = pq.read_table(finished / "rounds.parquet").to_pylist()
+    for row, expected in zip(rows, table, strict=True):
         assert (row["round"], row["score"]) == (expected["round"], expected["accuracy"])
         assert (row["low"], row["high"]) == (expected["accuracy_p10"], expected["accuracy_p90"])
         assert row["hours"] == pytest.approx((expected["end_seconds"] - table[0]["end_seconds"]) / 3600)
         assert sum(row["failures"].values()) == (expected["failed"] or 0)
-        if row["round"]:
-            worked = sum(job["worked_seconds"] for job in jobs if job["round"] == row["round"])
-            assert row["phones"] == pytest.approx(worked / (expected["end_seconds"] - before["end_seconds"]))
     assert len(rows) == 13
     assert [row["round"] for row in Feed(finished, "accuracy", after=9).read()] == [10, 11, 12]
+
+
+def test_phones_at_work_are_counted_at_every_moment(tmp_path: Path) -> None:
+    settings = {"protocol": {"name": "buffered", "buffer_size": 3}, "cohort": 6, "clock.crash_rate": 0.1}
+    folder = start_run(config(**settings), tmp_path).path
+    feed = Feed(folder, "accuracy")
+    start = feed.read()[0]["hours"]
+    told = feed.phones_at_work()
+    jobs = pq.read_table(folder / "jobs.parquet").to_pylist()
+    assert start == 0
+    begin = pq.read_table(folder / "rounds.parquet")["end_seconds"][0].as_py()
+    width = (told["hours"][1] - told["hours"][0]) * 3600
+    for middle, phones in zip(told["hours"], told["phones"], strict=True):
+        low, high = begin + 3600 * middle - width / 2, begin + 3600 * middle + width / 2
+        overlaps = (min(high, job["end_seconds"]) - max(low, job["begin_seconds"]) for job in jobs)
+        assert phones == pytest.approx(sum(overlap for overlap in overlaps if overlap > 0) / width, abs=1e-6)
+    assert 2 < max(told["phones"]) <= 6 + 1e-9, "no more than may train at a time"
 
 
 def test_of_very_many_rounds_neighbours_become_one(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

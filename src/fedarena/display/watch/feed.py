@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedarena.metrics import USED
 from fedarena.track.rows import RowReader
 
 MOST_ROWS: Final = 2_000  # at once; more would not be seen, so neighbours become one
+_PIECES: Final = 120  # of time, in which phones at work are told
 _NUMBERS: Final = ("clients", "invited", "failed")
 
 
@@ -25,53 +29,84 @@ class Feed:
         self._metric = metric
         self._reader = RowReader(folder, ("rounds", "jobs"))
         self._begin: float | None = None
-        self._previous: float | None = None
+        self._phones = PhonesAtWork()
 
     def read(self) -> list[dict[str, Any]]:
         """Rounds that were committed since the last call."""
         tables = self._reader.read()
         if "rounds" not in tables:
             return []
-        outcomes, phone_seconds = _by_round(tables.get("jobs"))
+        failures: dict[int, dict[str, int]] = defaultdict(dict)
+        if "jobs" in tables:
+            failures = _failures(tables["jobs"])
+            self._phones.add(tables["jobs"])
         wanted = {"round", "end_seconds", *_NUMBERS, *(f"{self._metric}{end}" for end in ("", "_p10", "_p90"))}
         rounds = tables["rounds"].select([name for name in tables["rounds"].column_names if name in wanted])
-        rows = [self._row(row, outcomes, phone_seconds) for row in rounds.to_pylist()]
+        rows = [self._row(row, failures) for row in rounds.to_pylist()]
         rows = [row for row in rows if row["round"] > self.after]
         self.after = max(self.after, self._reader.last_round)
         return _fewer(rows)
 
-    def _row(
-        self, row: Mapping[str, Any], outcomes: Mapping[int, Mapping[str, int]], phone_seconds: Mapping[int, float]
-    ) -> dict[str, Any]:
-        end, number, metric = row.get("end_seconds"), row["round"], self._metric
+    def phones_at_work(self) -> dict[str, list[float]]:
+        """How many phones worked on jobs, over virtual hours, in the whole run as far as it has been read."""
+        return self._phones.over_hours(self._begin or 0.0)
+
+    def _row(self, row: Mapping[str, Any], failures: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
+        end, metric = row.get("end_seconds"), self._metric
         self._begin = end if self._begin is None else self._begin
-        lasted = 0.0 if end is None or self._previous is None else end - self._previous
-        self._previous = end
         return {
-            "round": number,
+            "round": row["round"],
             "hours": None if end is None or self._begin is None else (end - self._begin) / 3600,
             "score": row.get(metric),
             "low": row.get(f"{metric}_p10"),
             "high": row.get(f"{metric}_p90"),
             **{name: row.get(name) for name in _NUMBERS},
-            # Phones that worked at a time, on average over the round.
-            "phones": phone_seconds[number] / lasted if lasted > 0 and number in phone_seconds else None,
-            "failures": outcomes.get(number, {}),
+            "failures": failures.get(row["round"], {}),
         }
 
 
-def _by_round(jobs: pa.Table | None) -> tuple[dict[int, dict[str, int]], dict[int, float]]:
-    """Failed jobs by reason, and the time that phones spent on jobs, of every round."""
-    failures: dict[int, dict[str, int]] = defaultdict(dict)
-    seconds: dict[int, float] = defaultdict(float)
-    if jobs is None or not len(jobs):
-        return failures, seconds
-    counted = jobs.group_by(["round", "outcome"]).aggregate([("job", "count"), ("worked_seconds", "sum")])
-    for row in counted.to_pylist():
+class PhonesAtWork:
+    """How many jobs went on at a time, from their beginnings and ends; those that have not ended are not known."""
+
+    def __init__(self) -> None:
+        self._begins, self._ends = np.empty(0), np.empty(0)
+
+    def add(self, jobs: pa.Table) -> None:
+        """Further jobs that ended."""
+        jobs = jobs.filter(pc.and_(pc.is_valid(jobs["begin_seconds"]), pc.is_valid(jobs["end_seconds"])))
+        begins, ends = (
+            np.asarray(jobs[name].to_numpy(), dtype=np.float64) for name in ("begin_seconds", "end_seconds")
+        )
+        self._begins = np.sort(np.concatenate([self._begins, begins]))
+        self._ends = np.sort(np.concatenate([self._ends, ends]))
+
+    def over_hours(self, start_seconds: float) -> dict[str, list[float]]:
+        """Means over equal pieces of the time that has passed, and the middles of these in hours since the start."""
+        last = float(self._ends[-1]) if self._ends.size else start_seconds
+        if last <= start_seconds:
+            return {"hours": [], "phones": []}
+        edges = np.linspace(start_seconds, last, _PIECES + 1)
+        worked = _seconds_since(self._begins, edges) - _seconds_since(self._ends, edges)  # by all phones, until then
+        middles = (edges[:-1] + edges[1:]) / 2
+        phones = np.diff(worked) / np.diff(edges)
+        return {"hours": ((middles - start_seconds) / 3600).tolist(), "phones": phones.tolist()}
+
+
+def _seconds_since(moments: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of every time, the sum of the seconds since those of the (sorted) moments that have passed by then."""
+    passed = np.searchsorted(moments, times)
+    origin = moments[0]
+    sums = np.concatenate([[0.0], np.cumsum(moments - origin)])
+    return np.asarray(passed * (times - origin) - sums[passed])
+
+
+def _failures(jobs: pa.Table) -> dict[int, dict[str, int]]:
+    """Failed jobs of every round by reason."""
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in jobs.group_by(["round", "outcome"]).aggregate([("job", "count")]).to_pylist():
         if row["outcome"] != USED:
-            failures[row["round"]][str(row["outcome"])] = row["job_count"]
-        seconds[row["round"]] += row["worked_seconds_sum"] or 0.0
-    return failures, seconds
+            found[row["round"]][str(row["outcome"])] = row["job_count"]
+    return found
 
 
 def _fewer(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,9 +123,7 @@ def _fewer(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             for reason, number in row["failures"].items():
                 failures[reason] += number
         summed = {name: sum(row[name] or 0 for row in group) for name in _NUMBERS}
-        at_work = [row["phones"] for row in group if row["phones"] is not None]
-        phones = sum(at_work) / len(at_work) if at_work else None
-        together.append({**scored, **summed, "failures": dict(failures), "phones": phones, "round": scored["round"]})
+        together.append({**scored, **summed, "failures": dict(failures)})
     return together
 
 

@@ -23,13 +23,13 @@ from fedarena.display.report.clock.failures import OUTCOME_COLOURS
 _PLOTS = {
     "score-rounds": ("Score over rounds", "round"),
     "score-hours": ("Score over virtual time", "virtual hours"),
-    "phones": ("Phones at work", "round"),
+    "phones": ("Phones at work", "virtual hours"),
     "failures": ("Failed jobs by reason", "round"),
 }
 _CAPTIONS = {
     "score-rounds": "The metric that runs are judged by; bands are from the 10th to the 90th percentile of clients.",
     "score-hours": "The same over the clock of the simulated world, not over real time.",
-    "phones": "How many phones worked on jobs at a time, on average over the round in which these jobs ended.",
+    "phones": "How many phones worked on jobs at a time; jobs that have not ended yet are not counted.",
     "failures": "Jobs a round that were not used, by why: a mean over the chosen runs; numbers above are totals.",
 }
 

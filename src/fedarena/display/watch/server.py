@@ -199,7 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
         if rows:
             known[key] = feeds[key].after
             position = " ".join(f"{one}/{round}" for one, round in known.items())
-            self._write(f"id: {position}\nevent: rounds\ndata: {as_json({'key': key, 'rows': rows})}\n\n")
+            news = {"key": key, "rows": rows, "phones": feeds[key].phones_at_work()}
+            self._write(f"id: {position}\nevent: rounds\ndata: {as_json(news)}\n\n")
 
     def _write(self, text: str) -> None:
         self.wfile.write(text.encode())

@@ -12,6 +12,7 @@
 
   const runs = new Map(); // what the list shows, by key
   const rounds = new Map(); // rows of chosen runs, by key
+  const phones = new Map(); // at work, over virtual hours, by key
   const problems = new Map();
   let suites = [];
   let complete = false;
@@ -188,8 +189,9 @@
 
   function setChosen(keys) {
     chosen = keys;
-    for (const key of rounds.keys()) if (!chosen.includes(key)) rounds.delete(key);
-    for (const key of problems.keys()) if (!chosen.includes(key)) problems.delete(key);
+    for (const known of [rounds, phones, problems]) {
+      for (const key of known.keys()) if (!chosen.includes(key)) known.delete(key);
+    }
     connect();
     refresh();
   }
@@ -285,12 +287,13 @@
     draw("score-hours", curves(alike, "hours", factor), { xaxis: inScheme(title(`virtual ${unit}`, axis)) });
 
     const working = shown.map((key) => {
-      const rows = rounds.get(key).filter((row) => row.phones !== null);
+      const { hours: middles, phones: y } = phones.get(key) ?? { hours: [], phones: [] };
+      const x = middles.map((middle) => middle * factor);
       const name = plotText(fullName(runs.get(key)));
       const line = { color: colourOf(key), width: 1.6, dash: dashOf(key) };
-      return { x: rows.map((row) => row.round), y: rows.map((row) => row.phones), type: "scatter", mode: "lines", name, line, hovertemplate: `%{y:.1f} ${name}<extra></extra>` };
+      return { x, y, type: "scatter", mode: "lines", name, line, hovertemplate: `%{y:.1f} ${name}<extra></extra>` };
     });
-    draw("phones", working, { yaxis: { rangemode: "tozero" } });
+    draw("phones", working, { xaxis: inScheme(title(`virtual ${unit}`, axis)), yaxis: { rangemode: "tozero" } });
     showFailures(shown);
   }
 
@@ -369,7 +372,8 @@
     refresh();
   }
 
-  function takeRounds({ key, rows }) {
+  function takeRounds({ key, rows, phones: atWork }) {
+    phones.set(key, atWork);
     problems.delete(key);
     const before = rounds.get(key) ?? [];
     const last = before.length ? before.at(-1).round : -1;
