@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tracked_runs import config, content, expected
 from typer.testing import CliRunner
 
+import warm_processes
 from fedarena.cli import main
 from fedarena.display.running import run_with_report
+from fedarena.runs.callbacks import Callback
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
+from fedarena.storage import recorder
 from fedarena.storage.run_data import load_run
+from fedarena.track import live
 from fedarena.track.wandb_files import history
 
 pytestmark = pytest.mark.extras
@@ -28,6 +36,37 @@ class StopAfterFive(Observer):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_run(config(), tmp_path_factory.mktemp("plain")).path
+
+
+class Slow(Callback):
+    """Gives a tracker time to begin before the run is over."""
+
+    def on_round(self, run, row):
+        time.sleep(0.4)
+
+
+def start_or_resume(folder: Path, tracker: str) -> None:
+    os.environ.pop("WANDB_SERVICE", None)  # that of the process that this one was forked from
+    recorder._COMMIT_SHARE, live.PAUSE_SECONDS = math.inf, 0.01
+    if (folder / "small").exists():
+        resume_run(folder / "small")
+    else:
+        start_run(config(track=tracker, callbacks=f"{__name__}:Slow"), folder)
+
+
+def kill_in_the_middle(folder: Path, tracker: str) -> None:
+    """Starts a run in another process, and kills that when the tracker has some of its rounds."""
+    process = warm_processes.CONTEXT.Process(target=start_or_resume, args=(folder, tracker))
+    process.start()
+    path, handed = folder / "small" / "tracking.json", -1
+    while process.is_alive() and handed < 2:
+        time.sleep(0.01)
+        if path.exists():
+            handed = json.loads(path.read_text())["trackers"][0]["round"]
+    assert 2 <= handed < 12
+    process.kill()
+    process.join()
+    assert not (folder / "small" / "summary.json").exists()
 
 
 # --- W&B --------------------------------------------------------------------------------------------------------------
@@ -73,6 +112,11 @@ def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path, plain: Path, off
     assert not any("The tracker" in line for line in (folder / "log.txt").read_text().splitlines())
 
 
+def test_a_killed_run_goes_on_in_the_same_run_of_wandb(tmp_path: Path, offline: None) -> None:
+    kill_in_the_middle(tmp_path, "wandb")
+    check_wandb(resume_run(tmp_path / "small").path)
+
+
 # --- MLflow -----------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +158,11 @@ def test_a_resumed_run_is_the_same_run_of_mlflow(tmp_path: Path, plain: Path, cl
     check_mlflow(client, folder)
     assert content(folder) == content(plain)
     assert the_run(client).info.status == "FINISHED"
+
+
+def test_a_killed_run_goes_on_in_the_same_run_of_mlflow(tmp_path: Path, client) -> None:
+    kill_in_the_middle(tmp_path, "mlflow")
+    check_mlflow(client, resume_run(tmp_path / "small").path)
 
 
 def test_old_runs_can_be_exported_to_mlflow_once(tmp_path: Path, client) -> None:

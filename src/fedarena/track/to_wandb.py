@@ -16,6 +16,7 @@ from fedarena.track.tracker import TRACKERS, Ending, Step, TrackedRun, Tracker
 from fedarena.track.wandb_files import last_step
 
 _OFFLINE = ("offline", "dryrun", "disabled")
+_FLUSH = "x_transaction_log_flush_interval"  # which earlier versions of W&B do not have
 _HOURS = "systems/hours"
 _OVER_HOURS = "over_virtual_hours"  # the leading metric once more, drawn over virtual time
 
@@ -73,9 +74,7 @@ class WandB(Tracker):
                 config=dict(run.config),
                 tags=[f"{key}:{value}"[:64] for key, value in run.tags.items()],
                 mode=mode,
-                settings=wandb.Settings(
-                    silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False
-                ),
+                settings=_settings(wandb.Settings),
             )
         finally:  # W&B replaces them to learn how the process ends; we tell it ourselves, and others need them
             sys.exit, sys.excepthook = hooks
@@ -105,6 +104,13 @@ class WandB(Tracker):
             artifact.add_file(str(ending.report))
             self._run.log_artifact(artifact)
         self._run.finish(exit_code=0 if ending.status in ("finished", "interrupted") else 1)
+
+
+def _settings(kind: Any) -> Any:
+    """Quiet, nothing about this machine's load or code, and on disk soon after it is logged."""
+    known = {"silent": True, "console": "off", "x_disable_stats": True, "disable_git": True, "save_code": False}
+    known |= {_FLUSH: 1.0} if _FLUSH in kind.model_fields else {}
+    return kind(**known)
 
 
 def _has_account() -> bool:

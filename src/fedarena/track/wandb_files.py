@@ -20,9 +20,12 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 
 
 def last_step(folder: Path, run_id: str) -> int | None:
-    """The last step that was logged offline under this id; None where that cannot be told."""
-    steps = [step for path in sorted(folder.glob(f"*run-*-{run_id}/run-{run_id}.wandb")) for step, _ in history(path)]
-    return max(steps, default=None)
+    """The last step that is on disk under this id, -1 if none is; None where there are no files at all.
+
+    W&B writes with a delay, so this may be less than what it was handed by a process that was killed.
+    """
+    paths = sorted(folder.glob(f"*run-*-{run_id}/run-{run_id}.wandb"))
+    return max((step for path in paths for step, _ in history(path)), default=-1) if paths else None
 
 
 def history(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
