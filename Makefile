@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-speed study-heterogeneity clean help
+.PHONY: run test test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-tracking bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
 
+$(VENV)/.installed-extras: $(VENV)/.installed-test
+	@echo "Installing the larger extras (once, takes minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,huggingface,wandb,mlflow]'
+	@touch $@
+
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "Installing what the documentation needs (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,pictures]'
@@ -36,6 +41,9 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-extras: $(VENV)/.installed-extras  ## Tests of what needs larger packages: Hugging Face, W&B, MLflow
+	$(BIN)/pytest -m extras
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
@@ -57,6 +65,9 @@ bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them,
 
 bench-heterogeneity: $(VENV)/.installed  ## Measure the heterogeneity metrics beside plain loops, and of 100,000 clients
 	$(BIN)/python benchmarks/heterogeneity.py --output docs/benchmarks/heterogeneity.json
+
+bench-tracking: $(VENV)/.installed-extras  ## Measure what trackers and an open watch cost the quickstart (about 20 minutes)
+	$(BIN)/python benchmarks/tracking.py --output docs/benchmarks/tracking.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

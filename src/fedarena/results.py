@@ -15,7 +15,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
 from fedarena.display import final_table, metric_figure, write_report
-from fedarena.display.running import REPORT_FILE
+from fedarena.display.reporting import REPORT_FILE
 from fedarena.metrics.info import MetricInfo
 from fedarena.runs.summary import metrics_of_run, strata
 from fedarena.runs.trained_model import Which, trained_model

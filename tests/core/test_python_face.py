@@ -162,7 +162,7 @@ def test_suites_know_a_federation_that_was_handed_in(tmp_path: Path) -> None:
 
 
 def test_warnings_are_shown_where_the_user_called(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="fleet=ideal") as caught:
         fedarena.run(
             federation="digits",
             model="logistic_regression",

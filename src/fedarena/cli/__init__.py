@@ -2,6 +2,7 @@
 
 # ruff: isort: off
 from fedarena.cli import runs
+from fedarena.cli import watch
 from fedarena.cli import catalogue
 from fedarena.cli import heterogeneity
 from fedarena.cli import profile_device
@@ -33,4 +34,5 @@ __all__ = [
     "main",
     "profile_device",
     "runs",
+    "watch",
 ]

@@ -74,9 +74,10 @@ def list_(
     from fedarena.metrics import METRICS
     from fedarena.runs.config import NAMED_PARTS
     from fedarena.runs.suite import builtin_suites
+    from fedarena.track import TRACKERS
 
     registries = {f"{name}s": registry for name, registry in NAMED_PARTS.items()}
-    registries |= {"metrics": METRICS, "partitioners": PARTITIONERS}
+    registries |= {"metrics": METRICS, "partitioners": PARTITIONERS, "trackers": TRACKERS}
     kinds = [*registries, "suites"]
     if kind is not None and kind not in kinds:
         raise BadInputError(f"There is nothing of the kind {kind!r} to list; {nearest(kind, kinds)}")

@@ -175,8 +175,19 @@ def report(
 
 @command
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
-    path: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run; for trackers, or of runs.")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.safetensors]", help="The file to write the model to.")
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            metavar="TRACKER",
+            help="Show the run in a tracker: tensorboard, wandb, mlflow, with options '{name: wandb, project: mine}'; "
+            "may be given several times.",
+        ),
+    ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best model by the leading metric, in a run with keep=best.")
     ] = False,
@@ -184,12 +195,33 @@ def export(
         str | None, typer.Option(metavar="ID", help="A client's own model, of a method that has such.")
     ] = None,
 ) -> None:
-    """Write the model that a run has trained: its weights under torch's names."""
+    """Write the model that a run has trained (its weights under torch's names), or show the run in a tracker."""
+    if (path is None) == (not to):
+        raise BadInputError("Say what to export: a file for the model (model.safetensors), or a tracker (--to)")
+    if to:
+        _export_to_trackers(folder, to)
+        return
     from fedarena.runs.trained_model import export_model
 
+    assert path is not None
     module = export_model(folder, path, "best" if best else "last", client)
     numbers = sum(p.numel() for p in module.parameters())
     screen.say(f"Exported: {path} has the {numbers:,} parameters of {type(module).__name__}")
+
+
+def _export_to_trackers(folder: Path, to: list[str]) -> None:
+    from fedarena.core.options import resolve_part
+    from fedarena.runs.config import parse_overrides
+    from fedarena.storage.run_data import find_runs
+    from fedarena.track import TRACKERS, check_trackers, export_run
+
+    trackers = [resolve_part(TRACKERS, parse_overrides([f"to={one}"])["to"], "--to") for one in to]
+    check_trackers(trackers)
+    for run in find_runs([folder]):
+        for tracker in trackers:
+            number = export_run(run, tracker)
+            new = "nothing new" if number == 0 else "1 round" if number == 1 else f"{number:,} rounds"
+            screen.say(f"Exported: {run} to {tracker['name']}, {new}")
 
 
 def _show(result: RunData) -> None:

@@ -17,17 +17,18 @@ from rich.progress import (
 from fedarena.core.console import Screen
 from fedarena.core.words import counted
 from fedarena.display.drawing.units import SECONDS, quantity
+from fedarena.display.reporting import Reporting
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import FORMER_METRICS, MetricInfo
 from fedarena.runs.building import Experiment
-from fedarena.runs.observer import Observer
 from fedarena.simulate import RoundOutcome
 
 
-class ProgressBars(Observer):
+class ProgressBars(Reporting):
     """A bar for every run, with time left and the current score; plain lines where the output is not a terminal."""
 
     def __init__(self, console: Screen):
+        super().__init__()
         self._console = console
         self._live = console.is_terminal
         self._progress = Progress(

@@ -11,6 +11,7 @@ from fedarena.core.console import Screen
 from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
 from fedarena.display.report.page import write_report
+from fedarena.display.reporting import REPORT_FILE, Reporting
 from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
@@ -21,7 +22,6 @@ from fedarena.runs.suite_plan import PlannedRun, StalePolicy, begin_suite
 from fedarena.runs.suite_running import run_at_once, run_one_by_one
 from fedarena.storage.run_data import RunData, load_run, load_runs
 
-REPORT_FILE = "report.html"
 # Each takes megabytes; a suite of hundreds of runs would be more reports than results.
 _MOST_SINGLE_REPORTS = 30
 
@@ -35,13 +35,13 @@ def run_with_report(
 ) -> RunData:
     """Runs a configuration in a new folder, in which there is a report in the end."""
     with _observing(progress) as observer:
-        return _with_report(start_run(config, runs_folder, observer, given, callbacks))
+        return _with_report(start_run(config, runs_folder, observer, given, callbacks), observer)
 
 
 def resume_with_report(folder: Path, progress: bool = True, rounds: int | None = None) -> RunData:
     """Goes on with a run that was stopped, or that is to have more rounds."""
     with _observing(progress) as observer:
-        return _with_report(resume_run(folder, observer, rounds))
+        return _with_report(resume_run(folder, observer, rounds), observer)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ def run_suite_with_report(
     return outcome
 
 
-def _with_report(data: RunData) -> RunData:
+def _with_report(data: RunData, observer: Observer) -> RunData:
+    if isinstance(observer, Reporting) and observer.reported == data.path:
+        return data
     try:
         write_report([data], data.path / REPORT_FILE)
     except OSError as error:
@@ -106,7 +108,7 @@ def _with_report(data: RunData) -> RunData:
 
 @contextmanager
 def _observing(progress: bool) -> Iterator[Observer]:
-    observer = ProgressBars(Screen(stderr=True)) if progress else Observer()
+    observer = ProgressBars(Screen(stderr=True)) if progress else Reporting()
     try:
         with observer if isinstance(observer, ProgressBars) else nullcontext():
             yield observer
@@ -114,5 +116,5 @@ def _observing(progress: bool) -> Iterator[Observer]:
         # A run that diverged or was stopped has a report, too, unless there is nothing to report.
         if observer.folder is not None:
             with suppress(FedArenaError, OSError):
-                _with_report(load_run(observer.folder))
+                _with_report(load_run(observer.folder), observer)
         raise

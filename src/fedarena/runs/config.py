@@ -35,6 +35,7 @@ from fedarena.runs.hints import not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
+from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
 from fedarena.transforms import AGGREGATORS, TRANSFORMS
 
@@ -54,7 +55,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
 }
-LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS}
+LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS, "track": TRACKERS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
 USUAL_COHORT = 20
 # Options that protocols had before aggregators were parts of their own.
@@ -132,6 +133,7 @@ class RunConfig(BaseModel):
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
     keep: Literal["last", "best"] = "last"  # which models; the last one always, the best by the leading metric as well
+    track: list[dict[str, Any]] = []  # where else the numbers are shown; no part of what makes a run this run
     clock: ClockOptions = ClockOptions()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk
@@ -368,7 +370,8 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any], replace_work: bool, p
         before, after = merged.get(key), value
         if _is_name(after) and (isinstance(before, Mapping) or path + key in NAMED_PARTS):
             after = {"name": after}
-        if not isinstance(after, Mapping):
+        one_alone = isinstance(after, Mapping) and "name" in after and path + key in LISTED_PARTS
+        if not isinstance(after, Mapping) or (one_alone and isinstance(before, list)):
             merged[key] = after
             continue
         if _is_name(before):

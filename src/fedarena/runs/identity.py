@@ -25,6 +25,8 @@ from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, Ru
 from fedarena.train import Groups, flatten_groups
 
 OWN_SOURCE = "own_source"
+# Settings that change nothing about what a run computes.
+NOT_DECISIVE = frozenset({"label", "track"})
 
 
 def free_name(config: RunConfig, runs_folder: Path, given: Federation | None = None) -> str:
@@ -46,13 +48,13 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
     federation = {"federation": experiment.federation.name}
-    return describe_environment() | federation | repositories | _identity(experiment, source)
+    return describe_environment() | federation | measured(experiment) | repositories | _identity(experiment, source)
 
 
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
-    deciding = {key: value for key, value in config.to_dict().items() if key != "label"}
-    settings = json.dumps(deciding, sort_keys=True)
+    decisive = {key: value for key, value in config.to_dict().items() if key not in NOT_DECISIVE}
+    settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 
 
@@ -67,6 +69,12 @@ def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
         "federation_fingerprint": experiment.federation.fingerprint,
         "weights_fingerprint": experiment.weights_fingerprint,
     }
+
+
+def measured(experiment: Experiment) -> dict[str, Any]:
+    """What a run measures, and what it is judged by, for those who look at it before it ends."""
+    task = experiment.simulation.task
+    return {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:

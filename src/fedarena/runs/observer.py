@@ -31,6 +31,10 @@ class Observer:
     def finished_round(self, outcome: RoundOutcome) -> None:
         """A round is done and recorded."""
 
+    def report(self, folder: Path) -> Path | None:
+        """A report of a run that ended, for its trackers; None where nobody writes reports."""
+        return None
+
     def stopped(self, folder: Path) -> None:
         """The user stopped the run; all finished rounds are on disk."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import nn
 
-from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
@@ -28,12 +29,14 @@ from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
+from fedarena.track import Tracking, check_trackers
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
 _FORKABLE = frozenset(
     {
         *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "engine", "client_states_ram_bytes"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "track", "engine"),
+        "client_states_ram_bytes",
     }
 )
 
@@ -57,6 +60,7 @@ class Run:
         self._outcomes: Iterator[RoundOutcome] | None = None
         best = recorder.best_round
         self._best_score = None if best is None else self.rounds[self.leading_metric.name][best].as_py()
+        self._tracking: Tracking | None = None
 
     @classmethod
     def create(
@@ -73,6 +77,7 @@ class Run:
         name = config.name or free_name(config, runs_folder, given.federation)
         folder = runs_folder / name
         check_new(folder)  # before building the experiment, which may take a while
+        check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
         recorder = Recorder.create(
             folder,
@@ -275,9 +280,10 @@ class Run:
     def _begin(self) -> Iterator[RoundOutcome]:
         self._recorder.log(f"started after round {self.round} of {self.config.rounds}")
         for warning in self.experiment.warnings:
-            self._recorder.log(f"warning: {warning}")
-            self._observer.warned(warning)
+            self._warn(warning)
         self._observer.started(self.experiment, self.folder, self.round)
+        if self.config.track:
+            self._tracking = Tracking(self.folder, self.config.track, self._warn)
         evaluated = self._simulation.evaluation_clients
         self._ids = np.array(self.experiment.federation.client_ids(evaluated))
         if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
@@ -302,6 +308,8 @@ class Run:
         self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
         self._snapshot = outcome.snapshot
         self._observer.finished_round(outcome)
+        if self._tracking is not None:
+            self._tracking.notice()
         for callback in self._callbacks:
             on_round = callback.on_round if isinstance(callback, Callback) else callback
             self._note(on_round(self, self._recorder.complete_row(outcome.row)))
@@ -337,6 +345,13 @@ class Run:
     def _let_go(self) -> None:
         self._recorder.release()
         self._closed = True
+        if self._tracking is not None:
+            self._tracking.finish(self._observer.report(self.folder))
+
+    def _warn(self, warning: str) -> None:
+        with suppress(RunFailedError):  # the disk may be full
+            self._recorder.log(f"warning: {warning}")
+        self._observer.warned(warning)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -31,6 +31,7 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
+from fedarena.runs.identity import NOT_DECISIVE
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 
@@ -40,6 +41,7 @@ _INSTEAD = {
     "label": "they are labelled by the variants of the matrix",
 }
 _KEYS = ("name", "base", "matrix", "seeds")
+SUITE_FILE = "suite.json"  # what a suite is going to be, for those who look at it before it ends
 MOST_RUNS = 10_000  # of a suite; each is checked and kept in memory before the first one starts
 
 
@@ -192,7 +194,7 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
             for settings in (before, now):
                 settings.pop(f"engine.{option}", None)
     for key in before | now:
-        if key != "label" and before.get(key) != now.get(key):  # what a run is called changes nothing about it
+        if key not in NOT_DECISIVE and before.get(key) != now.get(key):
             raise BadInputError(
                 f"{folder} holds a run with {key} = {quoted(before.get(key))} instead of {quoted(now.get(key))}; "
                 "remove that folder or give the suite another name"

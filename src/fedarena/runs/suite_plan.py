@@ -12,13 +12,14 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
 from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_source
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
-from fedarena.runs.suite import Suite, check_unchanged
+from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
 from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
 
@@ -88,6 +89,9 @@ def begin_suite(
         say(f"{run.name} is stale: {some(run.changed)} changed since; it is run again. What it was: {aside}")
     for run in of_old if stale == "keep" else ():
         say(f"{run.name} is stale: {some(run.changed)} changed since; it is kept")
+    folder = ready[0].folder.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SUITE_FILE, {"name": folder.name, "runs": {run.name: run.config.rounds for run in ready}})
     return ready
 
 

@@ -71,6 +71,8 @@ from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_ro
 from fedarena.train import ClientScores, Groups, flatten_groups
 
 LOCK_FILE = "lock"
+# Whoever only looks whether a run is being written has its lock for less than this.
+_LOCK_SECONDS = 0.2
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.05
 
@@ -92,7 +94,7 @@ class Recorder:
         self._committed_at = 0.0
         self._commit_seconds = 0.0
         self.writable = True  # until the disk refuses
-        self._lock = filelock.FileLock(self._checkpoint / LOCK_FILE, timeout=0)
+        self._lock = filelock.FileLock(self._checkpoint / LOCK_FILE, timeout=_LOCK_SECONDS)
 
     @classmethod
     def create(

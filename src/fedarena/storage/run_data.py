@@ -29,7 +29,7 @@ from fedarena.storage.run_files import (
 from fedarena.storage.tables import TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
-_NEVER_IN_LABELS = frozenset({"name", "label", "seed", "engine.lanes", "engine.workers", "engine.threads"})
+_NEVER_IN_LABELS = frozenset({"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
 # A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
 _MOST_DIFFERENCES = 3
 _SEED_AT_END = re.compile(r"[-_. ]*seed[-_= ]?\d+$")
@@ -111,7 +111,8 @@ def _load(files: RunFiles) -> RunData:
     if files.is_closed:
         summary = _parse(files, SUMMARY_FILE, json.loads, {"status": str})
     else:
-        summary = {"status": "running" if is_being_written(folder) else "interrupted"}
+        summary = {key: environment[key] for key in ("metrics", "primary_metric") if key in environment}
+        summary["status"] = "running" if is_being_written(folder) else "interrupted"
     if summary["status"] == "finished":
         names = {table: f"{table}.parquet" for table in TABLES}
         found = {table: read_parquet(files, name) for table, name in names.items() if table != "jobs" or name in files}

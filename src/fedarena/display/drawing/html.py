@@ -12,7 +12,7 @@ class Html(str):
     __slots__ = ()
 
 
-_VOID = frozenset({"meta", "br"})
+_VOID = frozenset({"meta", "br", "input"})
 
 
 def tag(name: str, /, *children: str, **attributes: str) -> Html:
