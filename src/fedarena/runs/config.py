@@ -140,7 +140,7 @@ class RunConfig(BaseModel):
     def _centralized_is_a_cohort_of_one(cls, values: Any) -> Any:
         if values.get("training") != "centralized":
             return values
-        if values.get("cohort") not in (1, None):
+        if values.get("cohort") not in (1, None, USUAL_COHORT):
             cohort = quoted(values["cohort"])
             raise ValueError(f"training=centralized has a single cohort of 1, not {cohort}; leave cohort out")
         return {**values, "cohort": 1}
