@@ -95,6 +95,18 @@ def test_a_change_of_any_of_them_is_named(workplace: Path, file: str) -> None:
     assert own_source(config()).changes_since(before) == [str(workplace / file)]
 
 
+def test_looking_imports_nothing(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "def twist(x):\n    from own_helpers.later import more\n    import own_helpers.nothing\n    return x\n"
+    )
+    (workplace / "own_helpers" / "later.py").write_text("raise SystemExit('imported')\n")
+    found = own_source(config())
+    assert "own_helpers.later" in found.files
+    assert "own_helpers.nothing" not in found.files
+    assert "own_helpers.later" not in sys.modules
+    assert "own_lazy" not in sys.modules
+
+
 def test_own_parts_of_every_kind_count(workplace: Path) -> None:
     (workplace / "own_lazy.py").write_text(
         "from fedarena.metrics.classification import Accuracy as Mine\n"
