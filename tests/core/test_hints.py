@@ -76,7 +76,7 @@ def test_sentences(settings: dict[str, object], sentence: str) -> None:
         ("run --rounds 3 federation=digits", "'--rounds' is not an option; settings have no dashes: rounds=3"),
         ("run federation=digits --lr 0.5", "settings have no dashes: local.lr=0.5"),
         ("suite quickstart --job 3", "There is no option '--job'; --help shows"),
-        ("run federation=digits algorithm.lr=0.5", "valid: server_lr Or do you mean the setting 'local.lr'?"),
+        ("run federation=digits algorithm.lr=0.5", "valid: server_lr. Or do you mean the setting 'local.lr'?"),
         ("run digits", "There is no file digits, but a federation of that name; write federation=digits"),
         ("run quickstart", "write: fedarena suite quickstart"),
         ("run nowhere.yaml", "There is no file nowhere.yaml"),

@@ -82,7 +82,7 @@ def misplaced_option(part: str, settings: Any, error: str) -> str:
     for option in settings if isinstance(settings, Mapping) else ():
         meant = _MEANT.get(_plain(str(option)))
         if meant is not None and not meant.startswith(part) and f"has no option {quoted(option)}" in error:
-            return f" Or do you mean the setting {meant!r}?"
+            return f"{'' if error.endswith('?') else '.'} Or do you mean the setting {meant!r}?"
     return ""
 
 
