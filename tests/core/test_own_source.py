@@ -226,3 +226,19 @@ def test_the_commit_is_recorded(workplace: Path) -> None:
     }  # fmt: skip
     (repository,) = json.loads((dirty.path / "environment.json").read_text())["repositories"]
     assert (repository["dirty"], repository["changed_files"]) == (True, ["own_lazy.py"])
+
+
+def test_a_model_of_other_source_is_told(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "from torch import nn\n"
+        "def twist(x): return x\n"
+        "def net(spec):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, spec.classes))\n"
+    )
+    result = fedarena.run(SMALL, rounds=1, model="own_lazy:net", progress=False)
+    result.model()
+    edit(workplace / "own_lazy.py", "nn.Flatten(), ", "nn.Flatten(), nn.Identity(), ")
+    with (
+        pytest.warns(UserWarning, match=r"own_lazy\.py changed since the run .* began"),
+        pytest.raises(BadInputError, match="are not those of its model any more"),
+    ):
+        result.model()
