@@ -129,16 +129,18 @@ def suite(
     if jobs < 1:
         raise BadInputError(f"jobs must be at least 1, not {jobs}")
     given = {"name": name, "base": base, "matrix": matrix, "seeds": None if seeds is None else list(seeds)}
-    given = {key: _as_in_a_file(value) for key, value in given.items() if value is not None}
+    given = {key: value for key, value in given.items() if value is not None}
     overrides = _as_in_a_file(more)
     if isinstance(settings, Path | str):
         if "base" in given or "matrix" in given:
             raise BadInputError("A suite file has its own base and matrix; keywords such as rounds=5 override them")
-        chosen = read_suite(str(settings), overrides | ({"seeds": given["seeds"]} if seeds is not None else {}))
+        chosen = read_suite(str(settings), overrides | ({} if seeds is None else {"seeds": given["seeds"]}))
         chosen = chosen if name is None else replace(chosen, name=check_name(name, "name"))
     else:
-        content = {"name": "suite", **_as_in_a_file(settings or {}), **given}
-        chosen = make_suite(content, overrides)
+        content: dict[str, Any] = {"name": "suite", **(settings or {}), **given}
+        if isinstance(content.get("matrix"), Mapping):
+            content["matrix"] = {key: _variants(key, values) for key, values in content["matrix"].items()}
+        chosen = make_suite(_as_in_a_file(content), overrides)
     planned = plan_suite(chosen, Path(runs_folder))
     outcome = run_suite_with_report(chosen.name, planned, jobs, stale, Screen(stderr=True) if progress else None)
     for failure in outcome.failures:
@@ -189,6 +191,15 @@ def _check_only_rounds(settings: Mapping[str, Any]) -> None:
             raise BadInputError(
                 f"{key} of a run that is already there cannot be changed, only rounds; fork it instead (Run.fork)"
             )
+
+
+def _variants(key: str, values: Any) -> Any:
+    """An axis of a matrix, on which classes and functions have their names as labels."""
+    if not isinstance(values, list | tuple) or not any(map(callable, values)):
+        return values
+    if not all(callable(value) or isinstance(value, str) for value in values):
+        return values
+    return {getattr(value, "__name__", value): {key: value} for value in values}
 
 
 def _as_in_a_file(value: Any) -> Any:

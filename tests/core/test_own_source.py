@@ -95,6 +95,18 @@ def test_a_change_of_any_of_them_is_named(workplace: Path, file: str) -> None:
     assert own_source(config()).changes_since(before) == [str(workplace / file)]
 
 
+def test_looking_imports_nothing(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "def twist(x):\n    from own_helpers.later import more\n    import own_helpers.nothing\n    return x\n"
+    )
+    (workplace / "own_helpers" / "later.py").write_text("raise SystemExit('imported')\n")
+    found = own_source(config())
+    assert "own_helpers.later" in found.files
+    assert "own_helpers.nothing" not in found.files
+    assert "own_helpers.later" not in sys.modules
+    assert "own_lazy" not in sys.modules
+
+
 def test_own_parts_of_every_kind_count(workplace: Path) -> None:
     (workplace / "own_lazy.py").write_text(
         "from fedarena.metrics.classification import Accuracy as Mine\n"
@@ -214,3 +226,19 @@ def test_the_commit_is_recorded(workplace: Path) -> None:
     }  # fmt: skip
     (repository,) = json.loads((dirty.path / "environment.json").read_text())["repositories"]
     assert (repository["dirty"], repository["changed_files"]) == (True, ["own_lazy.py"])
+
+
+def test_a_model_of_other_source_is_told(workplace: Path) -> None:
+    (workplace / "own_lazy.py").write_text(
+        "from torch import nn\n"
+        "def twist(x): return x\n"
+        "def net(spec):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, spec.classes))\n"
+    )
+    result = fedarena.run(SMALL, rounds=1, model="own_lazy:net", progress=False)
+    result.model()
+    edit(workplace / "own_lazy.py", "nn.Flatten(), ", "nn.Flatten(), nn.Identity(), ")
+    with (
+        pytest.warns(UserWarning, match=r"own_lazy\.py changed since the run .* began"),
+        pytest.raises(BadInputError, match="are not those of its model any more"),
+    ):
+        result.model()

@@ -89,7 +89,7 @@ def test_a_run_that_fails_is_told(tmp_path: Path) -> None:
         found = fedarena.suite(
             base=FAST, matrix={"algorithm": ["fedavg", Broken]}, runs_folder=tmp_path, progress=False
         )  # fmt: skip
-    assert found.failures == [f"{__name__}_Broken-seed0: ZeroDivisionError: a bug"]
+    assert found.failures == ["Broken-seed0: ZeroDivisionError: a bug"]
     assert [run.status for run in found] == ["finished", "failed"]
 
 

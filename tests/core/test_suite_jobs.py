@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 
 import fedarena
 from fedarena.cli import main
+from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
+from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.suite import make_suite
 from fedarena.runs.suite_plan import begin_suite, expected_seconds, plan_suite
@@ -122,9 +125,26 @@ def test_other_processes_do_not_know_a_script(tmp_path: Path, monkeypatch: pytes
 
     Typed.__module__, Typed.__qualname__ = "__main__", "Typed"
     monkeypatch.setattr(sys.modules["__main__"], "Typed", Typed, raising=False)
-    runs = planned(tmp_path, matrix={"algorithm": ["__main__:Typed"]})
     with pytest.raises(BadInputError, match="Other processes cannot find __main__:Typed"):
-        run_at_once(runs, 2, SuiteObserver())
+        fedarena.suite(base=BASE, matrix={"algorithm": [Typed]}, jobs=2, runs_folder=tmp_path)
+    assert not (tmp_path / "suite").exists()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_bars_of_several_runs(live: bool) -> None:
+    shown = io.StringIO()
+    with SuiteBars(Screen(file=shown, force_terminal=live, width=200), runs=3) as bars:
+        bars.began("one", 3, 0)
+        bars.began("two", 1, 0)
+        bars.finished_round("one", 1, "accuracy 0.5")
+        bars.warned("two", "something")
+        bars.ended("two", "it broke")
+        bars.ended("one", None)
+        bars.ended("three, which never began", "its process was killed")
+    for text in ("all runs", "3/3") if live else ("two: 1 round, 0 done", "one: round 1 of 3, accuracy 0.5"):
+        assert text in shown.getvalue()
+    for text in ("Warning: two: something", "two: failed", "one: done"):
+        assert text in shown.getvalue()
 
 
 def test_every_worker_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,12 +66,17 @@ def command(function: Command) -> Command:
     return _register(main, function)
 
 
+def settings_command(function: Command) -> Command:
+    """Registers a command that takes settings; what looks like an option but is none gets to it among these."""
+    return _register(main, function, {"ignore_unknown_options": True})
+
+
 def data_command(function: Command) -> Command:
     """Registers a command of the group ``fedarena data``."""
     return _register(data, function)
 
 
-def _register(group: typer.Typer, function: Command) -> Command:
+def _register(group: typer.Typer, function: Command, context: dict[str, Any] | None = None) -> Command:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         signal.signal(signal.SIGTERM, _raise_terminated)
@@ -92,7 +97,7 @@ def _register(group: typer.Typer, function: Command) -> Command:
                 messages.say("Stopped; nothing half-written was left, the same command goes on or begins again")
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 
-    group.command(function.__name__.rstrip("_").replace("_", "-"))(wrapped)
+    group.command(function.__name__.rstrip("_").replace("_", "-"), context_settings=context)(wrapped)
     return function
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen
+from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen, settings_command
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
 from fedarena.core.words import counted
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedarena.storage.run_data import RunData
 
 
-@command
+@settings_command
 def run(
     settings: Annotated[
         list[str] | None,
@@ -37,7 +37,8 @@ def run(
     from fedarena.runs.config import parse_overrides, read_run_file, resolve_settings
 
     arguments = list(settings or [])
-    from_file = read_run_file(arguments.pop(0), arguments) if arguments and "=" not in arguments[0] else None
+    has_file = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
+    from_file = read_run_file(arguments.pop(0), arguments) if has_file else None
     config = resolve_settings(from_file, parse_overrides(arguments))
     if print_config:
         from fedarena.runs.building import open_federation
@@ -69,7 +70,7 @@ def resume(
     _show(resume_with_report(folder, rounds=given.get("rounds")))
 
 
-@command
+@settings_command
 def suite(
     source: Annotated[str, typer.Argument(metavar="SUITE", help="A suite file, or the name of a built-in suite.")],
     settings: Settings = None,

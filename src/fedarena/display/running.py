@@ -19,7 +19,7 @@ from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite_plan import PlannedRun, StalePolicy, begin_suite
-from fedarena.runs.suite_running import run_at_once, run_one_by_one
+from fedarena.runs.suite_running import check_found_by_others, run_at_once, run_one_by_one
 from fedarena.storage.run_data import RunData, load_run, load_runs
 
 # Each takes megabytes; a suite of hundreds of runs would be more reports than results.
@@ -70,6 +70,8 @@ def run_suite_with_report(
 
     Without a console nothing is shown. `left_out` is told which runs have nothing to report.
     """
+    if jobs > 1:
+        check_found_by_others(planned)
     if console is None:
         ready = begin_suite(planned, Observer(), stale)
         several = SuiteObserver()

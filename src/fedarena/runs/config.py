@@ -31,7 +31,7 @@ from fedarena.fleet import FLEETS
 from fedarena.models import MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.runs.callbacks import CALLBACKS
-from fedarena.runs.hints import not_a_setting, several_values, unknown_setting
+from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
@@ -143,7 +143,7 @@ class RunConfig(BaseModel):
     def _centralized_is_a_cohort_of_one(cls, values: Any) -> Any:
         if values.get("training") != "centralized":
             return values
-        if values.get("cohort") not in (1, None):
+        if values.get("cohort") not in (1, None, USUAL_COHORT):
             cohort = quoted(values["cohort"])
             raise ValueError(f"training=centralized has a single cohort of 1, not {cohort}; leave cohort out")
         return {**values, "cohort": 1}
@@ -217,7 +217,10 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         else:
             if key == "protocol":
                 _check_moved(value)
-            settings[key] = resolve_part(registry, value, key)
+            try:
+                settings[key] = resolve_part(registry, value, key)
+            except BadInputError as error:
+                raise BadInputError(f"{error}{misplaced_option(key, value, str(error))}") from error
     for key, registry in LISTED_PARTS.items():
         settings[key] = _resolve_each(registry, settings.get(key), key)
     if isinstance(settings.get("weights"), Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedarena.core.outside_text import quoted
@@ -66,7 +66,7 @@ def unknown_setting(key: str, known: Collection[str], section: str | None = None
     full = key if section is None else f"{section}.{key}"
     if full in _RENAMED:
         return f"The setting {quoted(full)} is called {_RENAMED[full]!r} now"
-    plain = re.sub(r"[\s_-]", "", key).lower()
+    plain = _plain(key)
     meant = _MEANT.get(plain) if section is None else _MEANT_WITHIN.get(section, {}).get(plain)
     if meant is not None:
         meant = meant if section is None else f"{section}.{meant}"
@@ -75,6 +75,15 @@ def unknown_setting(key: str, known: Collection[str], section: str | None = None
         return f"There is no setting {quoted(full)} of a run; {SEVERAL_SEEDS}"
     names = known if section is None else [f"{section}.{name}" for name in known]
     return f"There is no setting {quoted(full)}; {nearest(full, names)}"
+
+
+def misplaced_option(part: str, settings: Any, error: str) -> str:
+    """What to add to the sentence about an option that a part does not have: where the setting is that is called so."""
+    for option in settings if isinstance(settings, Mapping) else ():
+        meant = _MEANT.get(_plain(str(option)))
+        if meant is not None and not meant.startswith(part) and f"has no option {quoted(option)}" in error:
+            return f"{'' if error.endswith('?') else '.'} Or do you mean the setting {meant!r}?"
+    return ""
 
 
 SEVERAL_SEEDS = (
@@ -98,6 +107,14 @@ def several_values(settings: dict[str, Any]) -> str | None:
 def not_a_setting(arguments: Sequence[str], place: int, known: Collection[str]) -> str:
     """The sentence about a word on the command line that has no ``=``."""
     argument = arguments[place]
+    if argument.startswith("-"):
+        key = argument.lstrip("-").replace("-", "_")
+        following = arguments[place + 1 : place + 2] or ["…"]
+        if key in known or _plain(key) in _MEANT:
+            return (
+                f"{quoted(argument)} is not an option; settings have no dashes: {_setting(key, known)}={following[0]}"
+            )
+        return f"There is no option {quoted(argument)}; --help shows those that there are"
     following = arguments[place + 1].removeprefix("=") if place + 1 < len(arguments) else ""
     if argument.partition(".")[0] in known:
         value = following if following and "=" not in following else "…"
@@ -105,3 +122,12 @@ def not_a_setting(arguments: Sequence[str], place: int, known: Collection[str]) 
             value = arguments[place + 2]
         return f"{quoted(argument)} has no value; write {argument}={value}, without spaces"
     return f"{quoted(argument)} is not a setting; write it as key=value, for example local.lr=0.1"
+
+
+def _setting(key: str, known: Collection[str]) -> str:
+    """The setting that a key is, or stands for."""
+    return key if key in known else _MEANT[_plain(key)]
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[\s_-]", "", key).lower()

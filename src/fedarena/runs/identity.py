@@ -134,6 +134,15 @@ def check_same_constants(module: nn.Module, files: RunFiles) -> None:
             )
 
 
+def changed_source_of(config: RunConfig, folder: Path) -> list[str]:
+    """What of the own source of a run's parts is not as it was when the run began."""
+    try:
+        recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
+        return changed_source(own_source(config), recorded)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{folder / ENVIRONMENT_FILE} cannot be read: {error!r}") from None
+
+
 def changed_source(now: OwnSource, recorded: Mapping[str, Any]) -> list[str]:
     """What of somebody's own source is not as it was when a run began, by its ``environment.json``."""
     not_taken_down: dict[str, Any] = {"files": {}, "fingerprints": {}}  # by an earlier version

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -152,12 +152,19 @@ def _source_of(name: str) -> _ModuleSource | None:
 
 
 def _spec_of(name: str, module: ModuleType | None) -> ModuleSpec | None:
+    """Where a module is; one that is not imported yet is not imported for that, and neither are packages it is in."""
     if module is not None:
         return getattr(module, "__spec__", None)
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):  # a name that is no module
+    package = name.rpartition(".")[0]
+    if not package:
+        try:
+            return importlib.util.find_spec(name)
+        except (ImportError, ValueError):  # a name that is no module
+            return None
+    above = _spec_of(package, sys.modules.get(package))
+    if above is None or above.submodule_search_locations is None:
         return None
+    return PathFinder.find_spec(name, list(above.submodule_search_locations))
 
 
 def is_own(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,12 +15,10 @@ from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
 from fedarena.runs.building import prepare
 from fedarena.runs.config import RunConfig
-from fedarena.runs.identity import changed_source
+from fedarena.runs.identity import changed_source_of
 from fedarena.runs.observer import Observer
-from fedarena.runs.own_source import own_source
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
-from fedarena.storage.run_files import ENVIRONMENT_FILE, RunFiles
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
@@ -59,8 +56,7 @@ def _look_at(name: str, folder: Path, config: RunConfig) -> PlannedRun:
         return PlannedRun(name, folder, config, "new")
     check_unchanged(folder, config)
     state: Literal["finished", "begun"] = "finished" if is_finished(folder) else "begun"
-    recorded = json.loads(RunFiles.open(folder).read(ENVIRONMENT_FILE))
-    return PlannedRun(name, folder, config, state, tuple(changed_source(own_source(config), recorded)))
+    return PlannedRun(name, folder, config, state, tuple(changed_source_of(config, folder)))
 
 
 def begin_suite(

@@ -49,12 +49,6 @@ def run_one_by_one(planned: Sequence[PlannedRun], observer: Observer, announce: 
 
 def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserver) -> list[str]:
     """The same with so many runs at a time. Ctrl-C stops all of them after their current round is on disk."""
-    for run in planned:
-        if definitions := [name for name in own_source(run.config).fingerprints if ":" in name]:
-            raise BadInputError(
-                f"Other processes cannot find {some(definitions)}, which is not in a file that can be imported; "
-                "put it into one, or run one after the other (jobs=1)"
-            )
     failures = _cannot_go_on(planned)
     waiting: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
     to_run = [run for run in planned if run.is_to_run]
@@ -75,6 +69,17 @@ def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserve
         raise
     failed = {run: sentence for worker in workers for run, sentence in worker.failures.items()}
     return failures + [f"{run.name}: {failed[run.name]}" for run in planned if run.name in failed]
+
+
+def check_found_by_others(planned: Sequence[PlannedRun]) -> None:
+    """Refuses runs with parts that another process would not find."""
+    for run in planned:
+        source = own_source(run.config)
+        if definitions := [*source.unknown, *(name for name in source.fingerprints if ":" in name)]:
+            raise BadInputError(
+                f"Other processes cannot find {some(definitions)}, which is not in a file that can be imported; "
+                "put it into one, or run one after the other (jobs=1)"
+            )
 
 
 def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:

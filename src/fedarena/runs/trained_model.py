@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +18,12 @@ from fedarena.core.words import some
 from fedarena.models import Tensors
 from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
-from fedarena.runs.identity import changed_source
+from fedarena.runs.identity import changed_source_of
 from fedarena.runs.observer import Observer
-from fedarena.runs.own_source import own_source
 from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state
-from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RunFiles, read_constants
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
 from fedarena.train import Algorithm
 
 Which = Literal["last", "best"]
@@ -36,10 +34,9 @@ def trained_model(folder: Path, which: Which = "last", client: str | None = None
 
     It is built as the run built it, in evaluation mode.
     """
-    files = RunFiles.open(folder)
-    files.check_first_files()
+    RunFiles.open(folder).check_first_files()
     config = resolve(read_settings(folder / CONFIG_FILE))
-    _warn_of_other_source(config, files)
+    _warn_of_other_source(config, folder)
     if client is not None:
         if which != "last":
             raise BadInputError("Models of clients are kept as they are after the last round only; leave 'best' out")
@@ -104,10 +101,10 @@ def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
     return _with_params(simulation.task.module.cpu(), kept, folder)
 
 
-def _warn_of_other_source(config: RunConfig, files: RunFiles) -> None:
-    changed = changed_source(own_source(config), json.loads(files.read(ENVIRONMENT_FILE)))
+def _warn_of_other_source(config: RunConfig, folder: Path) -> None:
+    changed = changed_source_of(config, folder)
     if changed:
-        warn_user(f"{some(changed)} changed since the run {files.folder} began: the model is built as it is there now")
+        warn_user(f"{some(changed)} changed since the run {folder} began: the model is built as it is there now")
 
 
 def export_model(folder: Path, path: Path, which: Which = "last", client: str | None = None) -> nn.Module:
