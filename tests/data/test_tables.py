@@ -317,3 +317,24 @@ def test_progress_is_told() -> None:
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
     assert {text for _, text in told} == {"Reading", "Looking at columns", "Writing"}
+
+
+def test_numbers_with_commas_and_names_with_accents(tmp_path: Path) -> None:
+    """As spreadsheets in much of Europe write tables."""
+    text = "Hôpital;poids;taille;malade\nLyon;70,5;1,8;oui\nLyon;81;1,75;non\nNîmes;59,25;1,6;oui\nNîmes;62,5;2;non\n"
+    (tmp_path / "t.csv").write_bytes(text.encode("cp1252"))
+    federation = from_table(
+        tmp_path / "t.csv", client="Hôpital", label="malade", decimal=",", encoding="cp1252", normalize="none"
+    )
+    assert federation.client_ids([0, 1]) == ["Lyon", "Nîmes"]
+    assert federation.columns["x"].names == ("poids", "taille")
+    assert sorted(federation.samples([0, 1]).columns["x"].ravel().tolist()) == pytest.approx(
+        [1.6, 1.75, 1.8, 2, 59.25, 62.5, 70.5, 81]
+    )
+
+
+def test_a_column_that_may_be_an_id_is_noted() -> None:
+    table = {"who": ["a", "b"] * 20, "id": list(range(40)), "x": [n / 7 for n in range(40)], "y": [0, 0, 1, 1] * 10}
+    notes = from_table(table, client="who", label="y").notes
+    assert "id has another whole number in every sample; if it only counts them, leave it out with drop." in notes
+    assert len(notes) == 2
