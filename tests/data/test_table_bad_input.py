@@ -61,6 +61,9 @@ def refusal(table: Any, **options: Any) -> BadInputError:
         ),
         ({"n": ["31.1.2020", None, "1/2/2021", None]}, "'n' holds dates, such as '31.1.2020' in row 1 (client 'ann')"),
         ({"n": [date(2020, 1, 1)] * 4}, "'n' holds dates or times, which are neither numbers nor words; make numbers"),
+        ({"n": [object(), 1, 2, 3]}, "'n' holds <object object at "),
+        ({"n": [1, [2], "x", {}]}, "'n' holds [2], which is neither a number nor a word"),
+        ({"n": 3}, "Column 'n' must be a list of values, not 3"),
         ({"n": [{"a": 1}] * 4}, "'n' holds values of the type struct<a: int64>, which are neither"),
         ({"n": [[1], [1, 2], [1], [1]]}, "'n' holds lists of unequal lengths; leave it out with drop"),
         (

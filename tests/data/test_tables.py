@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 import fedarena
 from fedarena import from_table
@@ -269,6 +270,9 @@ def test_lists_of_numbers_are_inputs_and_the_index_may_be_the_client() -> None:
     federation = from_table(rows, client="who", label="y", normalize="none", train_fraction=1.0)
     assert federation.columns["x"].names == ("v[cm][0]", "v[cm][1]", "v[cm][2]")
     assert federation.samples([0]).columns["x"][0].tolist()[1] % 1 == 0.5
+    arrays = {"who": list("abab"), "v": np.ones((4, 2, 2)), "w": torch.arange(4), "y": np.array([0, 1, 1, 0])}
+    names = from_table(arrays, client="who", label="y").columns["x"].names
+    assert names == ("v[0]", "v[1]", "v[2]", "v[3]", "w")
     frame = CLINICS.set_index("clinic")
     plain, indexed = (from_table(one, client="clinic", label="ill", part="part") for one in (CLINICS, frame))
     assert plain.fingerprint == indexed.fingerprint
