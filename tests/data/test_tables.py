@@ -342,3 +342,11 @@ def test_a_column_that_may_be_an_id_is_noted() -> None:
     notes = from_table(table, client="who", label="y").notes
     assert "id has another whole number in every sample; if it only counts them, leave it out with drop." in notes
     assert len(notes) == 2
+
+
+def test_records_that_lack_something(tmp_path: Path) -> None:
+    lines = ['{"who": "a", "y": 0}', "", '{"who": "a", "n": 1, "y": 1}', '{"y": 0, "who": "b"}', '{"who": "b", "y": 1}']
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    federation = from_table(tmp_path / "t.jsonl", client="who", label="y", missing="zero", normalize="none")
+    assert federation.num_samples == 4
+    assert sorted(federation.samples([0, 1]).columns["x"][:, 0].tolist()) == [0, 0, 0, 1]

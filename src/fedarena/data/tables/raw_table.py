@@ -118,10 +118,16 @@ def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Colum
     )
 
 
-def records(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def records(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """The columns of records, some of which may lack some."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return named((str(name), array_of(str(name), [row.get(name) for row in rows])) for name in names)
+    columns: dict[str, list[Any]] = {}
+    for number, row in enumerate(rows):
+        for name in row:
+            if name not in columns:
+                columns[name] = [None] * number
+        for name, values in columns.items():
+            values.append(row.get(name))
+    return named((str(name), array_of(str(name), values)) for name, values in columns.items())
 
 
 def array_of(name: str, values: Any) -> pa.ChunkedArray:
