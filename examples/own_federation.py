@@ -41,5 +41,5 @@ if __name__ == "__main__":
     store = Path("stores/sensors")
     shutil.rmtree(store, ignore_errors=True)  # a store is never overwritten
     write_store(store)
-    result = fedarena.run(federation={"name": "store", "path": str(store)}, rounds=10, cohort=10)
+    result = fedarena.run(federation=store, rounds=10, cohort=10)
     print(result.rounds.to_pandas()[["round", "accuracy"]].dropna())

@@ -40,6 +40,7 @@ def refusal(table: Any, **options: Any) -> BadInputError:
             {"n": [1.0, np.nan, 3.0, None]},
             "'n' has no value in row 2 (client 'ann'), nor in 1 other rows; say what is ",
         ),
+        ({"y": [0.5, np.inf, 1.5, 2.5]}, "'y' holds inf in row 2 (client 'ann'), which is no number to learn from"),
         ({"n": [1.0, 2.0, -np.inf, 4.0]}, "'n' holds -inf in row 3 (client 'bob'), which is no number to learn from"),
         (
             {"n": ["1", "2", "x", "4"]},
@@ -50,9 +51,25 @@ def refusal(table: Any, **options: Any) -> BadInputError:
             {"n": [1e200, 2, 3, 4], "c": [1, 1, 1, 1e308]},
             "'n' holds a number in row 1 (client 'ann') that is too large",
         ),
+        (
+            {"n": ["1,5", "2", "3,25", "4,0"]},
+            "'n' holds numbers with a comma, such as '1,5' in row 1 (client 'ann'); say",
+        ),
+        (
+            {"n": ["2020-01-31"] * 4},
+            "'n' holds dates, such as '2020-01-31' in row 1 (client 'ann'); make numbers of the",
+        ),
+        ({"n": ["31.1.2020", None, "1/2/2021", None]}, "'n' holds dates, such as '31.1.2020' in row 1 (client 'ann')"),
         ({"n": [date(2020, 1, 1)] * 4}, "'n' holds dates or times, which are neither numbers nor words; make numbers"),
+        ({"n": [object(), 1, 2, 3]}, "'n' holds <object object at "),
+        ({"n": [1, [2], "x", {}]}, "'n' holds [2], which is neither a number nor a word"),
+        ({"n": 3}, "Column 'n' must be a list of values, not 3"),
         ({"n": [{"a": 1}] * 4}, "'n' holds values of the type struct<a: int64>, which are neither"),
         ({"n": [[1], [1, 2], [1], [1]]}, "'n' holds lists of unequal lengths; leave it out with drop"),
+        (
+            {"y": ["0", "1", "?", "1"]},
+            "'y' holds numbers, but '?' in row 3 (client 'bob'); name '?' among na_values if it",
+        ),
         ({"y": [0, None, 1, 1]}, "'y' has no value in row 2 (client 'ann'); say what is done about missing values "),
         ({"y": [1, 1, 1, 1]}, "The label 'y' is 1 in every sample, so there is nothing to learn"),
         (
@@ -151,9 +168,13 @@ def test_divisions_that_leave_nothing_or_contradict_themselves() -> None:
         ("t.csv", "who,n,y\nJosé,1,0\n".encode("latin1"), r"t.csv is not text in utf8; say which encoding it has"),
         ("t.parquet", b"PAR1 but not really", r"t.parquet cannot be read: "),
         ("t.arrow", b"nothing", r"t.arrow cannot be read: "),
-        ("t.jsonl", b'{"who": "ann"}\n{"who": ', r"t.jsonl is not valid JSON in line 2: "),
+        (
+            "t.jsonl",
+            b'{"who": "ann"}\n{"who": ',
+            r"t.jsonl is not valid JSON in line 2, where there must be an object in every line, ",
+        ),
         ("t.jsonl", b"[1, 2]", r"t.jsonl must hold an object for every sample; number 1 is 1"),
-        ("t.jsonl", b"\xff{}", r"t.jsonl is not UTF-8: invalid start byte at byte 0"),
+        ("t.jsonl", b"\xff{}", r"t.jsonl is not UTF-8: invalid start byte"),
         ("t.xlsx", b"PK", r"t.xlsx is no table that can be read here; tables end in .csv, "),
         ("t.dat", b"who n y\nann 1\n", r"t.dat has 2 values in row 1, where there are 3 columns"),
         ("t.arff", b"@relation r\n@attribute who string\n", r"t.arff is an ARFF file without a line @data"),
@@ -185,6 +206,7 @@ def test_files_that_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
     twice = [tmp_path / "a.csv", tmp_path / "deeper" / "a.csv"]
     assert "Two of the files are called a; give them other names" in str(refusal(twice, client=None))
     assert "a.csv has 2 columns, but columns names 1" in str(refusal(tmp_path / "a.csv", columns=["n"]))
+    assert "decimal must be a point or a comma, not ';'" in str(refusal(tmp_path / "a.csv", decimal=";"))
     assert "There is no encoding 'utf9'" in str(refusal(tmp_path / "a.csv", encoding="utf9"))
     assert "delimiter must be one character, not '::'" in str(refusal(tmp_path / "a.csv", delimiter="::"))
     assert isinstance(refusal(_damaged(tmp_path)), DamagedFileError)

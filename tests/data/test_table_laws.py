@@ -19,7 +19,7 @@ from fedarena.data import Federation
 
 numbers = st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(-1000, 1000))
 words = st.sampled_from(["red", "green", "blue sky", "ünder", 'quo"te', "com,ma", "new\nline", None])
-labels = st.sampled_from([["no", "yes"], [-1, 1], [0, 1, 5], [True, False], [1.5, 2.25], ["10", "9", "x"]])
+labels = st.sampled_from([["no", "yes"], [-1, 1], [0, 1, 5], [True, False], [1.5, 2.25], ["10 mg", "x", "y"]])
 
 
 @st.composite
@@ -56,7 +56,7 @@ def in_every_form(table: dict[str, list[Any]], folder: Path) -> dict[str, Any]:
     (folder / "t.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (folder / "t.json").write_text(json.dumps(rows))
     files = {path.name: path for path in folder.iterdir()}
-    return {**files, "frame": frame, "arrow": arrow, "records": rows, "columns": table, "batch": arrow.to_batches()[0]}
+    return {**files, "frame": frame, "arrow": arrow, "records": rows, "columns": table, "reader": arrow.to_reader()}
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

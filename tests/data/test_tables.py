@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 import fedarena
 from fedarena import from_table
@@ -269,6 +270,9 @@ def test_lists_of_numbers_are_inputs_and_the_index_may_be_the_client() -> None:
     federation = from_table(rows, client="who", label="y", normalize="none", train_fraction=1.0)
     assert federation.columns["x"].names == ("v[cm][0]", "v[cm][1]", "v[cm][2]")
     assert federation.samples([0]).columns["x"][0].tolist()[1] % 1 == 0.5
+    arrays = {"who": list("abab"), "v": np.ones((4, 2, 2)), "w": torch.arange(4), "y": np.array([0, 1, 1, 0])}
+    names = from_table(arrays, client="who", label="y").columns["x"].names
+    assert names == ("v[0]", "v[1]", "v[2]", "v[3]", "w")
     frame = CLINICS.set_index("clinic")
     plain, indexed = (from_table(one, client="clinic", label="ill", part="part") for one in (CLINICS, frame))
     assert plain.fingerprint == indexed.fingerprint
@@ -317,3 +321,32 @@ def test_progress_is_told() -> None:
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
     assert {text for _, text in told} == {"Reading", "Looking at columns", "Writing"}
+
+
+def test_numbers_with_commas_and_names_with_accents(tmp_path: Path) -> None:
+    """As spreadsheets in much of Europe write tables."""
+    text = "Hôpital;poids;taille;malade\nLyon;70,5;1,8;oui\nLyon;81;1,75;non\nNîmes;59,25;1,6;oui\nNîmes;62,5;2;non\n"
+    (tmp_path / "t.csv").write_bytes(text.encode("cp1252"))
+    federation = from_table(
+        tmp_path / "t.csv", client="Hôpital", label="malade", decimal=",", encoding="cp1252", normalize="none"
+    )
+    assert federation.client_ids([0, 1]) == ["Lyon", "Nîmes"]
+    assert federation.columns["x"].names == ("poids", "taille")
+    assert sorted(federation.samples([0, 1]).columns["x"].ravel().tolist()) == pytest.approx(
+        [1.6, 1.75, 1.8, 2, 59.25, 62.5, 70.5, 81]
+    )
+
+
+def test_a_column_that_may_be_an_id_is_noted() -> None:
+    table = {"who": ["a", "b"] * 20, "id": list(range(40)), "x": [n / 7 for n in range(40)], "y": [0, 0, 1, 1] * 10}
+    notes = from_table(table, client="who", label="y").notes
+    assert "id has another whole number in every sample; if it only counts them, leave it out with drop." in notes
+    assert len(notes) == 2
+
+
+def test_records_that_lack_something(tmp_path: Path) -> None:
+    lines = ['{"who": "a", "y": 0}', "", '{"who": "a", "n": 1, "y": 1}', '{"y": 0, "who": "b"}', '{"who": "b", "y": 1}']
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    federation = from_table(tmp_path / "t.jsonl", client="who", label="y", missing="zero", normalize="none")
+    assert federation.num_samples == 4
+    assert sorted(federation.samples([0, 1]).columns["x"][:, 0].tolist()) == [0, 0, 0, 1]

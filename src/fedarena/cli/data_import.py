@@ -114,6 +114,7 @@ def import_(
     delimiter: Annotated[
         str | None, typer.Option(metavar="CHARACTER", help="What is between values; ' ' is any number of blanks.")
     ] = None,
+    decimal: Annotated[str, typer.Option(metavar="CHARACTER", help="What is before a fraction: . or ,")] = ".",
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf8, latin1 or cp1252.")] = "utf8",
 ) -> None:
     """Make a federation of your own table: a row for every sample, a column for clients, and one for labels."""
@@ -151,6 +152,7 @@ def import_(
             attributes=_listed(attributes or ()),
             columns=None if columns is None else _listed(columns),
             delimiter=delimiter,
+            decimal=decimal,
             encoding=encoding,
             progress=lambda fraction, text: advance(fraction, 1.0, text),
         )

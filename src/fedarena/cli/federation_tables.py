@@ -16,6 +16,8 @@ from fedarena.data.store.schema import SourceSpec
 from fedarena.display.drawing.units import ABSENT, count, significant
 from fedarena.display.fleets.picture import percent
 
+_MOST_NAMES = 12  # of inputs that are listed
+
 
 def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Table:
     """Who is in a federation."""
@@ -50,7 +52,9 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
         table.add_row("", as_markup(difference))
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
-        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}"))
+        names = column.names or ()
+        listed = f" ({', '.join(names[:_MOST_NAMES])}{', …' if len(names) > _MOST_NAMES else ''})" if names else ""
+        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{listed}"))
     _add_labels(table, labels)
     if (pixels := statistics.pixels) is not None:
         label = label_text(labels.names, pixels.label)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
@@ -28,15 +29,27 @@ _ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = " "  # as a delimiter, any number of blanks
 _HEAD_BYTES = 1 << 20
+_COMMA = r"^\s*([+-]?\d+),(\d+([eE][+-]?\d+)?)\s*$"
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """How text files are written: the names of columns, if they have none, what is between values, the encoding."""
+    """How text files are written: the names of columns, if they have none, what is between values, and so on."""
 
     columns: Sequence[str] | None = None
     delimiter: str | None = None
+    decimal: str = "."  # what is before the fraction of a number
     encoding: str = "utf8"
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise BadInputError(f"decimal must be a point or a comma, not {quoted(self.decimal)}.")
+
+    def with_points(self, columns: Columns) -> Columns:
+        """Texts in which numbers have points."""
+        if self.decimal == ".":
+            return columns
+        return {name: pc.replace_substring_regex(array, _COMMA, r"\1.\2") for name, array in columns.items()}
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -59,7 +72,7 @@ def read_file(path: Path, form: TextForm) -> Columns:
             return _as_columns(pyarrow.parquet.read_table(path))
         if kind in _ARROW:
             return _as_columns(pyarrow.feather.read_table(path))
-        return _read_json(path) if kind in _JSON else _read_text(path, kind, form)
+        return _read_json(path) if kind in _JSON else form.with_points(_read_text(path, kind, form))
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = harmless(" ".join(str(error).split()))
         raise DamagedFileError(f"{path} cannot be read: {reason:.300}") from error
@@ -84,26 +97,38 @@ def _as_columns(table: pa.Table) -> Columns:
 
 def _read_json(path: Path) -> Columns:
     """An object in every line, or a list of objects."""
-    with pa.input_stream(path, compression="detect") as stream:
-        try:
-            text = stream.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DamagedFileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}.") from None
-    if text.lstrip().startswith("["):
-        rows = _parsed(text, path, "")
-    else:
-        rows = [_parsed(line, path, f" in line {n}") for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise BadInputError(f"{path} must hold an object for every sample; number {number} is {quoted(row)}.")
-    return records(rows)
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            return records(_json_objects(io.TextIOWrapper(stream, encoding="utf-8-sig"), path))
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{path} is not UTF-8: {error.reason}.") from None
+
+
+def _json_objects(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
+    """Objects one by one, so that those in lines are never all in memory."""
+    number = 0
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if number == 0 and line.lstrip().startswith("["):
+            found = _parsed("".join([line, *lines]), path, "")
+        else:
+            found = [_parsed(line, path, f" in line {line_number:,}")]
+        for row in found:
+            number += 1
+            if not isinstance(row, dict):
+                raise BadInputError(f"{path} must hold an object for every sample; number {number:,} is {quoted(row)}.")
+            yield row
 
 
 def _parsed(text: str, path: Path, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInputError(f"{path} is not valid JSON{where}: {error}.") from None
+        raise BadInputError(
+            f"{path} is not valid JSON{where}, where there must be an object in every line, or a list of objects: "
+            f"{error}."
+        ) from None
 
 
 def _read_text(path: Path, kind: str, form: TextForm) -> Columns:

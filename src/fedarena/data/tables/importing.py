@@ -47,6 +47,7 @@ def from_table(
     attributes: Sequence[str] = (),
     columns: Sequence[str] | None = None,
     delimiter: str | None = None,
+    decimal: str = ".",
     encoding: str = "utf8",
     progress: Progress | None = None,
 ) -> Federation:
@@ -74,7 +75,7 @@ def from_table(
       sample, the group of a client.
     - `attributes` are columns that say something about clients, and are no inputs.
     - `columns` names the columns of text files that do not, `delimiter` is what is between values (a blank for any
-      number of blanks), `encoding` is that of text files.
+      number of blanks), `decimal` what is before a fraction (a point or a comma), `encoding` is that of text files.
 
     The store is written to the folder `path`, or else to the cache; what is there already is not written again, and
     `overwrite` replaces another federation in that folder.
@@ -107,7 +108,7 @@ def from_table(
         group=group,
         attributes=attributes,
     )
-    form = TextForm(None if columns is None else column_names(columns, "columns"), delimiter, encoding)
+    form = TextForm(None if columns is None else column_names(columns, "columns"), delimiter, decimal, encoding)
     say(0.0, "Reading")
     in_index = {column for column in (client, part, group) if column is not None}
     raw = gather(table, lambda file: read_file(file, form), files_in, in_index)

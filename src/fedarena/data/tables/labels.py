@@ -79,7 +79,7 @@ def read_labels(
         lengths = pc.fill_null(pc.list_value_length(array), 1)
         if task == "multi_label" or not pc.all(pc.equal(lengths, 1)).as_py():
             _check_kind(task, "multi_label", f"Column {quoted(name)} holds lists of labels")
-            values = read_values(name, pa.chunked_array([pc.list_flatten(array)]), of_column, where, may_mix=True)
+            values = read_values(name, pa.chunked_array([pc.list_flatten(array)]), of_column, where, None)
             missing = np.array(array.is_null().to_numpy(zero_copy_only=False), dtype=bool)
             return _multi_hot(name, values, pc.list_parent_indices(array).to_numpy(), missing)
         first = pc.list_element(pc.if_else(array.is_null(), pa.scalar([None], array.type), array), 0)
@@ -92,7 +92,8 @@ def read_labels(
             f"Column {quoted(name)} holds one label in every row; say what separates several with label_separator, or "
             "name a column of 0 and 1 for each label."
         )
-    return _single(name, read_values(name, array, of_column, where, may_mix=True), task)
+    words_by = None if task == "classification" else "say that they are classes (task: classification)"
+    return _single(name, read_values(name, array, of_column, where, words_by), task)
 
 
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
@@ -142,7 +143,7 @@ def _classes(name: str, distinct: list[LabelValue], codes: IntArray, missing: Ma
 
 
 def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: MissingMarks, where: Where) -> Labels:
-    columns = {name: read_values(name, table.column(name, "label"), marks.of(name), where) for name in names}
+    columns = {name: read_values(name, table.column(name, "label"), marks.of(name), where, None) for name in names}
     for name, values in columns.items():
         if isinstance(values, Words):
             raise BadInputError(

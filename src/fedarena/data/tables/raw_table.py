@@ -7,9 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
+from numbers import Number as NumberType
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
@@ -100,14 +102,14 @@ def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Colum
     if _is_frame(table):
         levels = [name for name in table.index.names if name in index_names and name not in table.columns]
         frame = table.reset_index(level=levels) if levels else table
-        return named((str(name), array_of(frame.iloc[:, place])) for place, name in enumerate(frame.columns))
+        return named((str(name), array_of(str(name), frame.iloc[:, place])) for place, name in enumerate(frame.columns))
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if isinstance(table, pa.Table) or hasattr(table, "__arrow_c_stream__"):
         found = table if isinstance(table, pa.Table) else pa.table(table)
         return named(zip(found.column_names, found.columns, strict=True))
     if isinstance(table, Mapping):
-        return named((str(name), array_of(values)) for name, values in table.items())
+        return named((str(name), array_of(str(name), values)) for name, values in table.items())
     if isinstance(table, list | tuple) and all(isinstance(record, Mapping) for record in table):
         return records(table)
     raise BadInputError(
@@ -116,30 +118,44 @@ def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Colum
     )
 
 
-def records(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def records(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """The columns of records, some of which may lack some."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return named((str(name), array_of([row.get(name) for row in rows])) for name in names)
+    columns: dict[str, list[Any]] = {}
+    for number, row in enumerate(rows):
+        for name in row:
+            if name not in columns:
+                columns[name] = [None] * number
+        for name, values in columns.items():
+            values.append(row.get(name))
+    return named((str(name), array_of(str(name), values)) for name, values in columns.items())
 
 
-def array_of(values: Any) -> pa.ChunkedArray:
+def array_of(name: str, values: Any) -> pa.ChunkedArray:
     """A column of Arrow; values of several kinds become text, so that what is wrong with them can be said later."""
+    if (
+        hasattr(values, "__array__") and not hasattr(values, "dtypes") and np.ndim(values) > 0
+    ):  # arrays and tensors, not series of pandas
+        numbers = np.asarray(values)
+        values = list(numbers.reshape(len(numbers), -1)) if numbers.ndim > 1 else numbers
     try:
         found = pa.array(values, from_pandas=True)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        try:
-            found = pa.array([_as_text(value) for value in values], pa.string())
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise BadInputError(f"A column cannot be read: {' '.join(str(error).split())}") from None
+        if isinstance(values, str) or not isinstance(values, Iterable) or np.ndim(np.asarray(values, object)) == 0:
+            raise BadInputError(f"Column {quoted(name)} must be a list of values, not {quoted(values)}.") from None
+        found = pa.array([_as_text(name, value) for value in values], pa.string())
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None or value != value:  # NaN, and what pandas has for missing dates
-        return None
+def _as_text(name: str, value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, NumberType):
+        return None if value != value else str(value)
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    raise BadInputError(f"Column {quoted(name)} holds {quoted(value)}, which is neither a number nor a word.")
 
 
 def named(columns: Iterable[tuple[str, Any]]) -> Columns:

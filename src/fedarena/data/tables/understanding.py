@@ -31,6 +31,7 @@ from fedarena.data.tables.raw_table import RawTable
 from fedarena.data.tables.values import (
     ALL_COLUMNS,
     NOTHING,
+    Floats,
     MissingMarks,
     Numbers,
     Values,
@@ -41,6 +42,7 @@ from fedarena.data.tables.values import (
 )
 
 _RANK_GROUPS = 10  # numbers to predict are to a partitioner as many classes, of equal size
+_FEWEST_IDS = 20  # of fewer samples, whole numbers may well differ
 _NORMALIZED = {
     "global": "Numbers are normalized by the mean and standard deviation of all training samples.",
     "per_client": "Numbers are normalized by the mean and standard deviation of each client's own training samples, "
@@ -166,11 +168,12 @@ def _read_inputs(
         array = table.columns[column]
         is_wanted = column in options.categorical
         is_category = is_wanted or pa.types.is_dictionary(array.type)
+        words_by = None if is_category else f"name {quoted(column)} among categorical"
         for name, part in _flat(column, array):
-            values = read_values(name, part, marks.of(column), where, may_mix=is_category)
+            values = read_values(name, part, marks.of(column), where, words_by)
             if is_category and isinstance(values, Numbers):
                 values = values.as_words()
-            _check(name, values, is_wanted, where)
+            _check_categories(name, values, is_wanted)
             yield _Input(name, column, values)
 
 
@@ -186,17 +189,9 @@ def _flat(name: str, array: pa.ChunkedArray) -> list[tuple[str, pa.ChunkedArray]
     return [(f"{name}[{place}]", pa.chunked_array([pc.list_element(whole, place)])) for place in range(lengths[0])]
 
 
-def _check(name: str, values: Values, is_wanted: bool, where: Where) -> None:
-    """Refuses what is no number to learn from, and words nearly all of which differ."""
-    if isinstance(values, Numbers):
-        infinite = np.flatnonzero(np.isinf(values.values))
-        if len(infinite):
-            row = int(infinite[0])
-            raise BadInputError(
-                f"Column {quoted(name)} holds {values.values[row]} in {where(row)}, which is no number to learn from; "
-                "name it among na_values if it means a missing value."
-            )
-    elif len(values.words) > MOST_CATEGORIES and not is_wanted:
+def _check_categories(name: str, values: Values, is_wanted: bool) -> None:
+    """Refuses words nearly all of which differ."""
+    if isinstance(values, Words) and len(values.words) > MOST_CATEGORIES and not is_wanted:
         raise BadInputError(
             f"Column {quoted(name)} holds {len(values.words):,} different words, too many for categories; leave it out "
             "with drop, or name it in categorical if each is to be an input."
@@ -265,7 +260,18 @@ def _notes(inputs: Sequence[_Input], options: TableOptions, rows: IntArray) -> l
             else:
                 became = "zero" if treatment == "zero" else f"the {treatment} of training samples"
             replaced.setdefault(became, []).append(f"{found.name} ({absent:,})")
+    notes += [
+        f"{found.name} has another whole number in every sample; if it only counts them, leave it out with drop."
+        for found in inputs
+        if isinstance(found.values, Numbers) and _counts_samples(found.values.values[rows])
+    ]
     return notes + [f"Missing values became {what}: {', '.join(names)}." for what, names in replaced.items()]
+
+
+def _counts_samples(numbers: Floats) -> bool:
+    """Whether a column may be an id of samples."""
+    are_whole = len(numbers) >= _FEWEST_IDS and bool((numbers == np.floor(numbers)).all())
+    return are_whole and len(np.unique(numbers)) == len(numbers)
 
 
 def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[AttributeType, list[Any]]:
@@ -281,7 +287,7 @@ def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[Att
             f"attributes: column {quoted(name)} says different things about client "
             f"{quoted(clients.ids[owner[differs[0]]])}; an attribute is the same in all samples of a client."
         )
-    values = read_values(name, array, MissingMarks({}, [name]).of(name), table.where, may_mix=True)
+    values = read_values(name, array, MissingMarks({}, [name]).of(name), table.where, None)
     if isinstance(values, Words) or values.are_booleans or values.missing.any():
         return "string", [names.words[code] if code != NOTHING else "" for code in codes[starts]]
     numbers = values.values[clients.rows[starts]]

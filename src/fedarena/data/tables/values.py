@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Where = Callable[[int], str]  # a row, in words
 
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{4}")
 # What means that there is nothing, in every column; what else does in a table is for its owner to say.
 NA_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -99,8 +102,12 @@ class MissingMarks:
         )
 
 
-def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, may_mix: bool = False) -> Values:
-    """The values of a column. Text is numbers if all of it is; words among numbers are refused, or `may_mix`."""
+def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
+    """The values of a column. Text is numbers if all of it is.
+
+    What looks like something else than words is refused with a sentence that says how it can be allowed, `words_by`;
+    if that is None, all text is.
+    """
     kind = array.type
     if pa.types.is_dictionary(kind):
         array = array.cast(kind.value_type)
@@ -110,9 +117,9 @@ def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, m
     if pa.types.is_boolean(kind):
         return Numbers(_as_floats(array.cast(pa.int8())), are_booleans=True)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _marked(Numbers(_as_floats(array)), marks)
+        return _marked(name, Numbers(_as_floats(array)), marks, where)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _read_texts(name, array.cast(pa.large_string()), marks, where, may_mix)
+        return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by)
     holds = "dates or times" if pa.types.is_temporal(kind) else f"values of the type {kind}"
     raise BadInputError(
         f"Column {quoted(name)} holds {holds}, which are neither numbers nor words; make numbers of them, or leave the "
@@ -125,24 +132,31 @@ def _as_floats(array: pa.ChunkedArray) -> Floats:
     return np.array(pc.fill_null(numbers, np.nan).to_numpy(), dtype=np.float64)
 
 
-def _marked(numbers: Numbers, marks: Marks) -> Numbers:
+def _marked(name: str, numbers: Numbers, marks: Marks, where: Where) -> Numbers:
+    """Numbers without those that stand for a missing one; what is infinite is refused."""
     values = numbers.values
     for mark in marks.numbers:
         values[values == mark] = np.nan
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        row = int(infinite[0])
+        raise BadInputError(
+            f"Column {quoted(name)} holds {values[row]} in {where(row)}, which is no number to learn from."
+        )
     return Numbers(values, numbers.are_booleans)
 
 
-def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, may_mix: bool) -> Values:
+def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
     trimmed = pc.utf8_trim_whitespace(array)
     absent = pc.is_in(trimmed, value_set=pa.array(marks.texts, trimmed.type))
     codes, distinct = _encoded(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed))
     numbers = _numbers_of(distinct)
     if numbers is not None:
         values = np.append(numbers.values, np.nan)[codes]
-        return _marked(Numbers(values, numbers.are_booleans), marks)
+        return _marked(name, Numbers(values, numbers.are_booleans), marks, where)
     words: list[str] = distinct.to_pylist()
-    if not may_mix:
-        _check_are_words(name, words, codes, where)
+    if words_by is not None:
+        _check_are_words(name, words, codes, where, words_by)
     order = sorted(range(len(words)), key=words.__getitem__)
     place = np.full(len(words) + 1, NOTHING, dtype=np.int64)
     place[order] = np.arange(len(words))
@@ -169,10 +183,20 @@ def _numbers_of(texts: pa.Array) -> Numbers | None:
     return None if None in found else Numbers(np.array(found, dtype=np.float64))
 
 
-def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where) -> None:
-    """Raises where most values are numbers: then a word among them is likely to mean that there is none."""
-    is_word = np.array([as_number(word) is None for word in words])
+def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where, words_by: str) -> None:
+    """Raises where most values are no words, but numbers among which something else stands, or numbers in disguise."""
     rows = np.flatnonzero(codes != NOTHING)
+    if (row := _first_of_most([_COMMA.fullmatch(word) is not None for word in words], codes, rows)) is not None:
+        raise BadInputError(
+            f"Column {quoted(name)} holds numbers with a comma, such as {quoted(words[codes[row]])} in {where(row)}; "
+            f"say so (decimal: ,), or {words_by} if these are no numbers."
+        )
+    if (row := _first_of_most([_DATE.match(word) is not None for word in words], codes, rows)) is not None:
+        raise BadInputError(
+            f"Column {quoted(name)} holds dates, such as {quoted(words[codes[row]])} in {where(row)}; make numbers of "
+            f"them, leave the column out with drop, or {words_by} if each is one of its own."
+        )
+    is_word = np.array([as_number(word) is None for word in words])
     strange = rows[is_word[codes[rows]]]
     if 2 * len(strange) >= len(rows):
         return
@@ -180,8 +204,14 @@ def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where)
     more = f", and words in {len(strange) - 1:,} other rows" if len(strange) > 1 else ""
     raise BadInputError(
         f"Column {quoted(name)} holds numbers, but {example} in {where(int(strange[0]))}{more}; name {example} among "
-        f"na_values if it means a missing value, or {quoted(name)} among categorical if these are no numbers."
+        f"na_values if it means a missing value, or {words_by} if these are no numbers."
     )
+
+
+def _first_of_most(are_such: list[bool], codes: IntArray, rows: IntArray) -> int | None:
+    """The first row with such a word, if more than half of the rows have one."""
+    such = rows[np.array(are_such)[codes[rows]]]
+    return int(such[0]) if 2 * len(such) > len(rows) else None
 
 
 def _without_marks(words: Words, marks: Sequence[float]) -> Words:
