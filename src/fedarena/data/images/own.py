@@ -15,17 +15,14 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.pattern import NamePattern
 from fedarena.data.images.pictures import (
     ENDINGS,
     ArrayOfPictures,
-    Channels,
-    Fit,
-    Layout,
     PictureFiles,
     Pictures,
     PicturesInTree,
-    Wanted,
     common_form,
     read_picture,
 )
