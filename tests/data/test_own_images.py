@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -104,6 +105,19 @@ def test_a_table_of_paths(drawings: Path, tmp_path: Path) -> None:
     table.loc[2, ["shows", "path"]] = ["beta", "gone.png"]
     with pytest.raises(BadInputError, match=r"names the picture .*gone\.png, which is not there"):
         from_images(table, client="drawer", label="shows", folder=drawings)
+
+
+def test_lists_of_files_and_of_arrays(drawings: Path) -> None:
+    files = sorted(drawings.rglob("*.png"))
+    whose = {"client": [file.parts[-3] for file in files], "label": pd.Series([file.parts[-2] for file in files])}
+    assert samples(from_images(files, **whose)) == expected(drawings)
+    names = [str(file.relative_to(drawings)) for file in files]
+    assert samples(from_images(names, **whose, folder=drawings)) == expected(drawings)
+    arrays = [np.asarray(Image.open(file)) for file in files]
+    assert samples(from_images(arrays, **whose)) == expected(drawings)
+    assert samples(from_images(torch.tensor(np.stack(arrays)), **whose)) == expected(drawings)
+    with pytest.raises(BadInputError, match=r"The list names the picture .*\.png, which is not there"):
+        from_images(names, **whose, folder=drawings / "ann")
 
 
 @pytest.mark.parametrize(
@@ -313,6 +327,9 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "rgb"}, "arrays are taken as they are"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "bgr"}, "channels must be one of"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "pattern": "{label}"}, "pattern is given, but"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "missing": "ignore"}, "missing must be"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "image": "x"}, "image is given, but"),
+        ({"client": list("aabb"), "label": [0, None] * 2}, "label has no value for picture 1"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": 3}, "nobody has more than 2 samples"),
     ],
 )
