@@ -200,6 +200,14 @@ def test_a_partition_makes_clients(drawings: Path) -> None:
     assert grouped.counts(grouped.clients()).tolist() == [8, 4]
 
 
+def test_folders_that_are_not_there(tmp_path: Path) -> None:
+    for name in ("nowhere", "nowhere.zip", "nowhere.csv"):
+        with pytest.raises(BadInputError, match=f"There is no .*{name}: it must be a folder"):
+            from_images(tmp_path / name, pattern="{client}/{label}")
+    with pytest.raises(BadInputError, match="holds no pictures"):
+        from_images(tmp_path, pattern="{client}/{label}")
+
+
 # --- forms
 
 
@@ -328,6 +336,12 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "bgr"}, "channels must be one of"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "pattern": "{label}"}, "pattern is given, but"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "missing": "ignore"}, "missing must be"),
+        (
+            {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": "x"},
+            "train_fraction must be a number from 0",
+        ),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "split_seed": 0.5}, "split_seed must be a whole number"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": "2"}, "minimum_samples must be"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "image": "x"}, "image is given, but"),
         ({"client": list("aabb"), "label": [0, None] * 2}, "label has no value for picture 1"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": 3}, "nobody has more than 2 samples"),

@@ -122,6 +122,8 @@ def from_images(
     """
     if missing not in ("refuse", "drop"):
         raise BadInputError(f"missing must be 'refuse' or 'drop', not {quoted(missing)}.")
+    if isinstance(minimum_samples, bool) or not isinstance(minimum_samples, int) or minimum_samples < 1:
+        raise BadInputError(f"minimum_samples must be a whole number from 1, not {quoted(minimum_samples)}.")
     options = PictureOptions(
         Wanted.checked(size, channels, layout, fit),
         DivisionOptions(split, train_fraction, validation_fraction, split_seed),
@@ -130,11 +132,13 @@ def from_images(
     )
     place = Path(data).expanduser() if isinstance(data, str | Path) else None
     with ExitStack() as opened:
-        if place is not None and (place.is_dir() or place.suffix.lower() in _ARCHIVES):
+        if place is not None and (place.is_dir() or (place.is_file() and place.suffix.lower() in _ARCHIVES)):
             of_tables = {"client": client, "label": label, "part": part, "image": image, "folder": folder}
             _refuse_given("in a folder, whose names a pattern explains", **of_tables)
             rows = _in_tree(place, pattern, opened)
         else:
+            if place is not None and not place.exists():
+                raise BadInputError(f"There is no {place}: it must be a folder, a .zip, or a table of paths.")
             _refuse_given("not in a folder", pattern=pattern)
             if client is None and partition is None:
                 raise BadInputError("Say whose the pictures are with client=…, or how to make clients: partition=….")
