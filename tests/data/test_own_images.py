@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -141,6 +141,7 @@ def test_patterns(pattern: str, name: str, fields: dict[str, str] | None) -> Non
     assert NamePattern.parse(pattern).read(name) == fields
 
 
+@settings(deadline=None)
 @given(
     client=st.text("abc. _-é", min_size=1).filter(lambda text: text.strip(".")),
     label=st.text("abc. _-é", min_size=1),
