@@ -13,8 +13,9 @@ from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image,
 from PIL import Image as Pictures
 
 from fedarena.core.errors import BadInputError
-from fedarena.data import Federation, huggingface
+from fedarena.data import Federation
 from fedarena.data.huggingface import from_hf
+from fedarena.data.own import huggingface_rows
 
 CLASSES = ["zed", "ay", "bee"]  # not in the order of the alphabet
 
@@ -153,7 +154,7 @@ def test_texts_and_their_missing_labels() -> None:
 
 
 def test_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface, "_ROWS_PER_PIECE", 5)
+    monkeypatch.setattr(huggingface_rows, "_ROWS_PER_PIECE", 5)
     table = {"a": list(range(12)), "b": [n / 2 for n in range(12)], "y": [0, 1] * 6, "who": list("abc") * 4}
     federation = from_hf(Dataset.from_dict(table), client="who", label="y")
     assert federation.columns["x"].shape == (2,)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -106,6 +107,19 @@ def test_a_table_of_paths(drawings: Path, tmp_path: Path) -> None:
         from_images(table, client="drawer", label="shows", folder=drawings)
 
 
+def test_lists_of_files_and_of_arrays(drawings: Path) -> None:
+    files = sorted(drawings.rglob("*.png"))
+    whose = {"client": [file.parts[-3] for file in files], "label": pd.Series([file.parts[-2] for file in files])}
+    assert samples(from_images(files, **whose)) == expected(drawings)
+    names = [str(file.relative_to(drawings)) for file in files]
+    assert samples(from_images(names, **whose, folder=drawings)) == expected(drawings)
+    arrays = [np.asarray(Image.open(file)) for file in files]
+    assert samples(from_images(arrays, **whose)) == expected(drawings)
+    assert samples(from_images(torch.tensor(np.stack(arrays)), **whose)) == expected(drawings)
+    with pytest.raises(BadInputError, match=r"The list names the picture .*\.png, which is not there"):
+        from_images(names, **whose, folder=drawings / "ann")
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "fields"),
     [
@@ -127,6 +141,7 @@ def test_patterns(pattern: str, name: str, fields: dict[str, str] | None) -> Non
     assert NamePattern.parse(pattern).read(name) == fields
 
 
+@settings(deadline=None)
 @given(
     client=st.text("abc. _-é", min_size=1).filter(lambda text: text.strip(".")),
     label=st.text("abc. _-é", min_size=1),
@@ -184,6 +199,14 @@ def test_a_partition_makes_clients(drawings: Path) -> None:
         drawings, pattern="{client}/{label}", partition={"name": "id_groups", "group_size": 2, "order": "sorted"}
     )
     assert grouped.counts(grouped.clients()).tolist() == [8, 4]
+
+
+def test_folders_that_are_not_there(tmp_path: Path) -> None:
+    for name in ("nowhere", "nowhere.zip", "nowhere.csv"):
+        with pytest.raises(BadInputError, match=f"There is no .*{name}: it must be a folder"):
+            from_images(tmp_path / name, pattern="{client}/{label}")
+    with pytest.raises(BadInputError, match="holds no pictures"):
+        from_images(tmp_path, pattern="{client}/{label}")
 
 
 # --- forms
@@ -313,6 +336,15 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "rgb"}, "arrays are taken as they are"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "bgr"}, "channels must be one of"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "pattern": "{label}"}, "pattern is given, but"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "missing": "ignore"}, "missing must be"),
+        (
+            {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": "x"},
+            "train_fraction must be a number from 0",
+        ),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "split_seed": 0.5}, "split_seed must be a whole number"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": "2"}, "minimum_samples must be"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "image": "x"}, "image is given, but"),
+        ({"client": list("aabb"), "label": [0, None] * 2}, "label has no value for picture 1"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": 3}, "nobody has more than 2 samples"),
     ],
 )

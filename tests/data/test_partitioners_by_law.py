@@ -64,6 +64,7 @@ def test_partitions_do_not_change_by_accident(options: dict[str, Any], expected:
     assert assign_clients({"clients": 4, **options}, np.arange(60) % 3)[:12].tolist() == expected
 
 
+@settings(deadline=None)
 @given(
     weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12),
     total=st.integers(12, 500),
@@ -132,6 +133,7 @@ def test_nobody_has_more_classes_than_were_allowed(labels, clients, classes_per_
             assert {classes.index(label) for owner, label in samples if owner == client} <= mine
 
 
+@settings(deadline=None)
 @given(clients=st.integers(1, 8), classes=st.integers(1, 12), data=st.data())
 def test_every_class_has_a_holder(clients: int, classes: int, data: st.DataObject) -> None:
     least = -(-classes // clients)

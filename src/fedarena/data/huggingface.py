@@ -8,28 +8,26 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, write_pictures
-from fedarena.data.images.pictures import Channels, Fit, Layout, Pictures, Wanted
+from fedarena.data.own.huggingface_rows import SPLIT, HuggingFacePictures, HuggingFaceTable
 from fedarena.data.own.labels import as_texts
-from fedarena.data.own.parts import DivisionOptions, Missing, arrange, part_code
+from fedarena.data.own.parts import DivisionOptions, Missing, arrange
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
-from fedarena.data.own.tables import OwnTable, without_missing
+from fedarena.data.own.tables import without_missing
 from fedarena.data.own.who import Partition
 from fedarena.data.own.writing import write_samples
-from fedarena.data.registry import Progress, state_of
+from fedarena.data.registry import Progress
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
-from fedarena.data.store.schema import PARTS, AnyArray, ColumnSpec
-from fedarena.data.text.own import TextColumns, TextOptions, texts_to_federation
+from fedarena.data.store.schema import AnyArray, ColumnSpec
+from fedarena.data.text.options import TextColumns, TextOptions
+from fedarena.data.text.own import texts_to_federation
 
-_ROWS_PER_PIECE = 1 << 12
-_SPLIT = "the split of a DatasetDict"  # the column that says which split a row is from
 _ROW = "the number of a row"
-_NO_LABEL = -1  # in columns of classes
 
 
 def from_hf(
@@ -79,7 +77,7 @@ def from_hf(
         raise BadInputError("splits='groups' is about natural clients; say which column has them: client=….")
     table = HuggingFaceTable(dataset, label, client if splits == "groups" else None)
     if part is None and table.has_parts:
-        part = _SPLIT
+        part = SPLIT
     elif part is not None and table.has_parts:
         raise BadInputError("part is given, but the splits of the DatasetDict say it; leave one of them out.")
     if client is None and partition is None:
@@ -113,127 +111,6 @@ def from_hf(
         found = PictureRows(pictures, rows.columns, state, "the dataset", options_of_rows, table.label_names)
         return write_pictures(found, picture_options, name_of(None, name, "images"), place)
     return _write_numbers(rows, picture_options, options_of_rows, state, name_of(None, name, "features"), place)
-
-
-class HuggingFaceTable(OwnTable):
-    """The rows of a dataset, split by split, as a table; classes are their names, and -1 is a missing label."""
-
-    def __init__(self, dataset: Any, label: str | None, client_by_split: str | None):
-        self.path = None
-        self._splits = _splits_of(dataset)
-        self._features: Mapping[str, Any] = self._splits[0][1].features
-        self._label, self._client_by_split = label, client_by_split
-        self._stored: dict[int, Any] = {}
-        self.has_parts = self._splits[0][0] is not None
-        self.own_columns = list(self._features)
-        self.columns = [*self.own_columns, *([_SPLIT] if self.has_parts else [])]
-        self.label_names = None if label is None else self.class_names_of(label)
-
-    @property
-    def name(self) -> str:
-        """What it is called within sentences."""
-        return "the dataset"
-
-    @property
-    def start(self) -> str:
-        """What it is called where a sentence begins."""
-        return "The dataset"
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much there is to read."""
-        return sum(int(rows.dataset_size or rows.data.nbytes) for _, rows in self._splits)
-
-    def class_names_of(self, column: str) -> tuple[str, ...] | None:
-        """The names of the classes in a column, if it says them."""
-        names = getattr(self._features.get(column), "names", None)
-        return tuple(names) if isinstance(names, list) else None
-
-    def is_picture(self, column: str) -> bool:
-        """Whether a column holds pictures."""
-        return type(self._features[column]).__name__ == "Image"
-
-    def type_of(self, column: str) -> pa.DataType:
-        """The Arrow type of a column."""
-        return self._splits[0][1].features.arrow_schema.field(column).type
-
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns, some rows at a time, of one split after the other."""
-        own = [column for column in dict.fromkeys(columns) if column != _SPLIT]
-        for split, rows in self._splits:
-            for piece in rows.select_columns(own).with_format("arrow").iter(_ROWS_PER_PIECE):
-                for batch in piece.combine_chunks().to_batches():
-                    arrays = {column: self._values(batch.column(column), column, split) for column in own}
-                    if _SPLIT in columns:
-                        arrays[_SPLIT] = pa.array([split] * batch.num_rows, pa.string())
-                    yield pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-
-    def _values(self, values: pa.Array, column: str, split: str | None) -> pa.Array:
-        names = self.class_names_of(column)
-        if column == self._label and names is not None:
-            codes = pc.if_else(pc.equal(values, _NO_LABEL), None, values)
-            return pa.array(names, pa.string()).take(codes)
-        if column == self._client_by_split:
-            return pc.binary_join_element_wise(split, as_texts(values, f"Column {column!r}"), "/")
-        if isinstance(values, pa.ExtensionArray):
-            return values.storage
-        return values
-
-    def picture(self, column: str, row: int) -> Any:
-        """One picture: the bytes of its file, its path, or an array."""
-        for _, rows in self._splits:
-            if row < len(rows):
-                return self._undecoded(rows, column)[row][column]
-            row -= len(rows)
-        raise IndexError(row)
-
-    def _undecoded(self, rows: Any, column: str) -> Any:
-        """A split whose pictures stay as they are stored: bytes or paths."""
-        from datasets import Image
-
-        if id(rows) not in self._stored:
-            stored = rows.select_columns([column])
-            self._stored[id(rows)] = (
-                stored.cast_column(column, Image(decode=False)) if self.is_picture(column) else stored
-            )
-        return self._stored[id(rows)]
-
-    def state(self, columns: Sequence[str]) -> list[Any]:
-        """What changes when the dataset does; also pictures that it only names."""
-        found = super().state(columns)
-        for column in columns:
-            if column in self._features and self.is_picture(column):
-                for piece in self.read([column]):
-                    paths = [one["path"] for one in piece.column(column).to_pylist() if one and one["bytes"] is None]
-                    found += [state_of(Path(file)) for file in paths if Path(file).exists()]
-        return found
-
-
-class HuggingFacePictures(Pictures):
-    """The pictures in a column of a dataset."""
-
-    def __init__(self, table: HuggingFaceTable, column: str, rows: Sequence[int]):
-        self._table, self._column, self._rows = table, column, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def where(self, index: int) -> str:
-        """Words for error messages."""
-        return f"{self._column!r} of row {self._rows[index] + 1}"
-
-    def source(self, index: int) -> AnyArray | bytes | Path:
-        """An array, or a file or its content."""
-        found = self._table.picture(self._column, self._rows[index])
-        if isinstance(found, Mapping):
-            content = found.get("bytes")
-            return content if content is not None else Path(found["path"])
-        if found is None:
-            raise BadInputError(f"{self.where(index)} is missing.")
-        values = np.asarray(found)
-        # Lists of whole numbers are 64 bits wide for no reason.
-        fits = np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0 and values.max() <= 255
-        return values.astype(np.uint8) if fits else values
 
 
 class _PictureOrNumberRows:
@@ -349,28 +226,3 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _splits_of(dataset: Any) -> list[tuple[str | None, Any]]:
-    """The datasets of a DatasetDict with their names, or the only one without a name."""
-    try:
-        from datasets import Dataset, DatasetDict
-    except ImportError:
-        raise BadInputError("from_hf needs Hugging Face's datasets: pip install 'fedarena[huggingface]'") from None
-    if isinstance(dataset, Dataset):
-        return [(None, dataset)]
-    if not isinstance(dataset, DatasetDict):
-        raise BadInputError(
-            f"from_hf takes a Dataset or a DatasetDict of Hugging Face's datasets, not a {type(dataset).__name__}"
-            + ("; load it without streaming." if "Iterable" in type(dataset).__name__ else ".")
-        )
-    if not dataset:
-        raise BadInputError("The DatasetDict is empty.")
-    first = next(iter(dataset.values())).features
-    found: list[tuple[str | None, Any]] = []
-    for name, rows in dataset.items():
-        if rows.features != first:
-            raise BadInputError(f"The splits of the DatasetDict have different columns: {name!r} and the first.")
-        part = PARTS[part_code(name, f"The split {name!r} (leave it out of the DatasetDict, or rename it)")]
-        found.append((part, rows))
-    return found

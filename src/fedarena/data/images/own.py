@@ -15,17 +15,14 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.pattern import NamePattern
 from fedarena.data.images.pictures import (
     ENDINGS,
     ArrayOfPictures,
-    Channels,
-    Fit,
-    Layout,
     PictureFiles,
     Pictures,
     PicturesInTree,
-    Wanted,
     common_form,
     read_picture,
 )
@@ -110,7 +107,7 @@ def from_images(
       ``"{label}/{label}/*_{client}"``; fields are client, label and part (train, validation or test).
     - A table (file, DataFrame, …): `client`, `label` and `part` are columns, and `image` is the one with the paths of
       pictures, from `folder` or else from where the table is.
-    - An array ``[pictures, …]``: `client`, `label` and `part` have a value for every picture.
+    - An array ``[pictures, …]`` or a list of arrays or of files: `client`, `label` and `part` have a value for each.
 
     Without `client`, a `partition` makes clients. Pictures of different sizes need a `size`: a number of pixels or
     height and width; `fit` says what happens to other proportions. Bytes stay bytes. `channels` makes pictures alike
@@ -123,6 +120,10 @@ def from_images(
     >>> from_images(pictures, client=list("aabbcc"), label=[0, 1] * 3).columns["x"].shape
     (1, 8, 8)
     """
+    if missing not in ("refuse", "drop"):
+        raise BadInputError(f"missing must be 'refuse' or 'drop', not {quoted(missing)}.")
+    if isinstance(minimum_samples, bool) or not isinstance(minimum_samples, int) or minimum_samples < 1:
+        raise BadInputError(f"minimum_samples must be a whole number from 1, not {quoted(minimum_samples)}.")
     options = PictureOptions(
         Wanted.checked(size, channels, layout, fit),
         DivisionOptions(split, train_fraction, validation_fraction, split_seed),
@@ -131,10 +132,13 @@ def from_images(
     )
     place = Path(data).expanduser() if isinstance(data, str | Path) else None
     with ExitStack() as opened:
-        if place is not None and (place.is_dir() or place.suffix.lower() in _ARCHIVES):
-            _refuse_given("in a folder, whose names a pattern explains", client=client, label=label, part=part)
+        if place is not None and (place.is_dir() or (place.is_file() and place.suffix.lower() in _ARCHIVES)):
+            of_tables = {"client": client, "label": label, "part": part, "image": image, "folder": folder}
+            _refuse_given("in a folder, whose names a pattern explains", **of_tables)
             rows = _in_tree(place, pattern, opened)
         else:
+            if place is not None and not place.exists():
+                raise BadInputError(f"There is no {place}: it must be a folder, a .zip, or a table of paths.")
             _refuse_given("not in a folder", pattern=pattern)
             if client is None and partition is None:
                 raise BadInputError("Say whose the pictures are with client=…, or how to make clients: partition=….")
@@ -142,8 +146,9 @@ def from_images(
                 raise BadInputError("Say what the pictures show with label=….")
             known = {"client": client, "label": label, "part": part}
             known = {what: values for what, values in known.items() if values is not None}
-            if isinstance(data, np.ndarray | list | tuple):
-                rows = _in_arrays(data, known)
+            if isinstance(data, np.ndarray | list | tuple) or getattr(data, "ndim", 0) > 2:
+                _refuse_given("not in a table", image=image)
+                rows = _in_list(data, known, folder)
             else:
                 rows = _in_table(
                     OwnTable(data, TextForm(columns, delimiter, encoding, quotes)), image, known, folder, missing
@@ -169,24 +174,42 @@ def _in_tree(place: Path, pattern: str | None, opened: ExitStack) -> PictureRows
     return PictureRows(PicturesInTree(tree), columns, [str(place.absolute()), *state_of(place)], str(place), options)
 
 
-def _in_arrays(arrays: Any, known: Mapping[str, Any]) -> PictureRows:
-    """The pictures of one array or several."""
+def _in_list(pictures: Any, known: Mapping[str, Any], folder: Path | str | None) -> PictureRows:
+    """The pictures of one array or several, or those in files whose names are given."""
     columns = {}
     for what, values in known.items():
-        if isinstance(values, str) or len(values) != len(arrays):
+        if isinstance(values, str) or len(values) != len(pictures):
             many = f"the text {quoted(values)}" if isinstance(values, str) else f"{len(values)} values"
-            raise BadInputError(f"{what} must have a value for each of the {len(arrays)} pictures, not {many}.")
-        columns[what] = as_texts(pa.array(np.asarray(values).tolist()), what)
+            raise BadInputError(f"{what} must have a value for each of the {len(pictures)} pictures, not {many}.")
+        try:
+            columns[what] = as_texts(pa.array(np.asarray(values).tolist()), what)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadInputError(f"{what} cannot be used: {' '.join(str(error).split())[:200]}") from error
         if columns[what].null_count:
             lacking = columns[what].is_null().index(True).as_py()
             raise BadInputError(f"{what} has no value for picture {lacking}.")
+    if all(isinstance(picture, str | Path) for picture in pictures):
+        files = [Path(folder or ".").expanduser() / picture for picture in pictures]
+        state = [texts_digest(columns), *_states(files, "The list")]
+        return PictureRows(PictureFiles(files), columns, state, "the list", {"data": "a list of files"})
+    _refuse_given("arrays", folder=folder)
     digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        values = np.ascontiguousarray(array)
+    for picture in pictures:
+        values = np.ascontiguousarray(picture)
         digest.update(f"{values.dtype.str}{values.shape}".encode())
         digest.update(values.tobytes())
     state = [digest.hexdigest(), texts_digest(columns)]
-    return PictureRows(ArrayOfPictures(arrays), columns, state, "the arrays", {"data": "arrays"})
+    return PictureRows(ArrayOfPictures(pictures), columns, state, "the arrays", {"data": "arrays"})
+
+
+def _states(files: Sequence[Path], who: str) -> list[str]:
+    """What changes when one of these files does; all of them must be there."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        if not file.is_file():
+            raise BadInputError(f"{who} names the picture {file}, which is not there (folder=… says where).")
+        digest.update(f"{file.absolute()}{state_of(file)}".encode())
+    return [digest.hexdigest()]
 
 
 def _in_table(
@@ -205,13 +228,8 @@ def _in_table(
         for what, column in used.items()
     }
     files = [base / file for file in columns["image"].to_pylist()]
-    stated = hashlib.blake2b(digest_size=16)
-    for file in files:
-        if not file.is_file():
-            raise BadInputError(f"{table.start} names the picture {file}, which is not there (folder=… says where).")
-        stated.update(str(state_of(file)).encode())
     options = {"data": str(table.path or "a table in memory"), "folder": str(base.absolute()), **used}
-    state = [texts_digest(columns), stated.hexdigest()]
+    state = [texts_digest(columns), *_states(files, table.start)]
     del columns["image"]
     return PictureRows(PictureFiles(files), columns, state, table.name, options)
 

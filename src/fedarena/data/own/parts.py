@@ -40,6 +40,14 @@ class DivisionOptions:
     validation_fraction: float | None = None
     split_seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.split not in (None, "by_client", "within_client"):
+            raise BadInputError(f"split must be 'within_client' or 'by_client', not {quoted(self.split)}.")
+        for name, kind in (("train_fraction", float), ("validation_fraction", float), ("split_seed", int)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | kind) or value < 0):
+                raise BadInputError(f"{name} must be a {'whole ' * (kind is int)}number from 0, not {quoted(value)}.")
+
     def division(self, has_parts: bool) -> Split | None:
         """The split, or None if every sample comes with its part."""
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -50,8 +58,6 @@ class DivisionOptions:
                     f"{name} is {value!r}, but every sample comes with its part; leave out one or the other."
                 )
             return None
-        if self.split not in (None, "by_client", "within_client"):
-            raise BadInputError(f"split must be 'within_client' or 'by_client', not {quoted(self.split)}.")
         return Split(
             self.split or "within_client",
             0.8 if self.train_fraction is None else self.train_fraction,

@@ -190,8 +190,8 @@ class OwnTable:
                 lines = pc.and_(pc.match_substring(values, "\n"), pc.match_substring(values, "\t"))
                 if (place := pc.index(lines, True).as_py()) >= 0:
                     raise BadInputError(
-                        f"{self.path}: a value in column {name!r} begins with a quotation mark and goes on over several "
-                        f"lines, {quoted(values[place].as_py())}; say quotes=False if such marks have no meaning."
+                        f"{self.path}: a value in column {name!r} begins with a quotation mark and goes on over "
+                        f"several lines, {quoted(values[place].as_py())}; say quotes=False if marks have no meaning."
                     )
 
     def _json_pieces(self) -> Iterator[list[dict[str, Any]]]:

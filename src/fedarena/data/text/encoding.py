@@ -22,8 +22,8 @@ def encode_texts(federation: Federation, texts: Sequence[str]) -> AnyArray:
 
     >>> from fedarena.data.text.own import from_texts
     >>> said = {"who": list("aabb"), "text": ["so good", "too bad", "good", "bad"], "mood": list("+-+-")}
-    >>> federation = from_texts(said, client="who", text="text", label="mood", length=3)
-    >>> [federation.task.token_names[token] for token in encode_texts(federation, ["So strange!"])[0]]
+    >>> federation = from_texts(said, client="who", text="text", label="mood", length=3, train_fraction=1)
+    >>> [federation.task.token_names[token] for token in encode_texts(federation, ["So strange"])[0]]
     ['<PAD>', 'so', '<UNK>']
     """
     task, source = federation.task, federation.source
