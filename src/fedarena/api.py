@@ -6,7 +6,6 @@ Settings are those of the configuration, and are given alike everywhere: as the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import part_path
+from fedarena.core.user_warnings import warn_user
 from fedarena.data import Federation
 from fedarena.display.running import resume_with_report, run_suite_with_report, run_with_report
 from fedarena.fleet import Fleet
@@ -144,7 +144,7 @@ def suite(
     planned = plan_suite(chosen, Path(runs_folder))
     outcome = run_suite_with_report(chosen.name, planned, jobs, stale, Screen(stderr=True) if progress else None)
     for failure in outcome.failures:
-        warnings.warn(failure, UserWarning, stacklevel=2)
+        warn_user(failure)
     return Comparison([_result(data) for data in outcome.results], outcome.failures)
 
 

@@ -330,7 +330,7 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": "drawer", "label": [0, 1] * 2}, "not the text 'drawer'"),
         ({"label": [0, 1] * 2}, "Say whose the pictures are"),
         ({"client": list("aabb")}, "Say what the pictures show"),
-        ({"client": list("aabb"), "label": [0] * 4}, "two classes or more"),
+        ({"client": list("aabb"), "label": [0] * 4}, "nothing to learn"),
         ({"client": list("aabb"), "label": [0.5, 1] * 2}, r"holds 0\.5, but numbers that stand for classes"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "size": 0}, "size must be a number of pixels"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "rgb"}, "arrays are taken as they are"),

@@ -57,4 +57,4 @@ def import_data(
     for note in notes:
         messages.say(f"Note: {note.message}")
     say(f"Imported: {described(federation)}")
-    say(f"Run it: fedarena run federation=store federation.path={shlex.quote(str(path))}")
+    say(f"Next: fedarena run federation={shlex.quote(str(path))}")

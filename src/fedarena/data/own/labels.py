@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.outside_text import quoted
+from fedarena.data.class_labels import MOST_LABELS, sorted_classes
 from fedarena.data.store.schema import IntArray
-
-MOST_CLASSES = 100_000
 
 
 def as_texts(values: pa.Array, what: str) -> pa.Array:
@@ -47,21 +45,11 @@ class LabelClasses:
     def of(cls, labels: Iterable[str], what: str) -> LabelClasses:
         """The classes of labels: numbers by their value, equal ones being one class, and all else by the alphabet."""
         distinct = sorted(set(labels))
-        try:
-            numbers = {label: float(label) for label in distinct}
-            by_class: dict[str | float, list[str]] = {number: [] for number in sorted(set(numbers.values()))}
-            for label, number in numbers.items():
-                by_class[number].append(label)
-        except ValueError:
-            by_class = {label: [label] for label in distinct}
-        if len(by_class) < 2:
-            only = f"only {quoted(distinct[0])}" if distinct else "nothing"
-            raise BadInputError(f"{what} holds {only}, but there must be two classes or more to tell apart.")
-        if len(by_class) > MOST_CLASSES:
-            raise BadInputError(f"{what} holds more than {MOST_CLASSES:,} different labels, which cannot be classes.")
-        names = tuple(min(written, key=lambda label: (len(label), label)) for written in by_class.values())
-        class_of = {label: number for number, written in enumerate(by_class.values()) for label in written}
-        return cls(names, class_of)
+        found = sorted_classes(distinct, what)
+        if found.classes > MOST_LABELS:
+            raise BadInputError(f"{what} holds more than {MOST_LABELS:,} different labels, which cannot be classes.")
+        assert found.names is not None
+        return cls(found.names, dict(zip(distinct, found.class_of.tolist(), strict=True)))
 
     @classmethod
     def named(cls, names: tuple[str, ...]) -> LabelClasses:

@@ -7,7 +7,6 @@ memory does not grow with the number of texts.
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.many_users.buckets import USER, Buckets
 from fedarena.data.many_users.clients import ChosenTexts, Published, TextClients
 from fedarena.data.many_users.texts import TextIndex
@@ -92,9 +92,8 @@ def _look(
     length = options.length or min(max(covering, 1), MOST_AUTOMATIC_LENGTH)
     cut = float((found > length).mean())
     if cut > 1 - _COVERED:
-        warnings.warn(
-            f"{cut:.1%} of the training texts have more than {length} tokens; the rest is left out (length={length})",
-            stacklevel=2,
+        warn_user(
+            f"{cut:.1%} of the training texts have more than {length} tokens; the rest is left out (length={length})"
         )
     return vocabulary, length
 
