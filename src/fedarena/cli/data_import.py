@@ -27,6 +27,13 @@ class Task(StrEnum):
     REGRESSION = "regression"
 
 
+class Categories(StrEnum):
+    """What models are given of categories."""
+
+    ONE_HOT = "one_hot"
+    EMBEDDED = "embedded"
+
+
 class Normalize(StrEnum):
     """By whose training samples numbers are normalized."""
 
@@ -76,6 +83,9 @@ def import_(
     features: Annotated[list[str] | None, _columns("The only inputs; by default all columns left over.")] = None,
     drop: Annotated[list[str] | None, _columns("Columns to leave out.")] = None,
     categorical: Annotated[list[str] | None, _columns("Numbers that are categories.")] = None,
+    categories: Annotated[
+        Categories, typer.Option(help="An input of 0 and 1 for each category, or codes to embed.")
+    ] = Categories.ONE_HOT,
     task: Annotated[Task, typer.Option(help="What is predicted, if the label does not tell.")] = Task.AUTO,
     label_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is between several labels in one text.")
@@ -136,6 +146,7 @@ def import_(
             features=None if features is None else _listed(features),
             drop=_listed(drop or ()),
             categorical=_listed(categorical or ()),
+            categories=categories.value,
             task=task.value,
             label_separator=label_separator,
             missing=_treatments(missing or ()),
@@ -157,7 +168,7 @@ def import_(
             progress=lambda fraction, text: advance(fraction, 1.0, text),
         )
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
-    inputs = count(federation.columns["x"].shape[0], "input")
+    inputs = count(sum(spec.shape[0] for key, spec in federation.columns.items() if key != "y"), "input")
     say(f"Imported: {folder} has {federation.name} with {clients}, {samples} and {inputs} ({_task(federation)})")
     for note in federation.notes:
         say(f"Note: {note}")

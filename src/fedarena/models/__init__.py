@@ -3,6 +3,7 @@
 from fedarena.models import (  # noqa: F401  (importing registers the models)
     characters,
     cnn,
+    embedding_mlp,
     huggingface,
     linear,
     matrix_factorization,

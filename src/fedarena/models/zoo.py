@@ -30,7 +30,9 @@ def default_model(spec: DataSpec) -> str:
     if spec.is_text:
         return "bag_of_words"
     if spec.inputs:
-        return "matrix_factorization"
+        are_two_codes = len(spec.inputs) == 2 and all(part.values and not part.shape for part in spec.inputs)
+        has_codes = any(part.values for part in spec.inputs)
+        return "embedding_mlp" if has_codes and not are_two_codes else "matrix_factorization"
     if spec.is_image:
         return "cnn"
     return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"

@@ -13,11 +13,13 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
-from fedarena.data.store.schema import AnyArray, IntArray
+from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray
 from fedarena.data.tables.values import NOTHING, Floats, Mask, Numbers, Where, Words
 
 Missing = Literal["refuse", "drop", "mean", "median", "zero"]
 Normalize = Literal["global", "per_client", "none"]
+Categories = Literal["one_hot", "embedded"]
+CODES = "codes"  # the column of categories that are embedded
 MOST_CATEGORIES = 1_000
 
 
@@ -126,12 +128,17 @@ class CategoryFeature:
         if missing in ("mean", "median"):  # the nearest thing that categories have
             codes = np.where(values.missing, int(np.argmax(counts[seen])), codes)
         self._codes = codes
-        self.names = tuple(f"{name}={values.words[category]}" for category in seen)
+        self.name = name
+        self.names: tuple[str, ...] = tuple(f"{name}={values.words[category]}" for category in seen)
         unseen = [word for word, count in zip(values.words, counts.tolist(), strict=True) if count == 0]
         self.notes: tuple[str, ...] = ()
         if unseen:
             listed = ", ".join(unseen[:5]) + (", …" if len(unseen) > 5 else "")
             self.notes = (f"Of {name}, no training sample has {listed}: there its inputs are all 0.",)
+
+    def codes(self, rows: IntArray) -> IntArray:
+        """A number for the category of every row, from 1; 0 for none, and for those that no training sample has."""
+        return self._codes[rows] + 1
 
     def take(self, rows: IntArray) -> AnyArray:
         """Zeros, and a 1 for the category of every row."""
@@ -154,23 +161,52 @@ class Indicator:
 
 
 class FeatureTable:
-    """All features side by side: the column ``x`` of a federation."""
+    """All features side by side: the column ``x``, and ``codes`` if categories are embedded.
 
-    def __init__(self, features: Sequence[Feature], where: Where):
-        self._features = features
+    All codes are in one range, one category's after the other's, so that a single table of vectors holds them.
+    """
+
+    def __init__(self, features: Sequence[Feature], categories: Categories, where: Where):
         self._where = where
-        self.names = tuple(name for feature in features for name in feature.names)
+        is_coded = [categories == "embedded" and isinstance(feature, CategoryFeature) for feature in features]
+        self._numbers = [feature for feature, coded in zip(features, is_coded, strict=True) if not coded]
+        self._coded = [feature for feature in features if isinstance(feature, CategoryFeature) and any(is_coded)]
+        sizes = np.array([len(feature.names) + 1 for feature in self._coded], dtype=np.int64)
+        self._first_codes = np.cumsum(sizes) - sizes
         self.notes = tuple(note for feature in features for note in feature.notes)
+        self.columns: dict[str, ColumnSpec] = {}
+        self.inputs: dict[str, int | None] | None = None  # as a task names them
+        if self._numbers:
+            self._names = tuple(name for feature in self._numbers for name in feature.names)
+            self.columns["x"] = ColumnSpec(dtype="float32", shape=(len(self._names),), names=self._names)
+        if self._coded:
+            names = tuple(feature.name for feature in self._coded)
+            self.columns[CODES] = ColumnSpec(dtype="int32", shape=(len(names),), names=names)
+            self.inputs = {name: int(sizes.sum()) if name == CODES else None for name in self.columns}
 
-    def take(self, rows: IntArray) -> AnyArray:
-        """``[rows, features]`` in 32 bits; raises if a number is too large for that."""
+    @property
+    def bytes_per_sample(self) -> int:
+        """How much memory a sample takes while it is made."""
+        return 2 * sum(spec.bytes_per_sample for spec in self.columns.values())
+
+    def take(self, rows: IntArray) -> dict[str, AnyArray]:
+        """The columns of some rows; raises if a number is too large for 32 bits."""
+        found: dict[str, AnyArray] = {}
+        if self._numbers:
+            found["x"] = self._take_numbers(rows)
+        if self._coded:
+            codes = np.stack([feature.codes(rows) for feature in self._coded], axis=1)
+            found[CODES] = (codes + self._first_codes).astype(np.int32)
+        return found
+
+    def _take_numbers(self, rows: IntArray) -> AnyArray:
         with np.errstate(over="ignore", invalid="ignore"):
-            columns = [feature.take(rows) for feature in self._features]
+            columns = [feature.take(rows) for feature in self._numbers]
             x: AnyArray = np.concatenate(columns, axis=1).astype(np.float32)
         if not np.isfinite(x).all():
             row, place = np.argwhere(~np.isfinite(x))[0].tolist()
             raise BadInputError(
-                f"Column {quoted(self.names[place])} holds a number in {self._where(int(rows[row]))} that is too large "
-                "for 32 bits."
+                f"Column {quoted(self._names[place])} holds a number in {self._where(int(rows[row]))} that is too "
+                "large for 32 bits."
             )
         return x

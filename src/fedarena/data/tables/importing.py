@@ -10,7 +10,7 @@ from typing import Any
 from fedarena.data.registry import Progress
 from fedarena.data.splits import SampleOrder, SplitKind
 from fedarena.data.store.federation import Federation
-from fedarena.data.tables.features import Missing, Normalize
+from fedarena.data.tables.features import Categories, Missing, Normalize
 from fedarena.data.tables.files import TextForm, files_in, read_file
 from fedarena.data.tables.labels import TableTask
 from fedarena.data.tables.options import TableOptions, column_names
@@ -31,6 +31,7 @@ def from_table(
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    categories: Categories = "one_hot",
     task: TableTask = "auto",
     label_separator: str | None = None,
     missing: Missing | Mapping[str, Missing] = "refuse",
@@ -62,7 +63,8 @@ def from_table(
       different whole numbers are classes, numbers with a fraction are to be predicted, lists or several columns of 0
       and 1 are many labels. `label_separator` is what stands between several labels in a text.
     - All other columns are inputs, unless `features` names those that are, or `drop` those that are not. Words are
-      categories, each with an input of its own, and so are the numbers in columns that `categorical` names.
+      categories, and so are the numbers in columns that `categorical` names. Each category has an input of its own, or
+      if `categories` are ``embedded``, a code that models such as `embedding_mlp` learn a vector for.
     - `missing` says what is done about missing values: ``refuse``, ``drop`` the sample, or take the ``mean``, the
       ``median`` or ``zero``, for all columns or by column (``"*"`` are all others). Of categories, ``mean`` and
       ``median`` take the most frequent, and ``zero`` takes none. With `indicators`, a column that lacks values has
@@ -93,6 +95,7 @@ def from_table(
         features=features,
         drop=drop,
         categorical=categorical,
+        categories=categories,
         task=task,
         label_separator=label_separator,
         missing=missing,

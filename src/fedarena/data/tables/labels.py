@@ -41,11 +41,11 @@ class Labels:
     column: str  # to be named where one is missing
     names: tuple[str, ...] | None = None
 
-    def task(self, training_rows: IntArray) -> TaskSpec:
+    def task(self, training_rows: IntArray, inputs: dict[str, int | None] | None) -> TaskSpec:
         """The task; numbers are said to lie where those of training samples lie."""
         if self.kind != "regression":
             assert self.names is not None
-            return TaskSpec(kind=self.kind, classes=len(self.names), label_names=self.names)
+            return TaskSpec(kind=self.kind, classes=len(self.names), label_names=self.names, inputs=inputs)
         known = self.y[training_rows]
         low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
         numbers = 1 if self.y.ndim == 1 else self.y.shape[1]
@@ -54,6 +54,7 @@ class Labels:
             classes=numbers,
             label_names=self.names,
             value_range=(low, high) if low < high else None,
+            inputs=inputs,
         )
 
     @property

@@ -10,13 +10,13 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.splits import SampleOrder, Split, SplitKind
-from fedarena.data.tables.features import Missing, Normalize
+from fedarena.data.tables.features import Categories, Missing, Normalize
 from fedarena.data.tables.labels import TableTask
 from fedarena.data.tables.values import ALL_COLUMNS
 
 _COLUMN = ("client", "part", "group")
 _COLUMNS = ("label", "features", "drop", "categorical", "attributes")
-_CHOICES = {"task": TableTask, "normalize": Normalize, "order": SampleOrder}
+_CHOICES = {"task": TableTask, "categories": Categories, "normalize": Normalize, "order": SampleOrder}
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class TableOptions:
     features: tuple[str, ...] | None
     drop: tuple[str, ...]
     categorical: tuple[str, ...]
+    categories: Categories
     task: TableTask
     label_separator: str | None
     missing: dict[str, Missing]  # by column

@@ -16,7 +16,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import as_file_name
 from fedarena.data.registry import cache_folder
 from fedarena.data.store.federation import MANIFEST_NAME, Federation
-from fedarena.data.store.schema import ColumnSpec, SourceSpec
+from fedarena.data.store.schema import SourceSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
 from fedarena.data.tables.options import TableOptions
 from fedarena.data.tables.understanding import UnderstoodTable
@@ -88,21 +88,20 @@ def _write(
     table: UnderstoodTable, name: str, source: SourceSpec, folder: Path, progress: Callable[[float], None]
 ) -> None:
     clients, inputs, labels = table.clients, table.inputs, table.labels
-    x = ColumnSpec(dtype="float32", shape=(len(inputs.names),), names=inputs.names)
     with FederationWriter(
         folder,
         name=name,
-        task=labels.task(clients.training_rows()),
-        columns={"x": x, "y": labels.spec},
+        task=labels.task(clients.training_rows(), inputs.inputs),
+        columns={**inputs.columns, "y": labels.spec},
         source=source,
         attributes={attribute: kind for attribute, (kind, _) in table.attributes.items()},
         notes=table.notes,
     ) as writer:
-        for some, rows in clients.pieces(max(_PIECE_BYTES // (2 * x.bytes_per_sample), 1)):
+        for some, rows in clients.pieces(max(_PIECE_BYTES // inputs.bytes_per_sample, 1)):
             writer.add_clients(
                 clients.ids[some],
                 counts=clients.counts[some],
-                columns={"x": inputs.take(rows), "y": labels.y[rows]},
+                columns={**inputs.take(rows), "y": labels.y[rows]},
                 groups=clients.groups[some],
                 attributes={attribute: values[some] for attribute, (_, values) in table.attributes.items()},
             )
@@ -112,13 +111,14 @@ def _write(
 def _digest(table: UnderstoodTable, name: str, progress: Callable[[float], None]) -> str:
     """A hash of all samples, whose they are, and what they are called."""
     clients, inputs, labels = table.clients, table.inputs, table.labels
-    facts = [name, clients.ids, clients.groups, inputs.names, labels.kind, labels.names, table.attributes, table.notes]
+    names = [spec.names for spec in inputs.columns.values()]
+    facts = [name, clients.ids, clients.groups, names, labels.kind, labels.names, table.attributes, table.notes]
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(clients.counts).tobytes())
-    rows_at_once = max(_PIECE_BYTES // (8 * len(inputs.names)), 1)
+    rows_at_once = max(_PIECE_BYTES // inputs.bytes_per_sample, 1)
     for start in range(0, len(clients.rows), rows_at_once):
         rows = clients.rows[start : start + rows_at_once]
-        digest.update(inputs.take(rows).tobytes())
-        digest.update(np.ascontiguousarray(labels.y[rows]).tobytes())
+        for values in (*inputs.take(rows).values(), labels.y[rows]):
+            digest.update(np.ascontiguousarray(values).tobytes())
         progress(start / len(clients.rows))
     return digest.hexdigest()

@@ -88,7 +88,7 @@ def understand(table: RawTable, options: TableOptions, progress: Callable[[float
     training = _training(divided, table.num_rows)
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
-    features = FeatureTable(list(_features(inputs, options, training)), where)
+    features = FeatureTable(list(_features(inputs, options, training)), options.categories, where)
     return UnderstoodTable(
         divided,
         features,

@@ -350,3 +350,33 @@ def test_records_that_lack_something(tmp_path: Path) -> None:
     federation = from_table(tmp_path / "t.jsonl", client="who", label="y", missing="zero", normalize="none")
     assert federation.num_samples == 4
     assert sorted(federation.samples([0, 1]).columns["x"][:, 0].tolist()) == [0, 0, 0, 1]
+
+
+def test_embedded_categories_are_codes(tmp_path: Path) -> None:
+    table = CLINICS.assign(ward=[1, 2, 2, 3, 1, 1, 2, 2, 9, 1])
+    options = {"client": "clinic", "label": "ill", "part": "part", "categorical": ["ward"], "categories": "embedded"}
+    federation = from_table(table, **options)
+    assert {name: spec.names for name, spec in federation.columns.items()} == {
+        "x": ("age",),
+        "codes": ("blood", "ward"),
+        "y": None,
+    }
+    assert federation.task.inputs == {"x": None, "codes": 6}  # none, A, B; none, 1, 2
+    assert columns(federation, "north")["codes"].tolist() == [[1, 4], [2, 5], [1, 5], [0, 3]]
+    assert columns(federation, "west")["codes"].tolist() == [[1, 3], [0, 4]]
+    only_codes = from_table(table, **options, drop=["age"])
+    assert only_codes.task.inputs == {"codes": 6}
+    assert "x" not in only_codes.columns
+    without = from_table(table, **{**options, "categorical": []}, drop=["blood", "ward"])
+    assert without.task.inputs is None
+    found = [
+        fedarena.run(
+            federation=given, rounds=3, cohort=2, progress=False, runs_folder=tmp_path, engine={"name": engine}
+        )
+        for given in (federation, only_codes)
+        for engine in ("cohort", "reference")
+    ]
+    assert {result.config["model"]["name"] for result in found} == {"embedding_mlp"}
+    losses = [float(result.rounds["loss"].to_pylist()[-1]) for result in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[3], rel=1e-4)

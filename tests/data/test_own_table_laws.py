@@ -68,15 +68,18 @@ def test_every_form_gives_the_same_store(tmp_path: Path, table: dict[str, list[A
 
 
 def training(federation: Federation) -> list[bytes]:
-    return [federation.samples([place], "train").columns["x"].tobytes() for place in range(federation.num_clients)]
+    """The inputs of everybody's training samples."""
+    inputs = [name for name in federation.columns if name != "y"]
+    samples = [federation.samples([place], "train").columns for place in range(federation.num_clients)]
+    return [mine[name].tobytes() for mine in samples for name in inputs]
 
 
 @pytest.mark.parametrize("normalize", ["global", "per_client", "none"])
 @pytest.mark.parametrize("missing", ["mean", "median", "zero"])
-@settings(max_examples=15, deadline=None)
-@given(table=tables(), other=tables())
+@settings(max_examples=10, deadline=None)
+@given(categories=st.sampled_from(["one_hot", "embedded"]), table=tables(), other=tables())
 def test_other_samples_never_change_training_samples(
-    normalize: str, missing: str, table: dict[str, list[Any]], other: dict[str, list[Any]]
+    normalize: str, missing: str, categories: str, table: dict[str, list[Any]], other: dict[str, list[Any]]
 ) -> None:
     """Whatever stands in rows that are not trained on."""
     changed = {name: list(values) for name, values in table.items()}
@@ -84,7 +87,7 @@ def test_other_samples_never_change_training_samples(
         if part != "train" and row < len(other["part"]):
             for name in ("height", "steps", "colour", "smokes"):
                 changed[name][row] = other[name][row]
-    options = {**OPTIONS, "normalize": normalize, "missing": missing}
+    options = {**OPTIONS, "normalize": normalize, "missing": missing, "categories": categories}
     first, second = from_table(table, **options), from_table(changed, **options)
     assert training(first) == training(second)
     assert first.columns == second.columns
