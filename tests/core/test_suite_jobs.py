@@ -80,13 +80,14 @@ def test_at_once_and_one_by_one_give_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_or_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_dying.py").write_text(OWN)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "own_dying.py").write_text(OWN)
     (tmp_path / "bad.yaml").write_text(
         "base: {federation: digits, model: logistic_regression, rounds: 2, evaluation: {max_clients: 5}}\n"
         "matrix: {algorithm: [own_dying:Dies, own_dying:Fails, fedavg]}\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "elsewhere")])  # which the other processes find, too
     call = CliRunner().invoke(main, ["suite", "bad.yaml", "--jobs", "2"])
     sys.modules.pop("own_dying")
     assert call.exit_code == 1, call.output
