@@ -23,6 +23,7 @@ from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.suite import make_suite
 from fedarena.runs.suite_plan import begin_suite, expected_seconds, plan_suite
 from fedarena.runs.suite_running import _shares, run_at_once, run_one_by_one
+from fedarena.runs.suite_worker import do_run
 
 BASE = {
     "federation": {"name": "digits", "partition": {"name": "dirichlet", "clients": 20}},
@@ -80,13 +81,14 @@ def test_at_once_and_one_by_one_give_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_or_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_dying.py").write_text(OWN)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "own_dying.py").write_text(OWN)
     (tmp_path / "bad.yaml").write_text(
         "base: {federation: digits, model: logistic_regression, rounds: 2, evaluation: {max_clients: 5}}\n"
         "matrix: {algorithm: [own_dying:Dies, own_dying:Fails, fedavg]}\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "elsewhere")])  # which the other processes find, too
     call = CliRunner().invoke(main, ["suite", "bad.yaml", "--jobs", "2"])
     sys.modules.pop("own_dying")
     assert call.exit_code == 1, call.output
@@ -145,6 +147,17 @@ def test_bars_of_several_runs(live: bool) -> None:
         assert text in shown.getvalue()
     for text in ("Warning: two: something", "two: failed", "one: done"):
         assert text in shown.getvalue()
+
+
+def test_a_file_that_changes_while_a_suite_runs_is_noticed(tmp_path: Path) -> None:
+    (run,) = begin_suite(planned(tmp_path), Observer())
+    recorded = {"files": {"mine": "/somewhere/mine.py"}, "fingerprints": {"mine": "0" * 16}, "unknown": []}
+    task = {"folder": str(run.folder), "settings": run.config.to_dict(), "own_source": recorded}
+    assert str(do_run(task, Observer())).startswith("/somewhere/mine.py was changed while the suite was running")
+    assert not run.folder.exists()
+    task["own_source"] = {"files": {}, "fingerprints": {}, "unknown": []}
+    assert do_run(task, Observer()) is None
+    assert fedarena.load(run.folder).status == "finished"
 
 
 def test_every_worker_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class _Telling(Observer):
         self.tell("round", round=outcome.snapshot.round, score=score)
 
 
-def _do(task: dict[str, Any], observer: Observer) -> str | None:
+def do_run(task: dict[str, Any], observer: Observer) -> str | None:
     """Does one run; what went wrong, if anything did."""
     folder = Path(task["folder"])
     try:
@@ -82,7 +82,7 @@ def main() -> None:
     observer = _Telling(events)
     try:
         for line in sys.stdin:
-            observer.tell("ended", failure=_do(json.loads(line), observer))
+            observer.tell("ended", failure=do_run(json.loads(line), observer))
     except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
         raise SystemExit(143) from None
 
