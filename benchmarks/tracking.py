@@ -1,6 +1,6 @@
 """What do trackers and an open `fedarena watch` cost a run?
 
-    python benchmarks/tracking.py [--output result.json] [--only tensorboard watch] [--repetitions 5] [--rounds 40]
+    python benchmarks/tracking.py [--output result.json] [--only tensorboard watch] [--repetitions 5] [--set KEY=VALUE]
 
 Every measurement is a fresh process that makes the quickstart's run twice: the first one also loads the tracker's
 library, as the first of a suite does, and the second one tells what every further run costs. From both follows what the
@@ -38,24 +38,24 @@ TARGET = 1.03
 NAMES = ("first", "further")
 
 
-def probe(folder: Path, tracker: str, rounds: int) -> dict[str, float]:
+def probe(folder: Path, tracker: str, settings: list[str]) -> dict[str, float]:
     """The seconds of two runs with a tracker, or none, and how long the whole process computed."""
     from fedarena.display.running import run_with_report
-    from fedarena.runs.config import resolve_settings
+    from fedarena.runs.config import parse_overrides, resolve_settings
 
     track = [{"name": tracker, "mode": "offline"} if tracker == "wandb" else tracker] if tracker in TRACKERS else []
     seconds = {}
     for name in NAMES:
-        settings = resolve_settings(None, {"name": name, "rounds": rounds, "track": track})
+        config = resolve_settings(None, {**parse_overrides(settings), "name": name, "track": track})
         began = time.perf_counter()
-        run_with_report(settings, folder, progress=False)
+        run_with_report(config, folder, progress=False)
         seconds[name] = time.perf_counter() - began
     seconds["cpu"] = time.process_time()
     return seconds
 
 
-def probe_in_fresh_process(folder: Path, kind: str, rounds: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--probe", kind, "--folder", str(folder), "--rounds", str(rounds)]
+def probe_in_fresh_process(folder: Path, kind: str, settings: list[str]) -> dict[str, float]:
+    command = [sys.executable, __file__, "--probe", kind, "--folder", str(folder), "--set", *settings]
     folder.mkdir()
     with watching(folder) if kind == WATCH else nullcontext():
         finished = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -106,14 +106,14 @@ def quickstart_seconds(seconds: dict[str, float]) -> float:
     return seconds["first"] + (RUNS - 1) * seconds["further"]
 
 
-def measure(kinds: list[str], repetitions: int, rounds: int) -> tuple[list[Measurement], dict[str, Any]]:
+def measure(kinds: list[str], repetitions: int, settings: list[str]) -> tuple[list[Measurement], dict[str, Any]]:
     measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in ("plain", *kinds)}
     for turn in range(repetitions):
         for kind in measured:
             with tempfile.TemporaryDirectory() as folder:
-                measured[kind].append(probe_in_fresh_process(Path(folder) / "runs", kind, rounds))
+                measured[kind].append(probe_in_fresh_process(Path(folder) / "runs", kind, settings))
             print(f"turn {turn + 1}, {kind}: {measured[kind][-1]}", file=sys.stderr, flush=True)
-    targets, facts = [], {"rounds": rounds, "repetitions": repetitions, "seconds": measured}
+    targets, facts = [], {"settings": settings, "repetitions": repetitions, "seconds": measured}
     for kind in kinds:
         pairs = list(zip(measured[kind], measured["plain"], strict=True))
         ratio = statistics.median(quickstart_seconds(one) / quickstart_seconds(plain) for one, plain in pairs)
@@ -128,18 +128,18 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--only", nargs="+", choices=(*TRACKERS, WATCH), default=[*TRACKERS, WATCH])
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other settings, for a shorter try")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.probe:
-        print(json.dumps(probe(given.folder, given.probe, given.rounds)))
+        print(json.dumps(probe(given.folder, given.probe, given.set)))
         return 0
     from fedarena.runs.environment import describe_environment
 
     os.environ.setdefault("WANDB_SILENT", "true")
     kinds = [kind for kind in given.only if kind == WATCH or importlib.util.find_spec(kind) is not None]
-    targets, facts = measure(kinds, given.repetitions, given.rounds)
+    targets, facts = measure(kinds, given.repetitions, given.set)
     ratios = ", ".join(f"{kind} {facts[f'{kind}_first_ratio']:.3f}" for kind in kinds)
     show_targets("Trackers and watch", targets, f"Ratios of the first run, which loads the library: {ratios}")
     return conclude(targets, facts, describe_environment(), given.output)
