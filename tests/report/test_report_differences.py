@@ -177,7 +177,12 @@ def test_rounds_may_differ_where_runs_end_by_the_clock(make_run, tmp_path):
 
     sentence = "The runs have different numbers of rounds"
     assert sentence in page_of(runs(), tmp_path).visible
-    assert sentence not in page_of(runs(clock={"hours": 24}), tmp_path).visible
+    by_clock = runs(clock={"hours": 6})
+    assert sentence not in page_of(by_clock, tmp_path).visible
+    assert "30 to 60 rounds" in facts(by_clock), "the clock did not end them"
+    for run in by_clock:
+        run.summary["rounds_done"] = 20
+    assert " · 6.00 h of virtual time · " in facts(by_clock)
 
 
 # Few clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pyarrow.compute as pc
@@ -82,7 +83,7 @@ def facts(runs: Sequence[RunData]) -> str:
         count(len(methods_of(runs)), "method"),
         count(len(runs), "run"),
         f"{noun} {listing(federations)}" + (" in several settings" if varied else ""),
-        _count_or_range(runs, "rounds", "round"),
+        _length(runs),
         f"{_clients_a_round(federated)} a round" if federated else "trained at the server",
     ]
     if timed := [run for run in runs if has_clock(run)]:
@@ -111,9 +112,17 @@ def _used_clients(run: RunData) -> int:
     return round(used / rounds)
 
 
-def _count_or_range(runs: Sequence[RunData], setting: str, noun: str) -> str:
-    """A setting that counts something: "60 rounds", or "30 to 60 rounds" where runs differ."""
-    return _range([int(run.config[setting]) for run in runs], noun)
+def _length(runs: Sequence[RunData]) -> str:
+    """How long runs are: the virtual time after which all of them ended, or "60 rounds", or "30 to 60 rounds"."""
+    hours = [float((run.config.get("clock") or {}).get("hours") or math.inf) for run in runs]
+    by_clock = all(_rounds_done(run) < int(run.config["rounds"]) for run in runs)
+    if by_clock and math.isfinite(hours[0]) and len(set(hours)) == 1:
+        return f"{quantity(3600 * hours[0], SECONDS)} of virtual time"
+    return _range([int(run.config["rounds"]) for run in runs], "round")
+
+
+def _rounds_done(run: RunData) -> int:
+    return int(run.summary.get("rounds_done") or 0)
 
 
 def _range(numbers: Sequence[int], noun: str) -> str:

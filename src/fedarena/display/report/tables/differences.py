@@ -143,9 +143,10 @@ def _over_seeds(found: Comparison) -> str:
     equal = [label for label in others if label not in beaten]
     parts = [
         f"{best} is better than {listing(beaten)}" if beaten else "",
-        f"{best} is not told from {listing(equal)}" if equal else "",
+        f"not told from {listing(equal)}" if beaten and equal else "",
+        f"{best} is not told from {listing(equal)}" if not beaten else "",
     ]
-    sentence = "; ".join(part for part in parts if part)
+    sentence = " and ".join(part for part in parts if part)
     return f"{sentence}, {tested}: {_share(len(apart), len(found.pairs))} differ."
 
 
