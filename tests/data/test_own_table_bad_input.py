@@ -218,3 +218,11 @@ def _damaged(folder: Path) -> Path:
     content = (folder / "t.parquet").read_bytes()
     (folder / "t.parquet").write_bytes(content[: len(content) // 2])
     return folder / "t.parquet"
+
+
+def test_texts_are_no_categories() -> None:
+    said = [f"well, {number} times no" for number in range(12)]
+    table = {"who": ["ann", "bob"] * 6, "said": said, "y": [0, 1, 1] * 4}
+    with pytest.raises(BadInputError, match=r"'said' holds texts, such as 'well, 0 .* from_texts"):
+        from_table(table, client="who", label="y")
+    assert from_table(table, client="who", label="y", categorical=["said"]).num_clients == 2

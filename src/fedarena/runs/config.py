@@ -57,6 +57,8 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
 }
 LISTED_PARTS: dict[str, Registry[Any]] = {"transforms": TRANSFORMS, "callbacks": CALLBACKS, "track": TRACKERS}
 AUTOMATIC = AUTOMATIC_MODEL = "auto"
+# Settings that change nothing about what a run computes.
+NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {

@@ -17,7 +17,7 @@ from fedarena.core.words import some
 from fedarena.data import Federation
 from fedarena.models import constant_tensors
 from fedarena.runs.building import Experiment
-from fedarena.runs.config import RunConfig
+from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.environment import describe_environment, describe_repositories
 from fedarena.runs.own_source import OwnSource, own_source
 from fedarena.storage.checkpoint import FORMAT, read_state
@@ -25,8 +25,6 @@ from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, Ru
 from fedarena.train import Groups, flatten_groups
 
 OWN_SOURCE = "own_source"
-# Settings that change nothing about what a run computes.
-NOT_DECISIVE = frozenset({"label", "track"})
 
 
 def free_name(config: RunConfig, runs_folder: Path, given: Federation | None = None) -> str:

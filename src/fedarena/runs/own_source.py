@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import parts_in
 from fedarena.metrics import METRICS
-from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, RunConfig
+from fedarena.runs.config import LISTED_PARTS, NAMED_PARTS, NOT_DECISIVE, RunConfig
 
 _SCRIPT = "__main__"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -86,7 +86,7 @@ def _parts(config: RunConfig) -> Iterator[tuple[str, Any]]:
         if settings[key]["name"] in registry.names() or ":" in settings[key]["name"]:  # others are chosen later
             yield from parts_in(registry, settings[key])
     for key, registry in LISTED_PARTS.items():
-        for one in settings[key]:
+        for one in () if key in NOT_DECISIVE else settings[key]:
             yield from parts_in(registry, one)
     yield from ((name, METRICS.get(name)) for name in config.task.get("metrics") or () if ":" in name)
 

@@ -30,8 +30,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.models.tasks import AUTOMATIC_TASK
-from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, check_name, merge, read_settings, resolve
-from fedarena.runs.identity import NOT_DECISIVE
+from fedarena.runs.config import AUTOMATIC_MODEL, NOT_DECISIVE, RunConfig, check_name, merge, read_settings, resolve
 from fedarena.storage.run_data import flatten_settings
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 

@@ -50,6 +50,8 @@ _NORMALIZED = {
     "none": "Numbers are not normalized.",
 }
 
+_FEWEST_TEXTS = 10  # of so few that differ, categories may well be called by several words
+
 
 @dataclass(frozen=True)
 class UnderstoodTable:
@@ -196,6 +198,13 @@ def _check_categories(name: str, values: Values, is_wanted: bool) -> None:
             f"Column {quoted(name)} holds {len(values.words):,} different words, too many for categories; leave it out "
             "with drop, or name it in categorical if each is to be an input."
         )
+    if isinstance(values, Words) and not is_wanted and len(values.words) > _FEWEST_TEXTS:
+        several_words = sum(" " in word.strip() for word in values.words)
+        if 2 * len(values.words) > len(values.codes) and 2 * several_words > len(values.words):
+            raise BadInputError(
+                f"Column {quoted(name)} holds texts, such as {quoted(values.words[0])}; to learn from them, use "
+                "from_texts (fedarena data import-text), or leave it out with drop."
+            )
 
 
 def _kept_rows(
