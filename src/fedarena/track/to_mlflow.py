@@ -7,11 +7,15 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
+
+import filelock
 
 from fedarena.track.tracker import TRACKERS, Ending, Step, TrackedRun, Tracker
 
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}
+_LOCK_FILE, _LOCK_SECONDS = ".mlflow.lock", 60
 _ROUND = "round"  # a metric that tells how far a run of MLflow has come
 _MOST_PARAMETERS, _MOST_METRICS = 100, 1000  # in one call
 _MOST_CHARACTERS = 6000  # of a parameter
@@ -41,7 +45,15 @@ class MLflow(Tracker):
 
         beside = run.folder.absolute().parent
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{beside / 'mlflow.db'}"
-        self._client, self._metric = MlflowClient(tracking_uri=uri), run.metric
+        self._metric = run.metric
+        # Runs of a suite may begin at the same time, and only one of them can make the database.
+        with (
+            filelock.FileLock(beside / _LOCK_FILE, timeout=_LOCK_SECONDS)
+            if uri.startswith("sqlite:")
+            else nullcontext()
+        ):
+            self._client = MlflowClient(tracking_uri=uri)
+            self._client.search_experiments(max_results=1)
         self._id = str(run.kept.get("run", ""))
         if self._id:
             try:
