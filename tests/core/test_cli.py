@@ -216,7 +216,7 @@ def test_suite_runs_the_whole_matrix_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert names == {
         f"lr{lr}-{method}-seed{seed}" for lr in (0.1, 0.5) for method in ("avg", "prox") for seed in (0, 1)
     }
-    assert "fedavg lr=0.1" in output
+    assert "lr=0.1 avg" in output
     config = yaml.safe_load(Path("runs/small/lr0.5-prox-seed1/config.yaml").read_text())
     assert (config["local"]["lr"], config["algorithm"]["mu"], config["seed"]) == (0.5, 0.5, 1)
     singles = [p / "report.html" for p in Path("runs/small").iterdir() if p.is_dir()]

@@ -26,6 +26,7 @@ CONFIDENCE: Final = 0.95
 FEWEST_FOR_BOOTSTRAP: Final = 8
 MOST_FOR_BOOTSTRAP: Final = 200  # of more, means are so close to a normal distribution that both intervals agree
 _RESAMPLES: Final = 4_000
+_RELATIVE_ROUNDING: Final = 1e-9
 _MOST_FOR_EXACT_TEST: Final = 50
 _DIGITS: Final = 12  # to which differences count as equal, so that ranks do not hang on the order of additions
 
@@ -148,7 +149,7 @@ def _t_p_value(differences: FloatArray) -> float | None:
     number = len(differences)
     if number < 2:
         return None
-    if np.ptp(differences) == 0:
+    if np.ptp(differences) <= _RELATIVE_ROUNDING * np.abs(differences).max():
         # The same difference each time (a few test samples, say) tells nothing of the noise: it is as likely as so many
         # coins that fall on the same side.
         return float(2.0 ** (1 - number)) if differences[0] else 1.0
