@@ -14,8 +14,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import replacing
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
-from fedarena.runs.suite import read_suite, run_suite
+from fedarena.runs.suite import read_suite
 from fedarena.storage.run_data import load_runs
+from suite_runs import run_suite
 
 SUITE = """
 name: small
@@ -149,8 +150,8 @@ def test_a_label_is_no_reason_to_refuse_runs_that_are_there(tmp_path: Path) -> N
         "name: s\nbase: {federation: digits, rounds: 1, cohort: 2}\nmatrix: {method: {a: {algorithm: fedavg}}}"
     )
     suite = read_suite(str(path), {})
-    run_suite(suite, tmp_path, Observer(), lambda label: None)
+    run_suite(suite, tmp_path, Observer())
     renamed = {name: config.model_copy(update={"label": "b"}) for name, config in suite.runs.items()}
-    assert run_suite(replace(suite, runs=renamed), tmp_path, Observer(), lambda label: None) == []
+    assert run_suite(replace(suite, runs=renamed), tmp_path, Observer()) == []
     (run,) = load_runs([tmp_path / "s"])
     assert run.label == "a"

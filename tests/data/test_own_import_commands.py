@@ -39,7 +39,7 @@ def test_pictures(place: Path) -> None:
     code, shown = run("import-images", "drawings", "--pattern", "{client}/{label}")
     assert code == 0, shown
     assert "Imported: stores/drawings has drawings with 3 clients and 12 samples" in shown
-    assert "fedarena run federation=store federation.path=stores/drawings" in shown
+    assert "fedarena run federation=stores/drawings" in shown
     assert Federation.open("stores/drawings").task.label_names == ("alpha", "beta")
     assert run("import-images", "drawings", "--pattern", "{client}/{label}")[0] == 0  # nothing to do
     again, shown = run("import-images", "drawings", "--pattern", "{client}/{label}", "size=3")

@@ -49,7 +49,9 @@ def test_folders_without_a_store_are_refused_by_name(tmp_path: Path, monkeypatch
         load_federation("empty")
     with pytest.raises(BadInputError, match=r"There is no federation at .*/some/where: a store is a folder"):
         load_federation("some/where")
-    with pytest.raises(BadInputError, match="There is no federation called 'digit'; did you mean 'digits'"):
+    with pytest.raises(
+        BadInputError, match="no federation called 'digit' and no folder of that name; did you mean 'digits'"
+    ):
         load_federation("digit")
     with pytest.raises(BadInputError, match="Cannot import the federation 'no/module:Thing'"):
         load_federation("no/module:Thing")

@@ -225,7 +225,7 @@ def test_a_saved_fleet_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["fedscal"], "There is no fleet called 'fedscal'; did you mean 'fedscale'?"),
+        (["fedscal"], "There is no fleet called 'fedscal' and no folder of that name; did you mean 'fedscale'?"),
         (["fedscale", "sed=1"], "has no option 'sed'; did you mean 'seed'?"),
         (["uniform", "share=2"], "fleet.share must be between 0 and 1, not 2."),
         (["ideal", "-o", "picture.txt"], "A picture cannot be written as 'picture.txt'"),

@@ -22,11 +22,12 @@ from fedarena.display.running import run_with_report
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.runs.suite import read_suite, run_suite
+from fedarena.runs.suite import read_suite
 from fedarena.storage import recorder
 from fedarena.storage.run_data import label_runs, load_run
 from fedarena.track import Tracker, export_run, live
 from fedarena.track.session import Session
+from suite_runs import run_suite
 
 TENSORBOARD = {"name": "tensorboard", "folder": None}
 
@@ -332,9 +333,9 @@ def test_a_suite_may_be_run_again_with_trackers(tmp_path: Path) -> None:
     path = tmp_path / "few.yaml"
     base = {key: value for key, value in SMALL.items() if key != "name"} | {"rounds": 2}
     path.write_text(yaml.safe_dump({"name": "few", "base": base, "seeds": [0]}))
-    assert run_suite(read_suite(str(path), {}), tmp_path, Observer(), lambda _: None) == []
+    assert run_suite(read_suite(str(path), {}), tmp_path, Observer()) == []
     tracked = read_suite(str(path), {"track": own(tmp_path / "notes"), "seeds": [0, 1]})
-    assert run_suite(tracked, tmp_path, Observer(), lambda _: None) == []
+    assert run_suite(tracked, tmp_path, Observer()) == []
     assert notes(tmp_path / "notes")[0]["begin"] == "seed1"
     runs = [load_run(tmp_path / "few" / name) for name in ("seed0", "seed1")]
     assert {run.label for run in label_runs(runs)} == {"fedavg"}

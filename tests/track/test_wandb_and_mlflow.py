@@ -47,6 +47,7 @@ class Slow(Callback):
 
 def start_or_resume(folder: Path, tracker: str) -> None:
     os.environ.pop("WANDB_SERVICE", None)  # that of the process that this one was forked from
+    os.environ["WANDB_MODE"] = "offline"  # which may have started before the test
     recorder._COMMIT_SHARE, live.PAUSE_SECONDS = math.inf, 0.01
     if (folder / "small").exists():
         resume_run(folder / "small")

@@ -31,7 +31,8 @@ from fedarena.display.watch.server import WatchServer, serve_in_background
 from fedarena.display.watch.watched_run import key_of
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.runs.suite import read_suite, run_suite
+from fedarena.runs.suite import read_suite
+from suite_runs import run_suite
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +295,7 @@ def test_a_suite_tells_how_far_it_is(serve, tmp_path: Path) -> None:
                 while not told or not 0.5 < told[-1]["share"] < 1:
                     told.extend(stream.next("runs")[1]["suites"])
 
-    assert run_suite(read_suite(str(path), {}), tmp_path / "runs", Looking(), lambda _: None) == []
+    assert run_suite(read_suite(str(path), {}), tmp_path / "runs", Looking()) == []
     assert (told[-1]["name"], told[-1]["runs"], told[-1]["ended"]) == ("few", 2, 1)
     assert told[-1]["seconds_left"] > 0
     while told[-1]["ended"] < 2:

@@ -194,8 +194,8 @@ def _numbers(path: Path, array: pa.Array, expected: pa.DataType) -> AnyArray:
     """A view of the numbers in a file."""
     if array.type != expected or array.null_count:
         raise DamagedFileError(f"{path} has {array.type} with {array.null_count} gaps where {expected} was expected.")
+    # Arrow's own conversions import pandas, which takes longer than all the rest.
+    dtype = np.dtype(str(expected))
     if len(array) == 0:
-        return np.empty(0, dtype=expected.to_pandas_dtype())
-    # Arrow's own to_numpy imports pandas, which takes longer than all the rest.
-    dtype = np.dtype(expected.to_pandas_dtype())
+        return np.empty(0, dtype=dtype)
     return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
