@@ -29,6 +29,7 @@ LOOPBACK: Final = "127.0.0.1"
 USUAL_PORT: Final = 7007
 MOST_CHOSEN: Final = 12  # runs whose rounds one page follows
 _BEAT_SECONDS: Final = 5.0  # in which a page that has gone is noticed
+_RETRY_MS = 1000  # after which a page that lost its server asks again
 _KEY = re.compile(r"[0-9a-f]{12}\Z")
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -160,6 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         known = _positions(self.headers.get("Last-Event-ID") or query.get("after", [""])[0])
         self._begin(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
         self.close_connection = True
+        self._write(f"retry: {_RETRY_MS}\n\n")
         index = self.server.index
         version, feeds = 0, dict[str, Feed]()
         with index:
