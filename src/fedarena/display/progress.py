@@ -24,6 +24,21 @@ from fedarena.runs.building import Experiment
 from fedarena.simulate import RoundOutcome
 
 
+def bars_of_runs(console: Screen) -> Progress:
+    """Bars with what is done, a score, and the time left; nothing where the output is not a terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[count]}"),
+        TextColumn("{task.fields[score]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
 class ProgressBars(Reporting):
     """A bar for every run, with time left and the current score; plain lines where the output is not a terminal."""
 
@@ -31,17 +46,7 @@ class ProgressBars(Reporting):
         super().__init__()
         self._console = console
         self._live = console.is_terminal
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[count]}"),
-            TextColumn("{task.fields[score]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not self._live,
-        )
+        self._progress = bars_of_runs(console)
         self._label = ""
         self._task: TaskID | None = None
         self._rounds = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
 from fedarena.core.console import Screen
 from fedarena.core.words import counted
+from fedarena.display.progress import bars_of_runs
 from fedarena.runs.observer import SuiteObserver
 
 
@@ -17,17 +18,7 @@ class SuiteBars(SuiteObserver):
 
     def __init__(self, console: Screen, runs: int):
         self._console, self._runs, self._live = console, runs, console.is_terminal
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[count]}"),
-            TextColumn("{task.fields[score]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not self._live,
-        )
+        self._progress = bars_of_runs(console)
         self._all = self._progress.add_task("all runs", total=runs, count=f"0/{runs}", score="")
         self._bars: dict[str, tuple[TaskID, int]] = {}
         self._ended = 0

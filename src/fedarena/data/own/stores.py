@@ -70,10 +70,17 @@ def build_once(
     def write(folder: Path) -> None:
         build(OwnBuild(folder, name, source, place.progress or (lambda fraction, text: None)))
 
+    return open_or_write(name, source, place, write)
+
+
+def open_or_write(name: str, source: SourceSpec, place: StorePlace, write: Callable[[Path], None]) -> Federation:
+    """The store of this name and source where it is to go; `write` is called with a folder if it is not there."""
     if place.path is None:
-        folder = cache_folder() / f"{kind}-{as_file_name(name)}-{_digest([name, source.model_dump(mode='json')])}"
+        folder = (
+            cache_folder() / f"{source.name}-{as_file_name(name)}-{_digest([name, source.model_dump(mode='json')])}"
+        )
         if not folder.exists():
-            with suppress(StoreExistsError):  # somebody else built the same store at the same time
+            with suppress(StoreExistsError):  # somebody else writes the same at the same time
                 write(folder)
         try:
             return Federation.open(folder)
@@ -106,10 +113,14 @@ def _replace(folder: Path, write: Callable[[Path], None]) -> None:
     try:
         write(beside)
         folder.rename(former)
-        beside.rename(folder)
+        try:
+            beside.rename(folder)
+        except OSError:
+            former.rename(folder)
+            raise
+        shutil.rmtree(former, ignore_errors=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(former, ignore_errors=True)
 
 
 def _digest(content: Any) -> str:

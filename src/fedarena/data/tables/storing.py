@@ -1,23 +1,18 @@
-"""Where the store of a table goes: a folder that somebody names, or the cache; the same is not written twice."""
+"""A table that is understood, as a store."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.outside_text import as_file_name
-from fedarena.data.registry import cache_folder
-from fedarena.data.store.federation import MANIFEST_NAME, Federation
+from fedarena.data.own.stores import StorePlace, open_or_write
+from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import SourceSpec
-from fedarena.data.store.writer import FederationWriter, StoreExistsError
+from fedarena.data.store.writer import FederationWriter
 from fedarena.data.tables.options import TableOptions
 from fedarena.data.tables.understanding import UnderstoodTable
 
@@ -40,48 +35,7 @@ def store_table(
     def write(folder: Path) -> None:
         _write(table, name, source, folder, lambda done: progress(0.4 + 0.6 * done))
 
-    if path is None:
-        key = json.dumps([name, source.model_dump(mode="json")], sort_keys=True)
-        digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-        folder = cache_folder() / f"{SOURCE_NAME}-{as_file_name(name)}-{digest}"
-        if not folder.exists():
-            with suppress(StoreExistsError):  # somebody else wrote the same at the same time
-                write(folder)
-        try:
-            return Federation.open(folder)
-        except DamagedFileError as error:
-            raise DamagedFileError(f"{error} Remove the folder {folder} to have it built again.") from error
-    folder = Path(path).expanduser()
-    if not folder.exists():
-        write(folder)
-    elif not (folder / MANIFEST_NAME).is_file():
-        raise StoreExistsError(f"{folder} exists and is no federation; choose another folder.")
-    elif not _holds(folder, name, source):
-        if not overwrite:
-            raise StoreExistsError(f"{folder} holds another federation; choose another folder, or overwrite it.")
-        _replace(folder, write)
-    return Federation.open(folder)
-
-
-def _holds(folder: Path, name: str, source: SourceSpec) -> bool:
-    """Whether a store is the one to be written."""
-    try:
-        found = Federation.open(folder)
-    except BadInputError:
-        return False
-    return found.name == name and found.source == source
-
-
-def _replace(folder: Path, write: Callable[[Path], None]) -> None:
-    """Puts a new store in the place of another, which is kept until the new one is complete."""
-    beside, former = (folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.{what}") for what in ("new", "old"))
-    try:
-        write(beside)
-        folder.rename(former)
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(former, ignore_errors=True)
+    return open_or_write(name, source, StorePlace(path, overwrite), write)
 
 
 def _write(
