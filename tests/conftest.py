@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import runpy
 import signal
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.fx.experimental import proxy_tensor
 
 import warm_processes
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
@@ -38,17 +36,6 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_tracing() -> Iterator[None]:
-    """Traces take half as long when torch does not note the whole call stack, deep under pytest, for every operation.
-
-    It does so for error messages whenever it makes a mode of fake tensors, and it makes one per operation.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(proxy_tensor, "FakeTensorMode", functools.cache(proxy_tensor.FakeTensorMode))
         yield
 
 

@@ -7,9 +7,11 @@ script on a CPU, as a captured graph on a GPU, there compiled before if there is
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,7 +152,8 @@ class StepPrograms:
             now = replace(given, states=parts[4], broadcast=parts[5], jobs=parts[6])
             return self._step(Changing(*parts[:4]), now, Batch(*parts[7:])).tensors()
 
-        traced = make_fx(flat_step)(_leaves(parts))
+        with _one_fake_mode():
+            traced = make_fx(flat_step)(_leaves(parts))
         clean(traced.graph)
         return separate_updates(traced, len(changing.tensors()))
 
@@ -219,6 +222,25 @@ class StepPrograms:
             warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
             return pure
         return compiled
+
+
+@contextmanager
+def _one_fake_mode() -> Iterator[None]:
+    """Torch makes a mode of fake tensors for every operation it records, and notes the whole call stack each time.
+
+    One for all takes half as long.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    usual = getattr(proxy_tensor, "FakeTensorMode", None)
+    if usual is None:  # in a version that has it elsewhere, tracing takes longer
+        yield
+        return
+    proxy_tensor.FakeTensorMode = functools.cache(usual)  # type: ignore[attr-defined, assignment]
+    try:
+        yield
+    finally:
+        proxy_tensor.FakeTensorMode = usual  # type: ignore[attr-defined]
 
 
 def _leaves(parts: Any) -> list[Tensor]:
