@@ -40,7 +40,7 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 test-extras: $(VENV)/.installed-extras  ## Tests of what needs larger packages: Hugging Face, W&B, MLflow
 	$(BIN)/pytest -m extras

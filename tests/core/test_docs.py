@@ -28,6 +28,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SUITES = ("quickstart", "examples/skew.yaml")
 # Enough to see that a command works. What a page says of these itself only takes longer.
 FAST = {"rounds": 1, "local.steps": 2, "evaluation.max_clients": 3}
+# An engine that records nothing before the first step; the other one is for pages about code that it runs.
+QUICK_TO_START = {"engine": "reference"}
+ON_BOTH_ENGINES = ("own_method", "models", "transforms")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -63,6 +66,8 @@ def write_traces(folder: Path) -> None:
 
 def shortened(command: list[str]) -> list[str]:
     fast = {"run": FAST, "suite": FAST | {"seeds": "[0]"}}.get(command[0], {})
+    if fast and not any(word.startswith("engine") for word in command):
+        fast = fast | QUICK_TO_START
     return [word for word in command if word.partition("=")[0] not in fast] + [f"{k}={v}" for k, v in fast.items()]
 
 
@@ -104,7 +109,8 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python(page: Path, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(*args, **settings):
-        return fedarena.api.run(*args, **settings | {"rounds": 1, "progress": False})
+        engine = {} if page.stem in ON_BOTH_ENGINES else QUICK_TO_START
+        return fedarena.api.run(*args, **engine | settings | {"rounds": 1, "progress": False})
 
     monkeypatch.setattr(fedarena, "run", quick, raising=False)
     module = types.ModuleType(f"page_{page.stem}")  # so that classes of the page can be found by their name

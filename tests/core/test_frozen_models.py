@@ -62,7 +62,7 @@ def test_what_is_trained_and_what_is_not() -> None:
     assert sorted(constant_tensors(model)) == ["first.weight", "scale"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedadam", "scaffold", "ditto", "fedkd", "local_only"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ditto", "local_only"])
 def test_frozen_parameters_stay_and_do_not_travel(tmp_path: Path, algorithm) -> None:
     found = {}
     for engine in ("cohort", "reference"):
@@ -77,7 +77,7 @@ def test_frozen_parameters_stay_and_do_not_travel(tmp_path: Path, algorithm) -> 
     for name, t in found["cohort"][0].items():
         torch.testing.assert_close(t, found["reference"][0][name], rtol=0, atol=1e-10)
     sent = 8 * (HIDDEN + CLASSES * HIDDEN + CLASSES)
-    if algorithm in ("fedavg", "fedadam", "ditto"):
+    if algorithm in ("fedavg", "ditto"):
         assert found["cohort"][1][1:] == [4 * sent] * 5
 
 

@@ -127,7 +127,7 @@ def test_hostile_arguments(arguments: list[str]) -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    for arguments in (["run", b"\xff.yaml"], ["run", b"name=\xff"], ["report", b"\xff"], ["describe", b"\xff"]):
+    for arguments in (["run", b"name=\xff"], ["report", b"\xff"]):
         done = subprocess.run([sys.executable, "-m", "fedarena", *arguments], capture_output=True, check=False)
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
