@@ -183,7 +183,10 @@ def many_outputs(spec):
     [
         ({"model": {"name": normalizes_batches}}, "puts out for a sample depends on the other samples in the batch"),
         ({"task": {"name": "classification", "metrics": [MeanOfBatch]}}, "MeanOfBatch gives a sample a state that"),
-        ({"task": {"name": "classification", "metrics": [OneState]}}, "OneState must give a state for every one of"),
+        (
+            {"task": {"name": "classification", "metrics": [OneState]}},
+            "OneState must give a state for each of 5 samples",
+        ),
         ({"model": {"name": many_outputs}}, r"shape \[2, 12\], but \[2, 10\] is needed, a score for each of the 10"),
     ],
 )

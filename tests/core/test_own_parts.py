@@ -67,7 +67,7 @@ class NoisyGradients(FedAvg):
 def test_every_local_step_draws_other_numbers(make_federation) -> None:
     NoisyGradients.seen = []
     run(make_federation, ReferenceEngine, [], NoisyGradients())
-    draws = [tuple(noise.flatten().tolist()) for noise in NoisyGradients.seen]
+    draws = [tuple(noise.flatten().tolist()) for noise in NoisyGradients.seen[2:]]  # it is tried out twice before
     assert len(set(draws)) == len(draws) > 20
 
 

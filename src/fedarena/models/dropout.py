@@ -19,16 +19,34 @@ from torch import Tensor, nn
 from fedarena.models.keyed_random import derived, random_bits
 
 _KEYS: ContextVar[Iterator[Tensor] | None] = ContextVar("keys of dropout layers", default=None)
+_PASSES: ContextVar[Iterator[int] | None] = ContextVar("passes through the model in one loss", default=None)
 
 
 @contextmanager
 def dropout_key(key: Tensor | None) -> Iterator[None]:
     """Within the block, dropout layers draw from this key (an int64 scalar); with None, from torch's own generator."""
+    passes = _PASSES.get()
+    number = 0 if passes is None else next(passes)
+    if key is not None and number:
+        key = derived(key, -number)
     token = _KEYS.set(None if key is None else (derived(key, n) for n in count(1)))
     try:
         yield
     finally:
         _KEYS.reset(token)
+
+
+@contextmanager
+def several_passes() -> Iterator[None]:
+    """Within the block, a loss of somebody's own, every pass through the model drops something else.
+
+    The passes of our own methods are those of several models, which drop the same.
+    """
+    token = _PASSES.set(count())
+    try:
+        yield
+    finally:
+        _PASSES.reset(token)
 
 
 class KeyedDropout(nn.Dropout):

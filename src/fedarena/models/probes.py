@@ -15,6 +15,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.models.seeding import seeded
 from fedarena.models.tasks import Task, Tensors
 
+_SAMPLES = 5
+
 
 @contextmanager
 def _in_mode(task: Task, training: bool) -> Iterator[None]:
@@ -29,9 +31,9 @@ def _in_mode(task: Task, training: bool) -> Iterator[None]:
 
 
 def _sample_and_neighbours(task: Task) -> tuple[Tensors, Tensors]:
-    """Two batches of two samples that differ in the second one alone, its label included."""
+    """Two batches that share their first sample alone; labels differ as well."""
     device = next(task.module.parameters()).device
-    example = task.batch({name: t.to(device) for name, t in task.example(2).items()})
+    example = task.batch({name: t.to(device) for name, t in task.example(_SAMPLES).items()})
     one = task.meaningless(example, torch.Generator().manual_seed(1))
     other = task.meaningless(example, torch.Generator().manual_seed(2))
     other["y"] = torch.zeros_like(other["y"]) + (100 if other["y"].is_floating_point() else 0)
@@ -48,7 +50,9 @@ def counts_padding(task: Task) -> bool:
     with _in_mode(task, training=True), torch.no_grad():
         losses = []
         for batch in (one, other, alone):
-            mask = {} if batch is alone else {"mask": torch.tensor([1.0, 0.0]).to(next(iter(params.values())))}
+            counting = torch.zeros(_SAMPLES).to(next(iter(params.values())))
+            counting[0] = 1
+            mask = {} if batch is alone else {"mask": counting}
             with seeded(0):
                 losses.append(task.loss(params, {**batch, **mask, **key}))
     together, with_another, by_itself = losses
@@ -78,10 +82,10 @@ def check_scores_apart(task: Task) -> None:
             "batch, so no client could be scored by itself; normalize within samples (LayerNorm, GroupNorm) instead"
         )
     for name, states in found[0][1].items():
-        if states.dim() == 0 or len(states) != 2:
+        if states.dim() == 0 or len(states) != _SAMPLES:
             shape = list(states.shape)
             raise BadInputError(
-                f"{_of(task, name)} must give a state for every one of 2 samples, but gave a tensor of shape {shape}"
+                f"{_of(task, name)} must give a state for each of {_SAMPLES} samples, but gave one of shape {shape}"
             )
         if not _same_first(states, found[1][1][name]):
             raise BadInputError(
@@ -91,8 +95,9 @@ def check_scores_apart(task: Task) -> None:
 
 
 def _drawn(task: Task) -> Tensors:
+    """Parameters near those that the model begins with: large ones would saturate, and zeros hide what comes before."""
     with seeded(0):
-        return {name: torch.rand_like(p) for name, p in task.module.named_parameters()}
+        return {name: p.detach() + 0.1 * torch.randn_like(p) for name, p in task.module.named_parameters()}
 
 
 def _same_first(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.streams import torch_seed
 from fedarena.models.dropout import with_keyed_dropout
 from fedarena.models.probes import check_scores_apart
-from fedarena.models.seeding import seeded
+from fedarena.models.seeding import other_generators, seeded
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import Task, Tensors, make_task
 from fedarena.models.trainable import trainable_parameters
@@ -69,13 +69,20 @@ def _try_out(name: str, task: Task, samples: int) -> None:
     before = {path: buffer.clone() for path, buffer in buffers.items()}
     training = {part: part.training for part in module.modules()}
     failure: Exception | None = None
+    repeats = True
     module.train()
     with seeded(0), torch.no_grad():
         # Different values in every place: statistics of constants could stay as they are.
         drawn = task.meaningless(batch)
+        generators = other_generators()
         try:
             params: Tensors = dict(module.named_parameters())
-            task.check_outputs(task.predict(params, drawn), drawn)
+            keyed = {**drawn, "key": torch.zeros((), dtype=torch.int64)}
+            with seeded(1):
+                outputs = task.predict(params, keyed)
+            task.check_outputs(outputs, drawn)
+            with seeded(1):
+                repeats = torch.equal(torch.nan_to_num(task.predict(params, keyed)), torch.nan_to_num(outputs))
             with torch.enable_grad():
                 trained = {name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()}
                 wanted = [p for p in trained.values() if p.requires_grad]
@@ -100,6 +107,16 @@ def _try_out(name: str, task: Task, samples: int) -> None:
                 "which would leak from one client to the next; use GroupNorm instead, "
                 "or a layer that stays in evaluation mode (override `train`)"
             )
+    if other_generators() != generators:
+        raise BadInputError(
+            f"The model {name!r} draws random numbers from the global generator of NumPy or Python; use torch's, which "
+            "is seeded for every client and round"
+        )
+    if not repeats:
+        raise BadInputError(
+            f"The model {name!r} puts out something else when it is called again with the same samples; it must "
+            "remember nothing between calls, and draw from no generator but torch's"
+        )
     if failure is not None:
         reason = " ".join(f"{type(failure).__name__}: {failure}".split())
         raise BadInputError(f"The model {name!r} does not work on this federation's {spec}: {reason}") from failure

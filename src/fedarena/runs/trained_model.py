@@ -9,13 +9,12 @@ import numpy as np
 import safetensors.torch
 from torch import nn
 
-from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import replacing
 from fedarena.core.registry import nearest
 from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
-from fedarena.models import Tensors
+from fedarena.models import Tensors, trainable_parameters
 from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.identity import changed_source_of
@@ -24,7 +23,6 @@ from fedarena.runs.weights import read_weights
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import open_client_states, read_best, read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
-from fedarena.train import Algorithm
 
 Which = Literal["last", "best"]
 
@@ -43,30 +41,20 @@ def trained_model(folder: Path, which: Which = "last", client: str | None = None
         return _personal_model(folder, config, client)
     if which not in ("last", "best"):
         raise BadInputError(f"which must be 'last' or 'best', not {which!r}")
-    params = read_weights(folder) | _evaluated(config, folder) if which == "last" else _best_params(folder)
+    params = read_weights(folder) if which == "last" else _best_params(folder)
     federation, config = open_federation(config, Observer())
     return _with_params(build_task(config, federation).module, params, folder)
 
 
 def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
-    module.to(next(iter(params.values())).dtype)
+    trained = next(p for name, p in params.items() if name in trainable_parameters(module))
+    module.to(trained.dtype)
     missing, unknown = module.load_state_dict(params, strict=False)
     absent = {name for name, p in module.named_parameters() if p.requires_grad} & set(missing)
     if unknown or absent:
         names = ", ".join(sorted({*unknown, *absent}))
         raise BadInputError(f"The parameters of {folder} are not those of its model any more: {names}")
     return module.eval()
-
-
-def _evaluated(config: RunConfig, folder: Path) -> Tensors:
-    """The parameters that were scored, if an algorithm of somebody's own scores others than the server's."""
-    kind = ALGORITHMS.get(config.algorithm["name"])
-    if kind.evaluation_params is Algorithm.evaluation_params:
-        return {}
-    options = {name: value for name, value in config.algorithm.items() if name != "name"}
-    committed = read_state(folder)
-    assert committed is not None, "its parameters could be read"
-    return kind(**options).evaluation_params(read_snapshot(folder, committed, ClientStates()).state)
 
 
 def _best_params(folder: Path) -> Tensors:

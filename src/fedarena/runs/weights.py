@@ -18,15 +18,19 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_our_names, without_prefix
+from fedarena.runs.config import read_settings, resolve
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles, read_constants
+from fedarena.train import Groups
+from fedarena.train.own_code import is_own
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -120,8 +124,22 @@ def _from_run(folder: Path) -> Tensors:
     state = read_state(folder)
     if state is None:
         raise BadInputError(f"weights: the run {folder} has no finished round yet")
-    params = read_snapshot(folder, state, ClientStates()).state["params"]
-    return params | read_constants(RunFiles.open(folder))
+    server = read_snapshot(folder, state, ClientStates()).state
+    return _evaluated(folder, server) | read_constants(RunFiles.open(folder))
+
+
+def _evaluated(folder: Path, server: Groups) -> Tensors:
+    """The parameters that a run scores, which an algorithm of somebody's own may make of the server's state."""
+    settings = read_settings(folder / CONFIG_FILE)
+    if settings.get("algorithm", {}).get("name") in ALGORITHMS.names():
+        return server["params"]
+    config = resolve(settings)
+    kind = ALGORITHMS.get(config.algorithm["name"])
+    if not (is_own(kind.evaluation_params) or is_own(kind.broadcast)):
+        return server["params"]
+    algorithm = kind(**{name: value for name, value in config.algorithm.items() if name != "name"})
+    algorithm.prepare(config.cohort or 1, config.local, config.horizon or config.rounds)
+    return algorithm.evaluation_params(server)
 
 
 def _from_safetensors(path: Path) -> Tensors:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
-from fedarena.models import Tensors, seeded
+from fedarena.models import Tensors
+from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 
@@ -42,7 +43,7 @@ class Server:
 
         def take(state: Groups, update: Groups) -> Groups:
             # The same numbers on every engine, and in a run that is resumed, if a method draws some.
-            with seeded(streams.torch_seed(self.path.seed, "server step", self.version)):
+            with all_seeded(streams.torch_seed(self.path.seed, "server step", self.version)):
                 stepped = self.algorithm.server_step(state, update, round)
             if lost := [group for group in state if group not in stepped]:
                 raise BadInputError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,11 @@ from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults,
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
-from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
+from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
-from fedarena.train.own_code import check_own_hooks, is_own
+from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
@@ -243,18 +244,31 @@ class CohortEngine:
         columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
         self.task.module.train()
         with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(self.notes):
+            hook = "local_start"
             try:
                 params = self.start_params(given, 2)
                 two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
                 changing = Changing(params, optimizer_init(self.local, params), two, two)
                 mask = torch.ones(2, 2, device=self.device)
+                hook = "local_loss or local_gradient"
                 self._step(changing, given, Batch(columns, mask, two.long()))
+                hook = "client_update"
+                ones = np.ones(2, dtype=np.int64)
+                losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None
+                self.updates(params, given, Work(ones, ones, ones, losses))
+                if self.algorithm.personalizes and states:
+                    hook = "personal_models"
+                    example = newcomer(broadcast, {})
+                    vmap(lambda kept: self.algorithm.personal_models(replace(example, state=kept)))(states)
+            except BadInputError:
+                raise
             except SealedBatchError:
                 self.exact_batches = True
                 return self._find_obstacle()
             except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
                 reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-                return f"{tracker.present} cannot be vectorized ({type(error).__name__}: {reason})"
+                where = tracker.present if tracker.inside else f"{hook} of {type(self.algorithm).__name__}"
+                return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
         return None
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
@@ -277,11 +291,11 @@ class CohortEngine:
             client = Client(broadcast, kept, context_of(job).at_step(number))
 
             def loss_of(params: Tensors) -> Tensor:
-                with self.hardware.rounding():
+                with self.hardware.rounding(), passes_of(self.algorithm):
                     return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
 
             grad, loss = grad_and_value(loss_of)(params)
-            grad = self.algorithm.local_gradient(grad, params, client)
+            grad = corrected_gradient(self.algorithm, grad, params, client)
             params, state = optimizer_step(self.local, params, grad, state, number, client.job.lr_scale)
             return params, state, loss
 

@@ -40,10 +40,13 @@ def clean(graph: Graph) -> None:
 
 def _drop_no_ops(graph: Graph) -> None:
     """Expanding, viewing or permuting to the same form, factors of 1, two transposes in a row, copies for nothing."""
+    changed = _changed_in_place(graph)
     for node in graph.nodes:
         source: Any
         source, *rest = node.args or (None,)
-        if node.target in _RESHAPING or (node.target in _SCALING and rest == [1]):
+        # A factor of 1 gives a copy, which somebody may have made to write to it, or to the original.
+        is_copy = node.target in _SCALING and rest == [1] and not changed.intersection([node, source])
+        if node.target in _RESHAPING or is_copy:
             if _form(source) == _form(node):
                 node.replace_all_uses_with(source)
         elif node.target == aten.permute.default:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedarena.core.errors import BadInputError
-from fedarena.models import Task, trainable_parameters
+from fedarena.models import Task, Tensors, seeded, trainable_parameters
+from fedarena.models.dropout import several_passes
+from fedarena.models.seeding import other_generators
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.jobs import newcomer
+from fedarena.train.jobs import Client, newcomer
 from fedarena.train.layers import LayerTracker
 from fedarena.train.tensors import Groups
 
@@ -53,18 +56,14 @@ def _refusal(who: str, generator: str, instead: str) -> BadInputError:
 @contextmanager
 def refusing_draws(who: str, instead: str, tracker: LayerTracker | None = None) -> Iterator[None]:
     """Code in the block may not draw random numbers from a global generator."""
-    numpy_state, python_state = _numpy_state(), random.getstate()
+    *numpy_state, python_state = other_generators()
     with _RefusedDraws(who, instead, tracker):
         yield
-    if _numpy_state() != numpy_state:
+    *numpy_now, python_now = other_generators()
+    if numpy_now != numpy_state:
         raise _refusal(who, "NumPy", instead)
-    if random.getstate() != python_state:
+    if python_now != python_state:
         raise _refusal(who, "Python", instead)
-
-
-def _numpy_state() -> tuple[bytes, int]:
-    _, keys, position, *_ = np.random.get_state()
-    return np.asarray(keys).tobytes(), int(position)
 
 
 def refusing_own_draws(part: object, method: str) -> Any:
@@ -73,6 +72,28 @@ def refusing_own_draws(part: object, method: str) -> Any:
         return nullcontext()
     context = "rows.context" if method == "at_client" else "context"
     return refusing_draws(f"{type(part).__name__}.{method}", f'{context}.normal("purpose", like=tensor)')
+
+
+def passes_of(algorithm: Algorithm) -> AbstractContextManager[None]:
+    """In which a loss of somebody's own may send a batch through the model several times, as R-Drop does."""
+    return several_passes() if is_own(type(algorithm).local_loss) else nullcontext()
+
+
+def corrected_gradient(algorithm: Algorithm, grad: Tensors, params: Tensors, client: Client) -> Tensors:
+    """What `local_gradient` makes of a gradient: of every parameter, in their order, and in their shapes."""
+    corrected = algorithm.local_gradient(grad, params, client)
+    if list(corrected) == list(params) and not is_own(type(algorithm).local_gradient):
+        return corrected
+    who = f"local_gradient of {type(algorithm).__name__}"
+    for name, p in params.items():
+        if name not in corrected:
+            raise BadInputError(f"{who} gives no gradient of {name!r}; give zeros where a parameter shall stay")
+        if corrected[name].shape != p.shape:
+            shapes = f"{list(corrected[name].shape)} for a parameter of shape {list(p.shape)}"
+            raise BadInputError(f"{who} gives a gradient of {name!r} of shape {shapes}")
+    if strange := [name for name in corrected if name not in params]:
+        raise BadInputError(f"{who} gives a gradient of {strange[0]!r}, which is no parameter that is trained")
+    return {name: corrected[name] for name in params}
 
 
 def check_group_names(algorithm: Algorithm, groups: Groups, what: str) -> None:
@@ -85,15 +106,65 @@ def check_group_names(algorithm: Algorithm, groups: Groups, what: str) -> None:
             )
 
 
+def _numbers_of(algorithm: Algorithm) -> dict[str, Any]:
+    """What an algorithm might count in."""
+    kept = (bool, int, float, str, Tensor)
+    return {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in vars(algorithm).items()
+        if isinstance(value, kept)
+    }
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two results are equal to the bit; what is undefined equals itself."""
+    first, second = (pytree.tree_flatten(value) for value in (one, other))
+    if first[1] != second[1]:
+        return False
+    return all(
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) if isinstance(a, Tensor) else a == b
+        for a, b in zip(first[0], second[0], strict=True)
+    )
+
+
+def check_client_weight(algorithm: Algorithm) -> None:
+    """Refuses a weight of a client that depends on who else is counted with it, which only the engine decides."""
+    if not is_own(type(algorithm).client_weight):
+        return
+    who = f"client_weight of {type(algorithm).__name__}"
+    numbers = np.array([3, 5])
+
+    def weights(chosen: Any) -> Any:
+        some = numbers[chosen]
+        found = algorithm.client_weight(Work(some, some, some, some.astype(np.float64)))
+        return np.broadcast_to(np.asarray(found, dtype=np.float64), len(some))
+
+    try:
+        together, apart = weights([0, 1]), [weights([0])[0], weights([1])[0]]
+    except Exception as error:
+        raise BadInputError(
+            f"{who} is called with arrays that have an entry per client, and fails there: {type(error).__name__}: "
+            f"{str(error)[:160]}; write it in NumPy, such as np.minimum(work.samples, 50)"
+        ) from error
+    if not np.allclose(together, apart):
+        raise BadInputError(
+            f"{who} gives a client another weight when others are with it; give every client its own, the mean divides "
+            "by their sum"
+        )
+
+
 def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
     """Refuses an algorithm of somebody's own that draws from a global generator, or whose groups cannot be stored."""
     kind = type(algorithm)
     if not is_own(kind):
         return
+    check_client_weight(algorithm)
     own = [hook for hook in _HOOKS if is_own(getattr(kind, hook))]
     params = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
     device = next(iter(params.values())).device
-    batch = task.batch({name: values.to(device) for name, values in task.example(2).items()})
+    example = task.batch({name: values.to(device) for name, values in task.example(3).items()})
+    key = torch.zeros((), dtype=torch.int64, device=device)
+    batch = {**task.meaningless(example, torch.Generator().manual_seed(0)), "key": key}
     state = algorithm.server_init(params)
     check_group_names(algorithm, state, "server's state")
     broadcast = algorithm.broadcast(state)
@@ -104,23 +175,36 @@ def check_own_hooks(algorithm: Algorithm, task: Task) -> None:
 
         def tried(hook: str, call: Callable[[], Any]) -> Any:
             instead = 'client.job.normal("purpose", like=tensor) or client.job.uniform'
-            with refusing_draws(f"{kind.__name__}.{hook}", instead, tracker) if hook in own else nullcontext():
+            if hook not in own:
                 return call()
+            before = _numbers_of(algorithm)
+            with refusing_draws(f"{kind.__name__}.{hook}", instead, tracker):
+                with seeded(0):  # for layers of the model, which may draw from torch's generator
+                    found = call()
+                with seeded(0):
+                    again = call()
+            if not _same(found, again) or not _same(before, _numbers_of(algorithm)):
+                raise BadInputError(
+                    f"{kind.__name__}.{hook} remembers something between its calls, or has a generator of its own: "
+                    f"called again with the same arguments it does something else. Use {instead} for random numbers, "
+                    "and client_init or server_init for what is to be kept"
+                )
+            return found
 
-        try:
-            state = tried("client_init", lambda: algorithm.client_init(broadcast))
-            client = newcomer(broadcast, state)
-            start = tried("local_start", lambda: algorithm.local_start(client))
-            with torch.enable_grad():
-                leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
-                loss = tried("local_loss", lambda: algorithm.local_loss(task, leaves, batch, client))
-                found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-            grad = dict(zip(leaves, found, strict=True))
-            with torch.no_grad():
-                tried("local_gradient", lambda: algorithm.local_gradient(grad, start, client))
-                update, _ = tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
-            check_group_names(algorithm, update, "update")
-        except BadInputError:
-            raise
-        except Exception:  # what else may go wrong shows, with its traceback, when clients train
-            return
+        state = tried("client_init", lambda: algorithm.client_init(broadcast))
+        client = newcomer(broadcast, state)
+        start = tried("local_start", lambda: algorithm.local_start(client))
+        with torch.enable_grad():
+            leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
+            loss = tried("local_loss", lambda: algorithm.local_loss(task, leaves, batch, client))
+            if not isinstance(loss, Tensor) or loss.dim():
+                given = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r:.40}"
+                raise BadInputError(
+                    f"{kind.__name__}.local_loss must give one number, a tensor of no dimension, not {given}"
+                )
+            found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        grad = dict(zip(leaves, found, strict=True))
+        with torch.no_grad():
+            tried("local_gradient", lambda: corrected_gradient(algorithm, grad, start, client))
+            update, _ = tried("client_update", lambda: algorithm.client_update(start, client, Work(2, 1, 2)))
+        check_group_names(algorithm, update, "update")

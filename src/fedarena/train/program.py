@@ -132,7 +132,10 @@ class StepPrograms:
         with _TRACING:
             if changing.numbers.device.type == "cuda":
                 return self._capture(changing, given, example, compile)
-            form = (given.shared, *((t.shape, t.dtype) for t in [*lanes, *example.tensors()]))
+            # Names in their order, too: tensors that look alike may stand for something else.
+            named = (changing.params, changing.optimizer, given.states, given.broadcast, given.jobs, example.columns)
+            names = str(pytree.tree_structure(named))
+            form = (given.shared, names, *((t.shape, t.dtype) for t in [*lanes, *example.tensors()]))
             if form not in self._scripts:
                 self._scripts[form] = self._script(changing, given, example)
         script = self._scripts[form]

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from fedarena.core import streams
-from fedarena.models import Task, Tensors, seeded, trainable_parameters
+from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.seeding import all_seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
@@ -19,7 +20,7 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
-from fedarena.train.own_code import check_own_hooks
+from fedarena.train.own_code import check_own_hooks, corrected_gradient, passes_of
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm
@@ -84,7 +85,7 @@ class ReferenceEngine:
         rows = jobs.tensors(next(iter(broadcast["params"].values())), self.seed)
         client = Client(broadcast, state, context_of({name: t[0] for name, t in rows.items()}))
         samples, batches = self._batches(job)
-        with seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
+        with all_seeded(streams.torch_seed(self.seed, "local", job.round, job.client)):
             if self.algorithm.trains_freely:
                 params, loss = self._train_freely(job.client, batches, broadcast)
             else:
@@ -127,12 +128,12 @@ class ReferenceEngine:
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
             now = replace(client, job=client.job.at_step(number))
-            with torch.enable_grad(), self.hardware.rounding():
+            with torch.enable_grad(), self.hardware.rounding(), passes_of(self.algorithm):
                 loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, now)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
-            grad = self.algorithm.local_gradient(grad, params, now)
+            grad = corrected_gradient(self.algorithm, grad, params, now)
             params, optimizer_state = optimizer_step(
                 self.local, params, grad, optimizer_state, number, client.job.lr_scale
             )

@@ -1,0 +1,263 @@
+"""Own code at the seams of the engines: the same on both, or a sentence."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import config
+from torch import nn
+from torch.nn import functional as F
+
+import fedarena
+from fedarena.algorithms import FedAvg
+from fedarena.core.errors import BadInputError
+from fedarena.runs.run import start_run
+
+
+def both(tmp_path: Path, **settings):
+    """The losses of a run on both engines, and the log of the one that trains many clients at once."""
+    found = []
+    for name in ("cohort", "reference"):
+        always = {
+            "algorithm": "fedavg",
+            "rounds": 3,
+            "local.batch_size": 16,
+            "engine": {"name": name, "dtype": "float64"},
+        }
+        run = start_run(config(name=name, **(always | settings)), tmp_path)
+        found.append([loss for loss in run.rounds["train_loss"].to_pylist() if loss is not None])
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    return (tmp_path / "cohort" / "log.txt").read_text()
+
+
+class WritesToACopy(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        out = task.predict(params, batch)
+        shifted = out * 1.0
+        shifted -= torch.arange(10, dtype=out.dtype)
+        return F.cross_entropy(shifted, batch["y"]) + (out**2).mean()
+
+
+class OtherOrder(FedAvg):
+    def local_gradient(self, grad, params, client):
+        return {name: grad[name] for name in reversed(list(grad))}
+
+
+class TwoAlike(nn.Sequential):
+    def __init__(self, spec):
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
+
+
+class StateInAnotherOrder(FedAvg):
+    def client_init(self, broadcast):
+        params = broadcast["params"]
+        zeros, ones = ({name: torch.full_like(p, value) for name, p in params.items()} for value in (0.0, 1.0))
+        return {"a": zeros, "b": ones}
+
+    def local_gradient(self, grad, params, client):
+        return {name: g + 0.05 * client.state["a"][name] - 0.001 * client.state["b"][name] for name, g in grad.items()}
+
+    def client_update(self, params, client, work):
+        update, _ = super().client_update(params, client, work)
+        b = {name: t + 1 for name, t in client.state["b"].items()}
+        return update, {"b": b, "a": {name: 0.5 * t + update["params"][name] for name, t in client.state["a"].items()}}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"algorithm": WritesToACopy}, {"algorithm": OtherOrder, "model": {"name": TwoAlike}}]
+)
+def test_the_same_on_both_engines(tmp_path: Path, settings) -> None:
+    both(tmp_path, **settings)
+
+
+def test_states_in_another_order_when_cohorts_grow(tmp_path: Path) -> None:
+    growing = {
+        "fleet": {"name": "uniform", "seconds_per_sample": 0.1},
+        "protocol": "synchronous",
+        "clock": {"crash_rate": 0.6},
+        "cohort": 8,
+        "rounds": 8,
+    }
+    both(tmp_path, algorithm=StateInAnotherOrder, **growing)
+
+
+class ClipsByDecision(FedAvg):
+    def client_update(self, params, client, work):
+        update, state = super().client_update(params, client, work)
+        norm = torch.sqrt(sum((u**2).sum() for u in update["params"].values()))
+        if norm > 0.1:
+            update = {"params": {name: 0.1 * u / norm for name, u in update["params"].items()}}
+        return update, state
+
+
+def test_an_update_that_cannot_be_vectorized_is_computed_one_at_a_time(tmp_path: Path) -> None:
+    assert "client_update of ClipsByDecision cannot be vectorized" in both(tmp_path, algorithm=ClipsByDecision)
+
+
+class TwoPasses(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        one, two = (task.predict(params, batch) for _ in range(2))
+        return F.cross_entropy(one, batch["y"]) + 10 * ((one - two) ** 2).mean()
+
+
+class OnePass(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        one = task.predict(params, batch)
+        return F.cross_entropy(one, batch["y"]) + 10 * ((one - one) ** 2).mean()
+
+
+def with_dropout(spec):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
+
+
+def test_every_pass_through_the_model_drops_something_else(tmp_path: Path) -> None:
+    both(tmp_path / "two", algorithm=TwoPasses, model={"name": with_dropout})
+    both(tmp_path / "one", algorithm=OnePass, model={"name": with_dropout})
+    two, one = (fedarena.load(tmp_path / name / "cohort").rounds["train_loss"][1].as_py() for name in ("two", "one"))
+    assert two > one + 0.01
+
+
+class OwnGenerator(FedAvg):
+    def __init__(self):
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+
+    def local_loss(self, task, params, batch, client):
+        share = self.generator.beta(0.4, 0.4)
+        mixed = {**batch, "x": share * batch["x"] + (1 - share) * batch["x"].flip(0)}
+        return task.loss(params, mixed)
+
+
+class Counts(FedAvg):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def local_gradient(self, grad, params, client):
+        self.calls += 1
+        return grad
+
+
+class LeavesOut(FedAvg):
+    def local_gradient(self, grad, params, client):
+        return {name: g for name, g in grad.items() if name.endswith("weight")}
+
+
+class Invents(FedAvg):
+    def local_gradient(self, grad, params, client):
+        return {**grad, "nothing": next(iter(grad.values()))}
+
+
+class LossOfEverySample(FedAvg):
+    def local_loss(self, task, params, batch, client):
+        return F.cross_entropy(task.predict(params, batch), batch["y"], reduction="none")
+
+
+class NormalizedWeights(FedAvg):
+    def client_weight(self, work):
+        return work.samples / work.samples.sum()
+
+
+class PlainPythonWeights(FedAvg):
+    def client_weight(self, work):
+        return min(work.samples, 50)
+
+
+class StochasticDepth(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.layer, self.last = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if not (self.training and random.random() < 0.5):
+            x = x + self.layer(x)
+        return self.last(x)
+
+
+class OwnGeneratorInside(StochasticDepth):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.generator = np.random.default_rng(0)
+
+    def forward(self, x):
+        scale = self.generator.random() if self.training else 1.0
+        return self.last(self.layer(x.flatten(1)) * scale)
+
+
+class CentredWhereItSaturates(StochasticDepth):
+    def forward(self, x):
+        hidden = torch.tanh(self.layer(x.flatten(1)))
+        return self.last(hidden - hidden.mean(0))
+
+
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"algorithm": OwnGenerator}, r"OwnGenerator\.local_loss remembers something between its calls, or has a gen"),
+        ({"algorithm": Counts}, r"Counts\.local_gradient remembers something"),
+        ({"algorithm": LeavesOut}, r"local_gradient of LeavesOut gives no gradient of '.*bias'; give zeros"),
+        ({"algorithm": Invents}, "gives a gradient of 'nothing', which is no parameter"),
+        ({"algorithm": LossOfEverySample}, r"local_loss must give one number, .* not a tensor of shape \[3\]"),
+        ({"algorithm": NormalizedWeights}, "gives a client another weight when others are with it"),
+        ({"algorithm": PlainPythonWeights}, "is called with arrays that have an entry per client"),
+        ({"model": {"name": StochasticDepth}}, "draws random numbers from the global generator of NumPy or Python"),
+        ({"model": {"name": OwnGeneratorInside}}, "puts out something else when it is called again"),
+        ({"model": {"name": CentredWhereItSaturates}}, "depends on the other samples in the batch"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(tmp_path: Path, engine, parts, message) -> None:
+    with pytest.raises(BadInputError, match=message):
+        start_run(config(engine=engine, **parts), tmp_path)
+    assert not (tmp_path / "small").exists()
+
+
+class HalfBroadcast(FedAvg):
+    def broadcast(self, state):
+        return {"params": {name: 0.5 * p for name, p in state["params"].items()}}
+
+    def evaluation_params(self, state):
+        assert self.horizon == 3
+        return super().evaluation_params(state)
+
+
+class IntegerBuffer(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.register_buffer("places", torch.arange(64))
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1)[:, self.places])
+
+
+def test_the_model_that_is_given_is_the_one_that_is_scored(tmp_path: Path) -> None:
+    run = start_run(config(algorithm=HalfBroadcast, rounds=3), tmp_path)
+    state = fedarena.load(run.path)
+    again = start_run(config(algorithm="fedavg", rounds=1, weights=str(run.path), name="again"), tmp_path)
+    assert again.rounds["loss"][0].as_py() == pytest.approx(run.summary["final"]["loss"], rel=1e-6)
+    weight = state.model().state_dict()["1.weight"]
+    assert torch.equal(weight, state.state_dict()["1.weight"])
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
+def test_buffers_of_whole_numbers(tmp_path: Path, algorithm) -> None:
+    run = start_run(config(model={"name": IntegerBuffer}, algorithm=algorithm, rounds=2), tmp_path)
+    client = {"client": fedarena.load(run.path).clients["client"][0].as_py()} if algorithm == "ditto" else {}
+    assert fedarena.load(run.path).model(**client).state_dict()["places"].dtype == torch.int64
+
+
+class DrawingServer(FedAvg):
+    def server_step(self, state, mean_update, round):
+        stepped = super().server_step(state, mean_update, round)
+        return {**stepped, "params": {n: p + 0.01 * float(np.random.rand()) for n, p in stepped["params"].items()}}
+
+
+def test_whatever_the_server_draws_from_gives_the_same_bits_twice(tmp_path: Path) -> None:
+    one, two = (start_run(config(algorithm=DrawingServer, rounds=3), tmp_path / name) for name in ("one", "two"))
+    assert one.rounds.equals(two.rounds)
