@@ -16,6 +16,7 @@ import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.runs.run import start_run
+from fedarena.transforms import Aggregator, Partial, Transform
 
 
 def both(tmp_path: Path, **settings):
@@ -167,6 +168,23 @@ class PlainPythonWeights(FedAvg):
         return min(work.samples, 50)
 
 
+class ClipsAllTogether(Transform):
+    def at_client(self, rows, kept, server):
+        params = rows.update["params"]
+        norm = torch.sqrt(sum((t**2).sum() for t in params.values()))
+        return rows.update | {
+            "params": {name: t * torch.clamp(0.3 / norm, max=1.0) for name, t in params.items()}
+        }, kept
+
+
+class MeansOfParts(Aggregator):
+    def add_up(self, rows):
+        return Partial({"params": {name: t.mean(0) for name, t in rows.update["params"].items()}})
+
+    def finish(self, total):
+        return {"params": total.tensors["params"]}
+
+
 class StochasticDepth(nn.Module):
     def __init__(self, spec):
         super().__init__()
@@ -206,6 +224,8 @@ class CentredWhereItSaturates(StochasticDepth):
         ({"algorithm": LossOfEverySample}, r"local_loss must give one number, .* not a tensor of shape \[3\]"),
         ({"algorithm": NormalizedWeights}, "gives a client another weight when others are with it"),
         ({"algorithm": PlainPythonWeights}, "is called with arrays that have an entry per client"),
+        ({"transforms": [ClipsAllTogether]}, r"ClipsAllTogether\.at_client gives a client another update when others"),
+        ({"aggregator": MeansOfParts, "algorithm": "fedavg"}, "MeansOfParts comes to something else when updates are"),
         ({"model": {"name": StochasticDepth}}, "draws random numbers from the global generator of NumPy or Python"),
         ({"model": {"name": OwnGeneratorInside}}, "puts out something else when it is called again"),
         ({"model": {"name": CentredWhereItSaturates}}, "depends on the other samples in the batch"),

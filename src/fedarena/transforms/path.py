@@ -26,6 +26,7 @@ from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import named, unnamed
+from fedarena.transforms.probes import check_aggregator, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import dense, wire_bytes
@@ -64,6 +65,8 @@ class UpdatePath:
                     f"The transform {_name(transform)} does not fit {_name(self.algorithm)}: {obstacle}; "
                     "leave it out, or choose another algorithm"
                 )
+            check_transform(transform, update, self.algorithm.change_groups)
+        check_aggregator(self.aggregator, update, self.algorithm.change_groups)
         if self.aggregator.takes_one_update and updates_per_step != 1:
             raise BadInputError(
                 f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "

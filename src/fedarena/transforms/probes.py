@@ -1,0 +1,75 @@
+"""Whether transforms and aggregators of somebody's own treat every client's row by itself, found out by trying.
+
+Which clients are in the same rows is the engine's business: what depends on it would differ from engine to engine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedarena.core.errors import BadInputError
+from fedarena.train import Groups, Job, JobArrays, Work, map_groups, stack_groups
+from fedarena.train.own_code import is_own
+from fedarena.transforms.aggregators import Aggregator
+from fedarena.transforms.rows import Rows
+from fedarena.transforms.transform import Transform
+
+_CLIENTS = 2
+
+
+def _rows(update: Groups, change_groups: tuple[str, ...]) -> Rows:
+    """Made-up updates of some clients that look like this one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(t: Tensor) -> Tensor:
+        numbers = torch.randn((_CLIENTS, *t.shape), generator=generator, dtype=torch.float64)
+        return numbers.to(t) if t.is_floating_point() else torch.zeros((_CLIENTS, *t.shape)).to(t)
+
+    amounts = np.arange(3, 3 + _CLIENTS)
+    jobs = JobArrays.of([Job(client, 1) for client in range(_CLIENTS)])
+    return Rows(map_groups(drawn, update), jobs, Work(amounts, amounts, amounts), amounts.astype(float), change_groups)
+
+
+def check_transform(transform: Transform, update: Groups, change_groups: tuple[str, ...]) -> None:
+    """Refuses a transform whose result for a client depends on the others in the same rows."""
+    if not is_own(type(transform).at_client):
+        return
+    rows, server = _rows(update, change_groups), transform.server_init(update)
+    new = transform.client_init(update)
+
+    def transformed(chosen: list[int]) -> Groups:
+        some = rows.take(np.array(chosen))
+        return transform.at_client(some, stack_groups([new] * len(chosen)) if new else {}, server)[0]
+
+    together, alone = transformed([0, 1]), transformed([0])
+    if not _alike(map_groups(lambda t: t[:1], together), alone):
+        raise BadInputError(
+            f"{type(transform).__name__}.at_client gives a client another update when others are with it; treat every "
+            "row by itself: the first dimension of all tensors is that of clients"
+        )
+
+
+def check_aggregator(aggregator: Aggregator, update: Groups, change_groups: tuple[str, ...]) -> None:
+    """Refuses an aggregator whose result depends on how updates were divided before they were added up."""
+    if not is_own(type(aggregator).add_up) or aggregator.takes_one_update:
+        return
+    rows = _rows(update, change_groups)
+    whole = aggregator.finish(aggregator.add_up(rows))
+    first, second = (aggregator.add_up(rows.take(np.array([client]))) for client in range(_CLIENTS))
+    if not _alike(whole, aggregator.finish(aggregator.merge(first, second))):
+        raise BadInputError(
+            f"The aggregator {type(aggregator).__name__} comes to something else when updates are added up in two "
+            "parts and merged: let add_up give sums (or override merge), and divide in finish"
+        )
+
+
+def _alike(one: Groups, other: Groups) -> bool:
+    if {group: list(tensors) for group, tensors in one.items()} != {g: list(tensors) for g, tensors in other.items()}:
+        return False
+    return all(
+        torch.allclose(t.double(), other[group][name].double(), rtol=1e-4, atol=1e-6, equal_nan=True)
+        for group, tensors in one.items()
+        for name, t in tensors.items()
+    )
