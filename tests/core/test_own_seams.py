@@ -16,6 +16,7 @@ import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.runs.run import start_run
+from fedarena.simulate import Selector
 from fedarena.transforms import Aggregator, Partial, Transform
 
 
@@ -281,3 +282,14 @@ class DrawingServer(FedAvg):
 def test_whatever_the_server_draws_from_gives_the_same_bits_twice(tmp_path: Path) -> None:
     one, two = (start_run(config(algorithm=DrawingServer, rounds=3), tmp_path / name) for name in ("one", "two"))
     assert one.rounds.equals(two.rounds)
+
+
+class DrawingSelector(Selector):
+    def select(self, number, candidates, round):
+        return np.random.choice(candidates.clients, number, replace=False)
+
+
+def test_a_selector_that_draws_from_a_global_generator_gives_the_same_bits_twice(tmp_path: Path) -> None:
+    one, two = (start_run(config(selector=DrawingSelector, rounds=4), tmp_path / name) for name in ("one", "two"))
+    assert one.rounds.equals(two.rounds)
+    assert len(set(one.rounds["train_loss"].to_pylist())) == 5

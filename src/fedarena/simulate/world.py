@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.core.errors import TrainingStuckError
+from fedarena.models.seeding import all_seeded
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.phones import Phones
 from fedarena.simulate.selectors import Candidates, Selector, Uniform
 from fedarena.train.engine import IntArray
+from fedarena.train.own_code import is_own
 
 _CLIENTS_AT_ONCE = 1 << 16  # when the whole population must be looked at
 _DRAWS_EACH = 24  # with a fifth of the clients available, that is enough 199 times of 200
@@ -47,7 +50,11 @@ class World:
             current_loss=self.current_loss,
             turn=turn,
         )
-        return self._checked(self.selector.select(number, candidates, round), number, busy)
+        # Somebody's own selector may draw from a global generator: then its numbers are those of this choice.
+        own = is_own(type(self.selector).select)
+        with all_seeded(streams.torch_seed(self.seed, "own selector", round, turn)) if own else nullcontext():
+            chosen = self.selector.select(number, candidates, round)
+        return self._checked(chosen, number, busy)
 
     def invite_each(self, times: FloatArray, round: int, busy: IntArray, first_turn: int) -> IntArray:
         """A client for every one of these moments, one after the other; ends before the first at which there is nobody.
