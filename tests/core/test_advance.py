@@ -24,6 +24,7 @@ from fedarena.runs.callbacks import Callback, Stop
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.schedules import SCHEDULES, Cosine, Exponential, Step, WarmUp
+from fedarena.storage.run_data import load_run
 from fedarena.train import CohortEngine, ReferenceEngine
 
 QUICK = SMALL | {"engine": "reference", "rounds": 12, "evaluation.every": 3}
@@ -155,6 +156,40 @@ def test_an_end_for_good_holds_in_pieces(tmp_path: Path) -> None:
         run.advance(2)
     assert run.round == 2
     assert run.close().summary["message"] == "stopped early: two are enough"
+
+
+class FourRounds(Callback):
+    """Ends a run in a round that is not evaluated."""
+
+    def on_round(self, run, row):
+        run.result()  # all of it is committed before anybody knows that it is the last
+        return Stop("enough") if row["round"] == 4 else None
+
+
+def test_the_last_round_has_scores_though_it_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"callbacks": [{"name": FourRounds}], "evaluation.predictions": True, "keep": "best"}
+    result = start_run(quick(**settings), tmp_path / "one go")
+    every = start_run(quick(name="every", **settings | {"evaluation.every": 1}), tmp_path)
+    assert result.summary["final"] == every.summary["final"]
+    assert result.summary["final"]["round"] == 4
+    assert result.summary["best"]["round"] == 4
+    told = fedarena.load(tmp_path / "one go" / "small")
+    answers = told.predictions.to_pandas()
+    assert (answers.label == answers.prediction).mean() == pytest.approx(result.summary["final"]["accuracy"])
+    now, best = told.state_dict(), told.state_dict("best")
+    assert all(torch.equal(best[name], tensor) for name, tensor in now.items())
+
+    Run.create(quick(**settings), tmp_path).advance(2).close()
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
+    killed = Run.create(quick(**settings), tmp_path / "killed")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedarena.runs.run.evaluate_now", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            killed.advance()
+    assert load_run(tmp_path / "killed" / "small").rounds["eval_clients"].to_pylist()[-1] is None
+    resume_run(tmp_path / "killed" / "small")
+    assert content(tmp_path / "killed" / "small") == content(tmp_path / "one go" / "small")
 
 
 def test_a_callback_cannot_close_its_run(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.summary import summarize
-from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
+from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
@@ -179,6 +179,8 @@ class Run:
                     break
             if self._stopped is None and self.is_over:
                 next(self._outcomes, None)  # has a look at how all of it went
+            if self._stopped is not None and self._stopped.for_good:
+                self._score_last_round()
             self._recorder.commit()
         except (KeyboardInterrupt, SystemExit):
             self._finish("interrupted", "stopped by the user")
@@ -303,9 +305,7 @@ class Run:
     def _record(self, outcome: RoundOutcome) -> None:
         if self.config.keep == "best":
             self._keep_if_best(outcome)
-        evaluated = self._simulation.evaluation_clients
-        scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
-        self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
+        self._recorder.record(outcome, self._scored_ids(outcome))
         self._snapshot = outcome.snapshot
         self._observer.finished_round(outcome)
         if self._tracking is not None:
@@ -313,6 +313,22 @@ class Run:
         for callback in self._callbacks:
             on_round = callback.on_round if isinstance(callback, Callback) else callback
             self._note(on_round(self, self._recorder.complete_row(outcome.row)))
+
+    def _score_last_round(self) -> None:
+        """A callback ended the run: its last model is evaluated like that of any other run, though it was not due."""
+        assert self._snapshot is not None
+        if self.rounds["eval_clients"][-1].as_py() is not None:
+            return
+        outcome = evaluate_now(self._simulation, self._snapshot)
+        if self.config.keep == "best":
+            self._keep_if_best(outcome)
+        self._recorder.record_scores(outcome, self._scored_ids(outcome))
+
+    def _scored_ids(self, outcome: RoundOutcome) -> list[str]:
+        evaluated = self._simulation.evaluation_clients
+        scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
+        ids: list[str] = self._ids[np.searchsorted(evaluated, scored)].tolist()
+        return ids
 
     def _note(self, stop: Stop | None) -> None:
         """What a callback said; an end for good counts more than a pause."""
