@@ -109,6 +109,9 @@ def test_a_fork_goes_its_own_way_and_can_be_resumed(tmp_path: Path) -> None:
         ({"transforms": "clip"}, "cannot change transforms"),
         ({"lokal.lr": 1}, "cannot change lokal"),
         ({"engine.dtype": "float64"}, "would be of another kind or size"),
+        ({"evaluation.part": "train"}, "cannot change evaluation.part: .* what may differ: every, predictions"),
+        ({"evaluation": {"training_set": True, "max_clients": 5}}, "cannot change evaluation.training_set"),
+        ({"keep": "best"}, "cannot change keep: .* this run has keep=last"),
     ],
 )
 def test_forks_that_make_no_sense_are_refused(tmp_path: Path, settings, sentence: str) -> None:
@@ -205,6 +208,21 @@ def test_leaving_a_block_never_hides_what_went_wrong(tmp_path: Path) -> None:
     with fedarena.open(tmp_path / "small"):
         pass
     assert resume_run(tmp_path / "small").status == "finished"
+
+
+def test_a_fork_may_be_evaluated_more_often(tmp_path: Path) -> None:
+    with Run.create(quick(), tmp_path) as run:
+        run.advance(4)
+        with run.fork({"evaluation.every": 1, "keep": "last"}, name="fork") as fork:
+            assert fork.advance(2).rounds["eval_clients"].is_valid().to_pylist() == [
+                True,
+                False,
+                False,
+                True,
+                False,
+                True,
+                True,
+            ]
 
 
 def test_a_fork_may_have_a_smaller_cohort(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ from fedarena.track import Tracking, check_trackers
 _FORKABLE = frozenset(
     {
         *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "track", "engine"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "track", "engine"),
         "client_states_ram_bytes",
     }
 )
+# Of the evaluation, what does not change the meaning of a score: one curve must be of the same clients' same samples.
+_FORKABLE_EVALUATION = frozenset({"every", "predictions"})
 
 
 class Run:
@@ -233,7 +236,7 @@ class Run:
         assert self._snapshot is not None
         changes = merge({}, dict(settings or {}))
         for key in changes:
-            if key not in _FORKABLE:
+            if key not in _FORKABLE and key != "keep":
                 raise BadInputError(f"A fork cannot change {key}; what may differ: {', '.join(sorted(_FORKABLE))}")
         wanted = merge({**self.config.to_dict(), "name": name or changes.get("name")}, changes)
         config = resolve({**wanted, "name": name or wanted.get("name")})
@@ -242,6 +245,17 @@ class Run:
         if config.training != "natural" and config.seed != self.config.seed:
             raise BadInputError(
                 f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
+            )
+        for key, value in asdict(config.evaluation).items():
+            if key not in _FORKABLE_EVALUATION and value != getattr(self.config.evaluation, key):
+                raise BadInputError(
+                    f"A fork cannot change evaluation.{key}: its rounds before and after would be scored on different "
+                    f"samples; what may differ: {', '.join(sorted(_FORKABLE_EVALUATION))}"
+                )
+        if config.keep != self.config.keep:
+            raise BadInputError(
+                "A fork cannot change keep: the best model so far is kept from the start or not at all, and this run "
+                f"has keep={self.config.keep}"
             )
         name = config.name or free_name(config, self.folder.parent, self.experiment.federation)
         folder = self.folder.parent / name
