@@ -110,7 +110,7 @@ def test_a_fork_goes_its_own_way_and_can_be_resumed(tmp_path: Path) -> None:
         ({"lokal.lr": 1}, "cannot change lokal"),
         ({"engine.dtype": "float64"}, "would be of another kind or size"),
         ({"evaluation.part": "train"}, "cannot change evaluation.part: .* what may differ: every, predictions"),
-        ({"evaluation": {"training_set": True, "max_clients": 5}}, "cannot change evaluation.training_set"),
+        ({"evaluation": {"training_set": True}}, "cannot change evaluation.training_set"),
         ({"keep": "best"}, "cannot change keep: .* this run has keep=last"),
     ],
 )
