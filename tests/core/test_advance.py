@@ -24,6 +24,7 @@ from fedarena.runs.callbacks import Callback, Stop
 from fedarena.runs.run import Run, resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.schedules import SCHEDULES, Cosine, Exponential, Step, WarmUp
+from fedarena.storage.run_data import load_run
 from fedarena.train import CohortEngine, ReferenceEngine
 
 QUICK = SMALL | {"engine": "reference", "rounds": 12, "evaluation.every": 3}
@@ -108,6 +109,9 @@ def test_a_fork_goes_its_own_way_and_can_be_resumed(tmp_path: Path) -> None:
         ({"transforms": "clip"}, "cannot change transforms"),
         ({"lokal.lr": 1}, "cannot change lokal"),
         ({"engine.dtype": "float64"}, "would be of another kind or size"),
+        ({"evaluation.part": "train"}, "cannot change evaluation.part: .* what may differ: every, predictions"),
+        ({"evaluation": {"training_set": True}}, "cannot change evaluation.training_set"),
+        ({"keep": "best"}, "cannot change keep: .* this run has keep=last"),
     ],
 )
 def test_forks_that_make_no_sense_are_refused(tmp_path: Path, settings, sentence: str) -> None:
@@ -157,6 +161,40 @@ def test_an_end_for_good_holds_in_pieces(tmp_path: Path) -> None:
     assert run.close().summary["message"] == "stopped early: two are enough"
 
 
+class FourRounds(Callback):
+    """Ends a run in a round that is not evaluated."""
+
+    def on_round(self, run, row):
+        run.result()  # all of it is committed before anybody knows that it is the last
+        return Stop("enough") if row["round"] == 4 else None
+
+
+def test_the_last_round_has_scores_though_it_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"callbacks": [{"name": FourRounds}], "evaluation.predictions": True, "keep": "best"}
+    result = start_run(quick(**settings), tmp_path / "one go")
+    every = start_run(quick(name="every", **settings | {"evaluation.every": 1}), tmp_path)
+    assert result.summary["final"] == every.summary["final"]
+    assert result.summary["final"]["round"] == 4
+    assert result.summary["best"]["round"] == 4
+    told = fedarena.load(tmp_path / "one go" / "small")
+    answers = told.predictions.to_pandas()
+    assert (answers.label == answers.prediction).mean() == pytest.approx(result.summary["final"]["accuracy"])
+    now, best = told.state_dict(), told.state_dict("best")
+    assert all(torch.equal(best[name], tensor) for name, tensor in now.items())
+
+    Run.create(quick(**settings), tmp_path).advance(2).close()
+    resume_run(tmp_path / "small")
+    assert content(tmp_path / "small") == content(tmp_path / "one go" / "small")
+    killed = Run.create(quick(**settings), tmp_path / "killed")
+    with monkeypatch.context() as patch:
+        patch.setattr("fedarena.runs.run.evaluate_now", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            killed.advance()
+    assert load_run(tmp_path / "killed" / "small").rounds["eval_clients"].to_pylist()[-1] is None
+    resume_run(tmp_path / "killed" / "small")
+    assert content(tmp_path / "killed" / "small") == content(tmp_path / "one go" / "small")
+
+
 def test_a_callback_cannot_close_its_run(tmp_path: Path) -> None:
     run = Run.create(quick(), tmp_path, callbacks=[lambda run, row: run.close()])
     with pytest.raises(BadInputError, match="A callback cannot advance or close"):
@@ -170,6 +208,21 @@ def test_leaving_a_block_never_hides_what_went_wrong(tmp_path: Path) -> None:
     with fedarena.open(tmp_path / "small"):
         pass
     assert resume_run(tmp_path / "small").status == "finished"
+
+
+def test_a_fork_may_be_evaluated_more_often(tmp_path: Path) -> None:
+    with Run.create(quick(), tmp_path) as run:
+        run.advance(4)
+        with run.fork({"evaluation.every": 1, "keep": "last"}, name="fork") as fork:
+            assert fork.advance(2).rounds["eval_clients"].is_valid().to_pylist() == [
+                True,
+                False,
+                False,
+                True,
+                False,
+                True,
+                True,
+            ]
 
 
 def test_a_fork_may_have_a_smaller_cohort(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import fedarena
 from fedarena.algorithms import Ditto, FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.metrics import Metric, MetricInfo
+from fedarena.metrics.totals import MetricStates, Totals
 from fedarena.models import DataSpec, make_task
 from fedarena.models.probes import counts_padding
 from fedarena.models.tasks.classification import Classification
@@ -174,6 +175,49 @@ class OneState(MeanOfBatch):
         return outputs.mean()
 
 
+class Shares(Metric):
+    """Of right answers, of wrong ones, of all: three numbers a sample."""
+
+    predicts = ("classes",)
+    info = MetricInfo("shares", "shares")
+
+    def state(self, outputs, batch):
+        right = (outputs.argmax(-1) == batch["y"]).double()
+        return torch.stack([right, 1 - right, torch.ones_like(right)], -1)
+
+    def value(self, state, count):
+        return state[..., 0] / state[..., 2]
+
+
+class OneShareForAll(Shares):
+    """Spread over all clients if nobody looks."""
+
+    def value(self, state, count):
+        return state[..., 0].sum() / state[..., 2].sum()
+
+
+class ClientsForNumbers(Shares):
+    """Fits if there are three clients."""
+
+    def value(self, state, count):
+        right, wrong = state[0], state[1]
+        return right / (right + wrong)
+
+
+class RowsOnly(Shares):
+    """Forgets that all clients together are one more state."""
+
+    def value(self, state, count):
+        return state[:, 0] / state[:, 2]
+
+
+class OfTheBest(Shares):
+    """Compares clients with each other."""
+
+    def value(self, state, count):
+        return state[..., 2] / state[..., 2].max()
+
+
 def many_outputs(spec):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
 
@@ -183,9 +227,19 @@ def many_outputs(spec):
     [
         ({"model": {"name": normalizes_batches}}, "puts out for a sample depends on the other samples in the batch"),
         ({"task": {"name": "classification", "metrics": [MeanOfBatch]}}, "MeanOfBatch gives a sample a state that"),
+        ({"task": {"name": "classification", "metrics": [OneState]}}, "OneState must give a state for each of 5"),
         (
-            {"task": {"name": "classification", "metrics": [OneState]}},
-            "OneState must give a state for each of 5 samples",
+            {"task": {"name": "classification", "metrics": [OneShareForAll]}},
+            r"The metric shares must give a value for every count: .* the shape \[\]",
+        ),
+        (
+            {"task": {"name": "classification", "metrics": [ClientsForNumbers]}},
+            "The metric shares must give a value for every count",
+        ),
+        ({"task": {"name": "classification", "metrics": [RowsOnly]}}, "RowsOnly cannot make values of states"),
+        (
+            {"task": {"name": "classification", "metrics": [OfTheBest]}},
+            "OfTheBest makes another value of a client's state when there are others",
         ),
         ({"model": {"name": many_outputs}}, r"shape \[2, 12\], but \[2, 10\] is needed, a score for each of the 10"),
     ],
@@ -194,6 +248,18 @@ def test_what_couples_samples_or_has_too_many_outputs_is_refused(tmp_path: Path,
     with pytest.raises(BadInputError, match=message):
         start_run(config(**parts), tmp_path)
     assert not (tmp_path / "small").exists()
+
+
+def test_values_of_a_wrong_form_are_never_spread_over_clients() -> None:
+    states = MetricStates(np.arange(3), np.ones(3), {"shares": np.ones((3, 3))})
+    for kind, shown in ((Shares, None), (OneShareForAll, r"shape \[3\], its `value` made the shape \[\]")):
+        totals = Totals([kind()])
+        if shown is None:
+            totals.add(states)
+            assert totals.finish(3)[1]["shares"].values.tolist() == [1, 1, 1]
+        else:
+            with pytest.raises(BadInputError, match=shown):
+                totals.add(states)
 
 
 def centred_model(spec):

@@ -169,6 +169,33 @@ def test_a_file_that_is_not_what_python_imported_is_refused(workplace: Path) -> 
     assert "own_method" in own_source(config()).files
 
 
+@pytest.mark.parametrize(
+    ("is_compiled", "before", "after"),
+    [
+        (True, "SHARES = 0.5", "SHARES = 0.25"),
+        (True, "def f(x=1): 0", "def f(x=2): 0"),
+        (False, "SHARES = 0.5", "SHARES = 0.25"),
+        (False, "class A:\n    share = 1", "class A:\n    share = 2"),
+    ],
+    ids=["constant", "default", "constant, nothing compiled", "attribute, nothing compiled"],
+)
+def test_constants_that_are_not_what_python_imported_are_refused(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool, before: str, after: str
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not is_compiled)
+    path = workplace / "own_method.py"
+    path.write_text(METHOD + before)
+    config()  # imports it
+    path.write_text(METHOD + after)
+    with pytest.raises(BadInputError, match=r"own_method\.py was changed after Python had imported it"):
+        own_source(config())
+    path.write_text(f"{METHOD}{before}\ncounted = 0\ncounted += 1\n")  # which is no constant
+    forget()
+    config()
+    path.touch()  # the same again, at another time
+    assert "own_method" in own_source(config()).files
+
+
 def test_what_was_imported_counts_and_not_what_the_file_became(workplace: Path) -> None:
     before = own_source(config()).to_json()
     (workplace / "own_helpers" / "shares.py").write_text("SHARE = 0.75\n")  # while a suite goes on, say

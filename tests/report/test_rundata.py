@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from fedarena.display.report.methods import left_out_lines
+from fedarena.display.terminal import caution_lines
 from fedarena.storage.run_data import find_runs, label_runs, load_run
 
 NEW_COLUMNS = (
@@ -142,3 +144,25 @@ def test_names_that_do_not_tell_runs_apart_come_with_their_folder(make_run):
     found = label_runs([replace(one, path=Path("x/a")), replace(other, path=Path("y/a"))])
     assert [run.label for run in found] == ["x/a", "y/a"]
     assert len({run.label for run in label_runs([one, other])}) == 2, "rather long than the same"
+
+
+def test_versions_of_an_own_source_are_different_methods(make_run) -> None:
+    def made_by(version: str, name: str, seed: int):
+        environment = {"seed": seed, "own_source": {"files": {}, "fingerprints": {"mine": version}, "unknown": []}}
+        run = make_run(name=name, config={"seed": seed})
+        return replace(run, environment=run.environment | environment, path=Path("runs") / name)
+
+    first = [made_by("1", f"old-seed{seed}", seed) for seed in (0, 1)]
+    assert {run.label for run in label_runs(first)} == {"fedavg"}
+    found = label_runs([*first, made_by("2", "new-seed0", 0)])
+    assert [run.label for run in found] == ["fedavg (old)", "fedavg (old)", "fedavg (new)"]
+    assert left_out_lines(found) == []
+    elsewhere = [replace(first[0], path=Path("a/x")), replace(made_by("2", "old-seed0", 0), path=Path("b/x"))]
+    assert [run.label for run in label_runs(elsewhere)] == ["fedavg (a/old)", "fedavg (b/old)"]
+
+
+def test_the_terminal_tells_which_run_is_left_out(make_run) -> None:
+    one = make_run(name="one")
+    runs = label_runs([replace(one, path=Path("runs/one")), replace(one, name="again", path=Path("runs/again"))])
+    line = "again (runs/again) is left out: there is another run of fedavg with seed 0."
+    assert line in caution_lines(runs)

@@ -18,7 +18,7 @@ from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Sca
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
 from fedarena.display.report.cautions import cautions
-from fedarena.display.report.methods import distinct_runs
+from fedarena.display.report.methods import distinct_runs, left_out_lines
 from fedarena.display.report.tables.differences import differences_of, short_lines
 from fedarena.display.report.tables.few_clients import NamedClients, named_clients
 from fedarena.display.report.tables.final_columns import OTHER
@@ -122,8 +122,8 @@ def _clients_table(found: NamedClients, width: int) -> Table:
 
 
 def caution_lines(results: Sequence[RunData]) -> list[str]:
-    """What changes the meaning of the results."""
-    return cautions(distinct_runs(results))
+    """What changes the meaning of the results, and which of them are left out."""
+    return [*cautions(distinct_runs(results)), *left_out_lines(results)]
 
 
 def difference_lines(results: Sequence[RunData]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.core.errors import BadInputError
 from fedarena.metrics.metric import FloatArray, Metric
 from fedarena.metrics.ranking import RankingMetric, rank
 from fedarena.metrics.scores import LIMIT_BYTES, Scores
@@ -85,7 +86,7 @@ class Totals:
             else:
                 some = clients.counts > 0
                 block.values[metric.name] = np.full(len(state), np.nan)
-                block.values[metric.name][some] = metric.value(state[some], clients.counts[some])
+                block.values[metric.name][some] = value_of(metric, state[some], clients.counts[some])
                 block.sums[metric.name] = state.sum(0)
         if ranked:
             assert clients.ranked is not None
@@ -119,7 +120,7 @@ class Totals:
                 total = metric.of(ranks[metric.all_classes_together])
             else:
                 sums = np.sum([block.sums[metric.name] for block in blocks], axis=0) if blocks else np.zeros(1)
-                total = float(metric.value(sums, counts.sum())) if scored.any() else float("nan")
+                total = float(value_of(metric, sums, counts.sum())) if scored.any() else float("nan")
             found[metric.name] = MetricScores(metric, values[scored], total)
         return counts.astype(np.int64), found
 
@@ -133,9 +134,21 @@ class Totals:
         states, counts = states[scored], counts[scored]
         if not len(states):
             return MetricScores(metric, np.empty(0), float("nan"))
-        values = metric.value(states, counts)
+        values = value_of(metric, states, counts)
         parts = states.reshape(len(states), -1) if metric.parts else None
         return MetricScores(metric, values, pooled(metric, states, counts), parts)
+
+
+def value_of(metric: Metric, states: FloatArray, counts: FloatArray) -> FloatArray:
+    """The metric of every one of these sums of states; one of another form would be spread over clients unnoticed."""
+    values = metric.value(states, counts)
+    if np.shape(values) != np.shape(counts):
+        raise BadInputError(
+            f"The metric {metric.name} must give a value for every count: of states of shape {list(np.shape(states))} "
+            f"and counts of shape {list(np.shape(counts))}, its `value` made the shape {list(np.shape(values))}; "
+            "take the numbers of a state from its last axes (state[..., 0])"
+        )
+    return values
 
 
 def pooled(metric: Metric, states: FloatArray, counts: FloatArray) -> float:
@@ -143,7 +156,7 @@ def pooled(metric: Metric, states: FloatArray, counts: FloatArray) -> float:
     # Every number of the state is added up by itself, as a plain vector: the order of additions is part of the bits.
     columns = np.ascontiguousarray(states.reshape(len(states), -1).T)
     total = np.array([column.sum() for column in columns]).reshape(states.shape[1:])
-    return float(metric.value(total, counts.sum()))
+    return float(value_of(metric, total, counts.sum()))
 
 
 def from_parts(metric: Metric, parts: FloatArray) -> FloatArray:

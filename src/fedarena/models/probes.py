@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from fedarena.core.errors import BadInputError
+from fedarena.metrics.totals import COUNT, value_of
 from fedarena.models.seeding import seeded
 from fedarena.models.tasks import Task, Tensors
 
@@ -91,6 +93,38 @@ def check_scores_apart(task: Task) -> None:
             raise BadInputError(
                 f"{_of(task, name)} gives a sample a state that depends on the other samples in the batch, so no "
                 "client could be scored by itself; states are added up over samples for you"
+            )
+    _check_values(task, found[0][1])
+
+
+def _check_values(task: Task, measured: Tensors) -> None:
+    """Refuses a metric that does not make one value of every sum of states, by itself.
+
+    With as many clients as a state has numbers, one that takes them for each other would not be noticed in a run.
+    """
+    measured = {name: torch.nan_to_num(states.detach().double().cpu()) for name, states in measured.items()}
+    for metric in task.metrics:
+        if metric.name not in measured:  # it ranks all samples
+            continue
+        state, count = measured[metric.name], measured[COUNT]
+        clients = next(number for number in range(2, 99) if number not in state.shape[1:])
+        more = torch.arange(1, clients + 1, dtype=torch.float64)  # so often the first sample is there; the second once
+        states = (state[0] * more.reshape(-1, *[1] * (state.dim() - 1)) + state[1]).numpy()
+        counts = (count[0] * more + count[1]).numpy()
+        try:
+            with np.errstate(all="ignore"):
+                together = value_of(metric, states, counts)
+                alone = value_of(metric, states[0], counts[0])
+        except (IndexError, ValueError, TypeError) as error:
+            raise BadInputError(
+                f"{_of(task, metric.name)} cannot make values of states of the shapes {list(states.shape)} and "
+                f"{list(states.shape[1:])}, of {clients} clients and of all together ({error}); take the numbers of a "
+                "state from its last axes (state[..., 0])"
+            ) from error
+        if not np.allclose(together[0], alone, rtol=1e-4, equal_nan=True):
+            raise BadInputError(
+                f"{_of(task, metric.name)} makes another value of a client's state when there are others beside it, so "
+                "no client could be scored by itself; `value` gets the states of many clients, a row for each"
             )
 
 

@@ -14,8 +14,12 @@ import ast
 import hashlib
 import importlib.util
 import inspect
+import marshal
+import os
 import sys
 import sysconfig
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -33,6 +37,8 @@ _SCRIPT = "__main__"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_OWN = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
 _NOT_OWN.append(Path(__file__).resolve().parents[1])
+_BEGAN = time.time()
+_PYC_HEADER_BYTES = 16
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -142,7 +148,7 @@ def _source_of(name: str) -> _ModuleSource | None:
     imports: tuple[str, ...] = ()
     if path.suffix == ".py":
         if module is not None and type(spec.loader) is SourceFileLoader:
-            _check_is_what_was_imported(module, path, content)
+            _check_is_what_was_imported(module, spec, path, content)
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         imports = tuple(_imported(content, package))
     source = _ModuleSource(path, fingerprint_of(content), imports)
@@ -196,19 +202,62 @@ def _imported(content: bytes, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
-def _check_is_what_was_imported(module: ModuleType, path: Path, content: bytes) -> None:
+def _check_is_what_was_imported(module: ModuleType, spec: ModuleSpec, path: Path, content: bytes) -> None:
     """Refuses a module whose file was changed after it was imported: then it does not say what would run."""
+    code: CodeType | None
     try:
-        there = set(_code_in(compile(content, str(path), "exec", dont_inherit=True)))
+        code = compile(content, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
-        there = set()
-    for function in _functions_of(module):
-        code = function.__code__
-        if Path(code.co_filename).absolute() == path and code not in there:
-            raise BadInputError(
-                f"{path} was changed after Python had imported it, so it does not say what would run; "
-                f"start Python again, or call importlib.reload on the module {module.__name__!r}"
-            )
+        code = None
+    there = set() if code is None else set(_code_in(code))
+    own = (function.__code__ for function in _functions_of(module))
+    is_other = any(Path(one.co_filename).absolute() == path and one not in there for one in own)
+    compiled = _compiled_when_imported(spec)
+    if compiled is not None:
+        is_other = is_other or compiled != code
+    elif path.stat().st_mtime > _BEGAN and code is not None:
+        is_other = is_other or _has_other_constants(module, content)
+    if is_other:
+        raise BadInputError(
+            f"{path} was changed after Python had imported it, so it does not say what would run; "
+            f"start Python again, or call importlib.reload on the module {module.__name__!r}"
+        )
+
+
+def _compiled_when_imported(spec: ModuleSpec) -> CodeType | None:
+    """What Python kept of a module when it imported it; None where it keeps nothing, or did not then."""
+    if sys.dont_write_bytecode or spec.cached is None or not os.access(Path(spec.cached).parent, os.W_OK):
+        return None
+    try:
+        code = marshal.loads(Path(spec.cached).read_bytes()[_PYC_HEADER_BYTES:])
+    except (OSError, EOFError, ValueError, TypeError):
+        return None
+    return code if isinstance(code, CodeType) else None
+
+
+def _has_other_constants(module: ModuleType, content: bytes) -> bool:
+    """Whether a module has other plain values than its file gives to names, in it or in its classes; once, for good."""
+    tree = ast.parse(content)
+    stored = (node for node in ast.walk(tree) if isinstance(getattr(node, "ctx", None), ast.Store))
+    times = Counter(getattr(node, "id", getattr(node, "attr", None)) for node in stored)
+    waiting: list[tuple[Any, list[ast.stmt]]] = [(module, tree.body)]
+    while waiting:
+        owner, body = waiting.pop()
+        for node in body:
+            if isinstance(node, ast.ClassDef) and isinstance(kind := vars(owner).get(node.name), type):
+                waiting.append((kind, node.body))
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            try:
+                value = ast.literal_eval(node.value)
+            except (ValueError, TypeError):
+                continue
+            if isinstance(target, ast.Name) and times[target.id] == 1:
+                now = vars(owner).get(target.id, value)
+                if _is_plain(now) and repr(now) != repr(value):
+                    return True
+    return False
 
 
 def _code_in(code: CodeType) -> Iterator[CodeType]:

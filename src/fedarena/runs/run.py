@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.summary import summarize
-from fedarena.simulate import RoundOutcome, Simulation, Snapshot, simulate
+from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
@@ -35,10 +36,12 @@ from fedarena.track import Tracking, check_trackers
 _FORKABLE = frozenset(
     {
         *("name", "seed", "rounds", "horizon", "cohort", "algorithm", "local", "evaluation", "selector", "aggregator"),
-        *("client_lr_schedule", "server_lr_schedule", "callbacks", "keep", "track", "engine"),
+        *("client_lr_schedule", "server_lr_schedule", "callbacks", "track", "engine"),
         "client_states_ram_bytes",
     }
 )
+# Of the evaluation, what does not change the meaning of a score: one curve must be of the same clients' same samples.
+_FORKABLE_EVALUATION = frozenset({"every", "predictions"})
 
 
 class Run:
@@ -179,6 +182,8 @@ class Run:
                     break
             if self._stopped is None and self.is_over:
                 next(self._outcomes, None)  # has a look at how all of it went
+            if self._stopped is not None and self._stopped.for_good:
+                self._score_last_round()
             self._recorder.commit()
         except (KeyboardInterrupt, SystemExit):
             self._finish("interrupted", "stopped by the user")
@@ -231,7 +236,7 @@ class Run:
         assert self._snapshot is not None
         changes = merge({}, dict(settings or {}))
         for key in changes:
-            if key not in _FORKABLE:
+            if key not in _FORKABLE and key != "keep":
                 raise BadInputError(f"A fork cannot change {key}; what may differ: {', '.join(sorted(_FORKABLE))}")
         wanted = merge({**self.config.to_dict(), "name": name or changes.get("name")}, changes)
         config = resolve({**wanted, "name": name or wanted.get("name")})
@@ -240,6 +245,17 @@ class Run:
         if config.training != "natural" and config.seed != self.config.seed:
             raise BadInputError(
                 f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
+            )
+        for key, value in asdict(config.evaluation).items():
+            if key not in _FORKABLE_EVALUATION and value != getattr(self.config.evaluation, key):
+                raise BadInputError(
+                    f"A fork cannot change evaluation.{key}: its rounds before and after would be scored on different "
+                    f"samples; what may differ: {', '.join(sorted(_FORKABLE_EVALUATION))}"
+                )
+        if config.keep != self.config.keep:
+            raise BadInputError(
+                "A fork cannot change keep: the best model so far is kept from the start or not at all, and this run "
+                f"has keep={self.config.keep}"
             )
         name = config.name or free_name(config, self.folder.parent, self.experiment.federation)
         folder = self.folder.parent / name
@@ -303,9 +319,7 @@ class Run:
     def _record(self, outcome: RoundOutcome) -> None:
         if self.config.keep == "best":
             self._keep_if_best(outcome)
-        evaluated = self._simulation.evaluation_clients
-        scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
-        self._recorder.record(outcome, self._ids[np.searchsorted(evaluated, scored)].tolist())
+        self._recorder.record(outcome, self._scored_ids(outcome))
         self._snapshot = outcome.snapshot
         self._observer.finished_round(outcome)
         if self._tracking is not None:
@@ -313,6 +327,22 @@ class Run:
         for callback in self._callbacks:
             on_round = callback.on_round if isinstance(callback, Callback) else callback
             self._note(on_round(self, self._recorder.complete_row(outcome.row)))
+
+    def _score_last_round(self) -> None:
+        """A callback ended the run: its last model is evaluated like that of any other run, though it was not due."""
+        assert self._snapshot is not None
+        if self.rounds["eval_clients"][-1].as_py() is not None:
+            return
+        outcome = evaluate_now(self._simulation, self._snapshot)
+        if self.config.keep == "best":
+            self._keep_if_best(outcome)
+        self._recorder.record_scores(outcome, self._scored_ids(outcome))
+
+    def _scored_ids(self, outcome: RoundOutcome) -> list[str]:
+        evaluated = self._simulation.evaluation_clients
+        scored = evaluated[:0] if outcome.scores is None else outcome.scores.clients
+        ids: list[str] = self._ids[np.searchsorted(evaluated, scored)].tolist()
+        return ids
 
     def _note(self, stop: Stop | None) -> None:
         """What a callback said; an end for good counts more than a pause."""

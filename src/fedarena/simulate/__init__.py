@@ -2,7 +2,7 @@
 
 from fedarena.simulate.client_states import ClientStateChanges, ClientStateLog, ClientStates, LogEnd
 from fedarena.simulate.jobs import Jobs, Outcome
-from fedarena.simulate.loop import RoundOutcome, simulate
+from fedarena.simulate.loop import RoundOutcome, evaluate_now, simulate
 from fedarena.simulate.protocols import PROTOCOLS, Clock, Protocol
 from fedarena.simulate.selectors import SELECTORS, Feedback, Selector
 from fedarena.simulate.simulation import ClockOptions, Simulation, Snapshot
@@ -24,5 +24,6 @@ __all__ = [
     "Selector",
     "Simulation",
     "Snapshot",
+    "evaluate_now",
     "simulate",
 ]

@@ -138,13 +138,23 @@ class _LatestModel:
         return self._simulation.engine.evaluate(params, clients, "train").means("loss")
 
 
+def evaluate_now(simulation: Simulation, snapshot: Snapshot) -> RoundOutcome:
+    """The scores of a model whose round turned out to be the last one only after it was played."""
+    return _evaluate(simulation, snapshot.placed(simulation.engine.place), {}, {}, train_seconds=0.0, is_last=True)
+
+
 def _evaluate(
-    simulation: Simulation, snapshot: Snapshot, row: dict[str, Any], jobs: dict[str, Any], train_seconds: float
+    simulation: Simulation,
+    snapshot: Snapshot,
+    row: dict[str, Any],
+    jobs: dict[str, Any],
+    train_seconds: float,
+    is_last: bool = False,
 ) -> RoundOutcome:
     began = time.perf_counter()
     row = {"round": snapshot.round, **row}
     scores = personal_scores = None
-    if simulation.evaluates(snapshot.round, snapshot.clock):
+    if is_last or simulation.evaluates(snapshot.round, snapshot.clock):
         broadcast = simulation.algorithm.broadcast(snapshot.state)
         clients, part = simulation.evaluation_clients, simulation.evaluation_part
         params = simulation.algorithm.evaluation_params(snapshot.state)

@@ -199,16 +199,7 @@ class Recorder:
             self._append("rounds", batch_of_row("rounds", self._schemas["rounds"], outcome.row))
             round = outcome.snapshot.round
             if outcome.scores is not None:
-                scores = outcome.scores
-                columns = {
-                    "round": np.full(len(scores.clients), round),
-                    "client": list(client_ids),
-                    "samples": scores.samples,
-                    "predictions": scores.counts,
-                    **{name: _reached(values, FLOAT) for name, values in scores.columns().items()},
-                    **_personal_columns(scores, outcome.personal_scores),
-                }
-                self._append("clients", batch_of_columns("clients", self._schemas["clients"], columns))
+                self._append("clients", self._batch_of_scores(outcome, client_ids))
             if outcome.jobs:
                 schema = self._schemas["jobs"]
                 jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
@@ -227,6 +218,43 @@ class Recorder:
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._commit()
+
+    def record_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
+        """Adds scores to the last finished round, which was recorded without any; they are durable at once."""
+        self.commit()
+        committed = read_state(self.folder)
+        assert committed is not None, "there is a round that has no scores"
+        with deferring_interrupts(), self._explaining_disk_errors():
+            changed = {}
+            new = {"rounds": outcome.row, "timings": {"evaluate_seconds": outcome.evaluate_seconds}}
+            for name, columns in new.items():
+                table = self._read_table(name)
+                last = table.slice(len(table) - 1).to_pylist()[0]
+                batch = batch_of_row(name, self._schemas[name], last | columns)
+                changed[name] = pa.Table.from_batches([*table.slice(0, len(table) - 1).to_batches(), batch])
+            clients = [*self._read_table("clients").to_batches(), self._batch_of_scores(outcome, client_ids)]
+            changed["clients"] = pa.Table.from_batches(clients)
+            logs = {table: stream_bytes(rows) for table, rows in changed.items()}
+            sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
+            state = committed.model_copy(update={"tables": committed.tables | sizes, "best": self._best})
+            contents = {f"checkpoint/{table_log_path(self.folder, t).name}": data for t, data in logs.items()}
+            change_files(self.folder, {STATE_FILE: state_bytes(state), **contents})
+            self._tables |= sizes
+            self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
+
+    def _batch_of_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> pa.RecordBatch:
+        """Rows of the table of clients."""
+        scores = outcome.scores
+        assert scores is not None
+        columns = {
+            "round": np.full(len(scores.clients), outcome.snapshot.round),
+            "client": list(client_ids),
+            "samples": scores.samples,
+            "predictions": scores.counts,
+            **{name: _reached(values, FLOAT) for name, values in scores.columns().items()},
+            **_personal_columns(scores, outcome.personal_scores),
+        }
+        return batch_of_columns("clients", self._schemas["clients"], columns)
 
     @property
     def best_round(self) -> int | None:

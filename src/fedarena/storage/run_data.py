@@ -193,7 +193,8 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     it apart from others that are called the same.
 
     Options of a part count among runs with the same part: where protocols differ, their names say so, and not also
-    options that only one of them has. Runs that differ in a lot are called by their names instead.
+    options that only one of them has. Runs that differ in a lot are called by their names instead. Where somebody's own
+    source was another one, names are added: what is called the same is not the same method.
     """
     flat = [flatten_settings(run.config) for run in runs]
     groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among runs that are alike otherwise
@@ -225,7 +226,35 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
         if len(set(short)) == len(first):  # they tell the runs apart
             labels = short
             break
+    labels = _told_by_source(runs, labels)
     return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def _told_by_source(runs: Sequence[RunData], labels: Sequence[str]) -> list[str]:
+    """The labels, with the names of runs added where runs of one label were made by different versions of a source."""
+    sources = [_source(run) for run in runs]
+    told = list(labels)
+    for label in dict.fromkeys(labels):
+        rows = [row for row, other in enumerate(labels) if other == label]
+        first = {sources[row]: runs[row] for row in reversed(rows)}  # the first run of a version names it
+        if len(first) == 1:
+            continue
+        for name_of in (
+            _without_seed,
+            lambda run: f"{run.path.parent.name}/{_without_seed(run)}",
+            lambda run: str(run.path),
+        ):
+            names = {source: name_of(run) for source, run in first.items()}
+            if len(set(names.values())) == len(names):
+                break
+        for row in rows:
+            told[row] = f"{label} ({names[sources[row]]})"
+    return told
+
+
+def _source(run: RunData) -> str:
+    """What tells versions of somebody's own source apart."""
+    return json.dumps((run.environment.get("own_source") or {}).get("fingerprints") or {}, sort_keys=True)
 
 
 def _without_seed(run: RunData) -> str:

@@ -102,6 +102,16 @@ def distinct_runs(runs: Sequence[RunData]) -> list[RunData]:
     return list(kept.values())
 
 
+def left_out_lines(runs: Sequence[RunData]) -> list[str]:
+    """Which runs are not shown because there is another one of the same method and seed, a sentence for each."""
+    kept = {run.path.resolve() for run in distinct_runs(runs)}
+    again = {path: run for run in runs if (path := run.path.resolve()) not in kept}
+    return [
+        f"{run.name} ({run.path}) is left out: there is another run of {run.label} with seed {seed_of(run)}."
+        for run in again.values()
+    ]
+
+
 def seed_of(run: RunData) -> int:
     """The seed that a run was started with."""
     return int(run.config["seed"])

@@ -10,7 +10,7 @@ from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import count, listing
 from fedarena.display.report.cautions import BROKEN, cautions
 from fedarena.display.report.compare_settings import differing_keys
-from fedarena.display.report.methods import distinct_runs, seed_of
+from fedarena.display.report.methods import left_out_lines, seed_of
 from fedarena.storage.run_data import RunData
 
 _VERDICTS: Final = {"running": "is still running", "interrupted": "was interrupted"}
@@ -18,16 +18,7 @@ _VERDICTS: Final = {"running": "is still running", "interrupted": "was interrupt
 
 def left_out(runs: Sequence[RunData]) -> Html:
     """Says which runs the report does not show because it has another one of the same method and seed."""
-    kept = {run.path.resolve() for run in distinct_runs(runs)}
-    again = {path: run for run in runs if (path := run.path.resolve()) not in kept}
-    return join(
-        tag(
-            "div",
-            f"{run.name} ({run.path}) is left out: there is another run of {run.label} with seed {seed_of(run)}.",
-            class_="notice unfinished",
-        )
-        for run in again.values()
-    )
+    return join(tag("div", line, class_="notice unfinished") for line in left_out_lines(runs))
 
 
 def notices(runs: Sequence[RunData]) -> Html:
