@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.data.class_labels import MOST_LABELS, LabelValue, sorted_classes
 from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
+from fedarena.data.tables.label_vectors import LabelVectors, read_vectors
 from fedarena.data.tables.raw_table import RawTable
 from fedarena.data.tables.values import (
     Marks,
@@ -77,6 +78,8 @@ def read_labels(
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         array = array.combine_chunks()
+        if (vectors := read_vectors(name, array, task)) is not None:
+            return _of_vectors(name, vectors)
         lengths = pc.fill_null(pc.list_value_length(array), 1)
         if task == "multi_label" or not pc.all(pc.equal(lengths, 1)).as_py():
             _check_kind(task, "multi_label", f"Column {quoted(name)} holds lists of labels")
@@ -95,6 +98,20 @@ def read_labels(
         )
     words_by = None if task == "classification" else "say that they are classes (task: classification)"
     return _single(name, read_values(name, array, of_column, where, words_by), task)
+
+
+def _of_vectors(name: str, vectors: LabelVectors) -> Labels:
+    """Labels that were written as a number for each of several places."""
+    missing = vectors.missing
+    names = tuple(f"{name}[{place}]" for place in range(vectors.numbers.shape[1]))
+    if vectors.kind == "numbers":
+        with np.errstate(over="ignore"):
+            return Labels("regression", vectors.numbers.astype(np.float32), missing, name, names)
+    hot = np.nan_to_num(vectors.numbers)
+    if vectors.kind == "multi_hot":
+        return Labels("multi_label", hot.astype(np.uint8), missing, name, names)
+    classes = np.where(missing, np.nan, hot.argmax(axis=1))
+    return _single(name, Numbers(classes), "classification")
 
 
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
