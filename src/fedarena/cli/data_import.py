@@ -126,6 +126,9 @@ def import_(
     ] = None,
     decimal: Annotated[str, typer.Option(metavar="CHARACTER", help="What is before a fraction: . or ,")] = ".",
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf8, latin1 or cp1252.")] = "utf8",
+    multiline: Annotated[
+        bool, typer.Option("--multiline", help="Values in quotation marks may go on over several lines.")
+    ] = False,
 ) -> None:
     """Make a federation of your own table: a row for every sample, a column for clients, and one for labels."""
     from fedarena.data.tables import from_table, table_name
@@ -165,6 +168,7 @@ def import_(
             delimiter=delimiter,
             decimal=decimal,
             encoding=encoding,
+            multiline=multiline,
             progress=lambda fraction, text: advance(fraction, 1.0, text),
         )
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
@@ -182,8 +186,8 @@ def _task(federation: Any) -> str:
 
 
 def _listed(values: Sequence[str]) -> list[str]:
-    """Names of columns, given one by one or with commas between them."""
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+    """Names of columns, given one by one or with commas between them; an empty text is a column without one."""
+    return [name.strip() for value in values for name in value.split(",") if name.strip() or not value.strip()]
 
 
 def _treatments(values: Sequence[str]) -> Any:

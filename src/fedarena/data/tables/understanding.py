@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,8 @@ _NORMALIZED = {
     "none": "Numbers are not normalized.",
 }
 
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # what Arrow calls an index without a name
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # an index in a CSV file, and what pandas calls it when it reads that
 _FEWEST_TEXTS = 10  # of so few that differ, categories may well be called by several words
 
 
@@ -96,7 +99,7 @@ def understand(table: RawTable, options: TableOptions, progress: Callable[[float
         features,
         labels,
         {name: _attribute(table, name, divided) for name in options.attributes},
-        (*notes, *_notes(inputs, options, rows), *features.notes),
+        (*_index_notes(table, options), *notes, *_notes(inputs, options, rows), *features.notes),
     )
 
 
@@ -154,11 +157,27 @@ def _input_columns(table: RawTable, options: TableOptions) -> list[str]:
     others = {name for names in used.values() for name in names} | set(options.drop)
     wanted = set(table.columns if options.features is None else options.features)
     chosen = [name for name in table.columns if name in wanted and name not in others]
+    if options.features is None:
+        chosen = [name for name in chosen if not _PANDAS_INDEX.fullmatch(name)]
+        if (unnamed := next((name for name in chosen if _NO_NAME.fullmatch(name)), None)) is not None:
+            raise BadInputError(
+                f"A column has no name ({quoted(unnamed)}), as the index has that pandas writes into files; leave it "
+                f"out (drop: {quoted(unnamed)}), or list the columns that are inputs with features."
+            )
     if not chosen:
         raise BadInputError("There is no column left that could be an input.")
     if strange := set(options.categorical) - set(chosen):
         raise BadInputError(f"categorical names {quoted(min(strange))}, which is no input.")
     return chosen
+
+
+def _index_notes(table: RawTable, options: TableOptions) -> list[str]:
+    used = {options.client, options.part, options.group, *options.label, *options.attributes, *options.drop}
+    return [
+        f"{name} is left out: it is the index of a data frame."
+        for name in table.columns
+        if options.features is None and name not in used and _PANDAS_INDEX.fullmatch(name)
+    ]
 
 
 def _read_inputs(
