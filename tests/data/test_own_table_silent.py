@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from fedarena import from_table
+from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.data import Federation
 
@@ -59,3 +61,48 @@ def test_lists_of_numbers_as_labels_are_what_the_task_says() -> None:
 def test_lists_of_numbers_that_are_not_certain(y: list[Any], task: str, sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         made({"who": WHO, "x": [1, 2, 3, 4], "y": y}, task=task)
+
+
+def test_the_index_of_a_data_frame_is_no_input(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": WHO, "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]}, index=[3, 1, 0, 2])
+    frame.to_parquet(tmp_path / "t.parquet")
+    for table in (tmp_path / "t.parquet", pa.Table.from_pandas(frame)):
+        federation = made(table)
+        assert federation.columns["x"].names == ("x",)
+        assert federation.notes[0] == "__index_level_0__ is left out: it is the index of a data frame."
+    assert made(tmp_path / "t.parquet", features=["__index_level_0__"]).columns["x"].names == ("__index_level_0__",)
+    frame.to_csv(tmp_path / "t.csv")
+    for table in (tmp_path / "t.csv", pd.read_csv(tmp_path / "t.csv")):
+        with pytest.raises(BadInputError, match=r"A column has no name \('(Unnamed: 0)?'\)"):
+            made(table)
+    assert made(tmp_path / "t.csv", drop=[""]).columns["x"].names == ("x",)
+    words = ["import", "t.csv", "--client", "who", "--label", "y", "--drop", "", "-o", "s"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        result = CliRunner().invoke(main, ["data", *words])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('a,2,"no\nb,3,yes\n', "ends inside quotation marks"),
+        ('a,2,no\nb,3,"yes\n', "ends inside quotation marks"),
+        ('a,2,no\nb,3,"yes', r"ends inside quotation marks: the value 'yes' of row 2"),
+        ('a,2,"no\nb,3,"yes\nb,1,no\n', r"a value of column 'y' in row 1 begins with a quotation mark and goes on"),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_stray_quotation_mark_swallows_no_rows(tmp_path: Path, text: str, sentence: str, delimiter: str) -> None:
+    (tmp_path / "t.csv").write_text(("who,x,y\n" + text).replace(",", delimiter))
+    with pytest.raises(BadInputError, match=sentence):
+        made(tmp_path / "t.csv")
+
+
+def test_values_in_quotes_may_have_lines_if_somebody_says_so(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('who,x,note,y\na,1,"well,\nno",0\nb,2,"""",1\n')
+    with pytest.raises(BadInputError, match=r"say that it may \(multiline\)"):
+        made(tmp_path / "t.csv", drop=["note"])
+    assert made(tmp_path / "t.csv", drop=["note"], multiline=True).num_samples == 2
+    (tmp_path / "quoted.csv").write_text('"who","x","y"\n"a","1","0"\n"b","2","1"')
+    assert made(tmp_path / "quoted.csv").num_samples == 2

@@ -40,6 +40,7 @@ class TextForm:
     delimiter: str | None = None
     decimal: str = "."  # what is before the fraction of a number
     encoding: str = "utf8"
+    multiline: bool = False  # whether values in quotation marks may go on over several lines
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
@@ -156,8 +157,9 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
     places = [str(place) for place in range(len(names))]  # so that two columns of a name are noticed later
     try:
         with pa.input_stream(path, compression="detect") as stream:
+            content = stream.read_buffer()
             table = pyarrow.csv.read_csv(
-                stream,
+                pa.BufferReader(content),
                 pyarrow.csv.ReadOptions(
                     column_names=places, skip_rows_after_names=int(has_header), encoding=form.encoding
                 ),
@@ -170,7 +172,29 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
         if "UTF8" in str(error):
             raise _not_in(form.encoding, path, error) from None
         raise
-    return named(zip(names, table.columns, strict=True))
+    found = named(zip(names, table.columns, strict=True))
+    _check_quotes(path, found, content, delimiter, form)
+    return found
+
+
+def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: str, form: TextForm) -> None:
+    """Refuses values that have swallowed lines, because what stood at their beginning was just a quotation mark."""
+    last = next(reversed(columns.values()))
+    if len(last):
+        ending = f'{delimiter if len(columns) > 1 else ""}"' + last[-1].as_py().replace('"', '""')
+        ending_bytes = ending.encode(form.encoding)
+        if content.slice(max(content.size - len(ending_bytes), 0)).to_pybytes() == ending_bytes:
+            raise BadInputError(
+                f"{path} ends inside quotation marks: the value {quoted(last[-1].as_py())} of row "
+                f"{len(last):,} begins with one, and no other follows."
+            )
+    for name, values in columns.items() if not form.multiline else ():
+        has_lines = pc.and_(pc.match_substring_regex(values, "[\r\n]"), pc.match_substring(values, delimiter))
+        if (row := pc.index(has_lines, True).as_py()) >= 0:
+            raise BadInputError(
+                f"{path}: a value of column {quoted(name)} in row {row + 1:,} begins with a quotation mark and goes on "
+                f"over several lines, {quoted(values[row].as_py())}; remove the mark, or say that it may (multiline)."
+            )
 
 
 def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:

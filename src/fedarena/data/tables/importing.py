@@ -50,6 +50,7 @@ def from_table(
     delimiter: str | None = None,
     decimal: str = ".",
     encoding: str = "utf8",
+    multiline: bool = False,
     progress: Progress | None = None,
 ) -> Federation:
     """Makes a federation of a table that has a row for every sample, and opens it.
@@ -78,6 +79,7 @@ def from_table(
     - `attributes` are columns that say something about clients, and are no inputs.
     - `columns` names the columns of text files that do not, `delimiter` is what is between values (a blank for any
       number of blanks), `decimal` what is before a fraction (a point or a comma), `encoding` is that of text files.
+      With `multiline`, values in quotation marks may go on over several lines.
 
     The store is written to the folder `path`, or else to the cache; what is there already is not written again, and
     `overwrite` replaces another federation in that folder.
@@ -111,7 +113,9 @@ def from_table(
         group=group,
         attributes=attributes,
     )
-    form = TextForm(None if columns is None else column_names(columns, "columns"), delimiter, decimal, encoding)
+    form = TextForm(
+        None if columns is None else column_names(columns, "columns"), delimiter, decimal, encoding, multiline
+    )
     say(0.0, "Reading")
     in_index = {column for column in (client, part, group) if column is not None}
     raw = gather(table, lambda file: read_file(file, form), files_in, in_index)
