@@ -106,3 +106,27 @@ def test_values_in_quotes_may_have_lines_if_somebody_says_so(tmp_path: Path) -> 
     assert made(tmp_path / "t.csv", drop=["note"], multiline=True).num_samples == 2
     (tmp_path / "quoted.csv").write_text('"who","x","y"\n"a","1","0"\n"b","2","1"')
     assert made(tmp_path / "quoted.csv").num_samples == 2
+
+
+@pytest.mark.parametrize("normalize", ["global", "per_client"])
+@pytest.mark.parametrize("huge", [1e155, np.finfo(np.float64).max])
+def test_a_huge_number_does_not_wipe_out_its_column(normalize: str, huge: float) -> None:
+    table = {"who": WHO, "x": [1, 2, 3, huge], "y": [0, 1, 0, 1]}
+    with pytest.raises(
+        BadInputError, match=r"'x' holds 1.*e\+\d+ in row 4 \(client 'b'\), which is too large for a mean"
+    ):
+        made(table, normalize=normalize)
+
+
+def test_clients_whose_numbers_never_differ_take_the_deviation_of_all() -> None:
+    table = {
+        "who": ["a", "a", "b", "b", "b"],
+        "x": [10_000.0, 50_000.0, 10_000.0, 30_000.0, 20_000.0],
+        "z": [1.0, 900.0, 1.0, 1.0, 1.0],
+        "part": ["train", "test", "train", "train", "train"],
+        "y": [0, 1, 0, 1, 1],
+    }
+    own = from_table(table, client="who", label="y", part="part", normalize="per_client")
+    deviation = np.std([10_000, 10_000, 30_000, 20_000])
+    np.testing.assert_allclose(inputs(own)[:2, 0], [0, 40_000 / deviation], rtol=1e-6)
+    assert own.notes[1:] == ("z is the same in all training samples: where it differs, it is not scaled.",)

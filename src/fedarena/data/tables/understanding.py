@@ -93,7 +93,7 @@ def understand(table: RawTable, options: TableOptions, progress: Callable[[float
     training = _training(divided, table.num_rows)
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
-    features = FeatureTable(list(_features(inputs, options, training)), options.categories, where)
+    features = FeatureTable(list(_features(inputs, options, training, where)), options.categories, where)
     return UnderstoodTable(
         divided,
         features,
@@ -264,11 +264,11 @@ def _training(divided: DividedClients, num_rows: int) -> Training:
     return Training(divided.training_rows(), own_rows, clients, len(divided.ids))
 
 
-def _features(inputs: Sequence[_Input], options: TableOptions, training: Training) -> Iterator[Feature]:
+def _features(inputs: Sequence[_Input], options: TableOptions, training: Training, where: Where) -> Iterator[Feature]:
     for found in inputs:
         treatment, values = options.treatment(found.column), found.values
         if isinstance(values, Numbers):
-            yield NumberFeature(found.name, values, treatment, options.normalize, training)
+            yield NumberFeature(found.name, values, treatment, options.normalize, training, where)
         else:
             yield CategoryFeature(found.name, values, treatment, training)
         if options.indicators and values.missing[training.rows].any():
