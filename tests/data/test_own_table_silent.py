@@ -130,3 +130,27 @@ def test_clients_whose_numbers_never_differ_take_the_deviation_of_all() -> None:
     deviation = np.std([10_000, 10_000, 30_000, 20_000])
     np.testing.assert_allclose(inputs(own)[:2, 0], [0, 40_000 / deviation], rtol=1e-6)
     assert own.notes[1:] == ("z is the same in all training samples: where it differs, it is not scaled.",)
+
+
+@pytest.mark.parametrize("nothing", ["NA", "nan", " ", "?", -9])
+def test_missing_ids_are_no_clients(nothing: Any) -> None:
+    ids = [1, 1, 2, nothing] if nothing == -9 else ["a", "a", "b", nothing]
+    table = {"who": ids, "site": ["n", "n", "?", "s"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    options = {"na_values": ["?", -9], "attributes": ["site"]}
+    with pytest.raises(BadInputError, match="'who' has no value in row 4"):
+        made(table, **options)
+    federation = made(table, missing="drop", **options)
+    assert len(federation.client_ids(federation.clients())) == 2
+    assert federation.attributes(federation.clients())["site"] == ["n", ""]
+
+
+def test_classes_are_those_of_samples_that_are_left() -> None:
+    table = {"who": WHO, "x": [1, 2, None, 4], "y": ["a", "c", "b", "c"]}
+    federation = made(table, missing="drop")
+    assert (federation.task.label_names, labels(federation)) == (("a", "c"), [0, 1, 1])
+    tags = made({**table, "y": ["a", "c|a", "b", "c"]}, missing="drop", label_separator="|")
+    assert (tags.task.label_names, labels(tags)) == (("a", "c"), [[1, 0], [1, 1], [0, 1]])
+    with pytest.raises(BadInputError, match="'y' is c in every sample that is left"):
+        made({**table, "y": ["c", "c", "b", "c"]}, missing="drop")
+    apart = {**table, "x": [1, 2, 3, 4], "part": ["train", "train", "test", "train"]}
+    assert from_table(apart, client="who", label="y", part="part").notes[-1] == "No training sample has the label b."

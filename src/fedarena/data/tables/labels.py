@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,8 @@ from fedarena.data.tables.values import (
 TableTask = Literal["auto", "classification", "multi_label", "regression"]
 MOST_GUESSED_CLASSES = 20  # of whole numbers; whether more of them are classes is for somebody else to say
 
+_MOST_LISTED = 5  # classes in a sentence
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -41,6 +43,43 @@ class Labels:
     missing: Mask
     column: str  # to be named where one is missing
     names: tuple[str, ...] | None = None
+    are_columns: bool = False  # the names are those of columns or places, not of what samples have
+
+    def only_of(self, rows: IntArray) -> Labels:
+        """Without those classes that only other rows have, which are left out."""
+        if self.kind == "regression" or self.names is None or self.are_columns:
+            return self
+        is_class = self.kind == "classification"
+        seen = np.flatnonzero(self._counts(rows))
+        if len(seen) == len(self.names):
+            return self
+        if len(seen) < 1 + is_class:
+            said = f"is {self.names[seen[0]]} in every" if is_class else "is nothing in any"
+            raise BadInputError(
+                f"The label {quoted(self.column)} {said} sample that is left, so there is nothing to learn."
+            )
+        place = np.zeros(len(self.names), dtype=np.int64)
+        place[seen] = np.arange(len(seen))
+        return replace(
+            self, y=place[self.y] if is_class else self.y[:, seen], names=tuple(self.names[code] for code in seen)
+        )
+
+    def notes(self, training_rows: IntArray) -> tuple[str, ...]:
+        """A sentence about classes that nobody learns."""
+        if self.kind == "regression" or self.names is None:
+            return ()
+        counts = self._counts(training_rows).tolist()
+        unseen = [name for name, count in zip(self.names, counts, strict=True) if count == 0]
+        if not unseen:
+            return ()
+        listed = ", ".join(unseen[:_MOST_LISTED]) + (", …" if len(unseen) > _MOST_LISTED else "")
+        return (f"No training sample has the label {listed}.",)
+
+    def _counts(self, rows: IntArray) -> IntArray:
+        """How many of some rows have each class."""
+        if self.kind == "multi_label":
+            return np.asarray(self.y[rows].sum(axis=0, dtype=np.int64))
+        return np.bincount(self.y[rows], minlength=len(self.names or ()))
 
     def task(self, training_rows: IntArray, inputs: dict[str, int | None] | None) -> TaskSpec:
         """The task; numbers are said to lie where those of training samples lie."""
@@ -109,7 +148,7 @@ def _of_vectors(name: str, vectors: LabelVectors) -> Labels:
             return Labels("regression", vectors.numbers.astype(np.float32), missing, name, names)
     hot = np.nan_to_num(vectors.numbers)
     if vectors.kind == "multi_hot":
-        return Labels("multi_label", hot.astype(np.uint8), missing, name, names)
+        return Labels("multi_label", hot.astype(np.uint8), missing, name, names, True)
     classes = np.where(missing, np.nan, hot.argmax(axis=1))
     return _single(name, Numbers(classes), "classification")
 
@@ -177,10 +216,10 @@ def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: Miss
         )
     if task == "regression" or (task == "auto" and not are_marks):
         with np.errstate(over="ignore"):
-            return Labels("regression", numbers.astype(np.float32), missing, first_missing, tuple(names))
+            return Labels("regression", numbers.astype(np.float32), missing, first_missing, tuple(names), True)
     if not are_marks:
         raise BadInputError("A multi_label task of several columns has a 0 or a 1 in each.")
-    return Labels("multi_label", np.nan_to_num(numbers).astype(np.uint8), missing, first_missing, tuple(names))
+    return Labels("multi_label", np.nan_to_num(numbers).astype(np.uint8), missing, first_missing, tuple(names), True)
 
 
 def _separated(name: str, array: pa.ChunkedArray, separator: str, marks: Marks) -> Labels:

@@ -33,6 +33,7 @@ from fedarena.data.tables.values import (
     ALL_COLUMNS,
     NOTHING,
     Floats,
+    Marks,
     MissingMarks,
     Numbers,
     Values,
@@ -78,35 +79,44 @@ class _Input:
 
 def understand(table: RawTable, options: TableOptions, progress: Callable[[float], None]) -> UnderstoodTable:
     """Looks at every column, and learns from training samples what there is to learn about them."""
-    owners = _owners(table, options)
+    marks = MissingMarks(options.na_values, list(table.columns))
+    owners = _owners(table, options, marks)
 
     def where(row: int) -> str:
         if owners is None or owners.codes[row] == NOTHING:
             return table.where(row)
         return f"{table.where(row)} (client {quoted(owners.words[owners.codes[row]])})"
 
-    marks = MissingMarks(options.na_values, list(table.columns))
     labels = read_labels(table, options.label, options.task, options.label_separator, marks, where)
     inputs = list(_read_inputs(table, options, marks, where, progress))
     rows, notes = _kept_rows(owners, labels, inputs, options, where)
+    labels = labels.only_of(rows)
     divided = divide(table, owners or _made_owners(labels, rows, options), rows, options, where)
     training = _training(divided, table.num_rows)
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
     features = FeatureTable(list(_features(inputs, options, training, where)), options.categories, where)
+    notes = [*_index_notes(table, options), *notes, *_notes(inputs, options, rows)]
     return UnderstoodTable(
         divided,
         features,
         labels,
-        {name: _attribute(table, name, divided) for name in options.attributes},
-        (*_index_notes(table, options), *notes, *_notes(inputs, options, rows), *features.notes),
+        {name: _attribute(table, name, divided, marks.of(name)) for name in options.attributes},
+        (
+            *_index_notes(table, options),
+            *notes,
+            *_notes(inputs, options, rows),
+            *features.notes,
+            *labels.notes(training.rows),
+        ),
     )
 
 
-def _owners(table: RawTable, options: TableOptions) -> Words | None:
+def _owners(table: RawTable, options: TableOptions, marks: MissingMarks) -> Words | None:
     """Whose every row is; None if a partitioner decides that."""
     if options.client is not None:
-        return read_names(options.client, table.column(options.client, "client"), "client")
+        ids = table.column(options.client, "client")
+        return read_names(options.client, ids, "client", marks.of(options.client))
     if options.partition is not None:
         return None
     if len(table.pieces) == 1:
@@ -302,10 +312,10 @@ def _counts_samples(numbers: Floats) -> bool:
     return are_whole and len(np.unique(numbers)) == len(numbers)
 
 
-def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[AttributeType, list[Any]]:
+def _attribute(table: RawTable, name: str, clients: DividedClients, marks: Marks) -> tuple[AttributeType, list[Any]]:
     """What a column says about every client, which must be the same in all its rows."""
     array = table.column(name, "attributes")
-    names = read_names(name, array, "attributes")
+    names = read_names(name, array, "attributes", marks)
     sizes = clients.counts.sum(axis=1)
     owner, starts = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
     codes = names.codes[clients.rows]
@@ -315,7 +325,7 @@ def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[Att
             f"attributes: column {quoted(name)} says different things about client "
             f"{quoted(clients.ids[owner[differs[0]]])}; an attribute is the same in all samples of a client."
         )
-    values = read_values(name, array, MissingMarks({}, [name]).of(name), table.where, None)
+    values = read_values(name, array, marks, table.where, None)
     if isinstance(values, Words) or values.are_booleans or values.missing.any():
         return "string", [names.words[code] if code != NOTHING else "" for code in codes[starts]]
     numbers = values.values[clients.rows[starts]]

@@ -82,6 +82,10 @@ class Marks:
     texts: tuple[str, ...]
     numbers: tuple[float, ...]  # also those that were given as text
 
+    def has(self, text: str) -> bool:
+        """Whether a text stands for a missing value."""
+        return text in self.texts or (bool(self.numbers) and as_number(text) in self.numbers)
+
 
 class MissingMarks:
     """What stands for a missing value, in all columns or in some."""
@@ -223,11 +227,14 @@ def _without_marks(words: Words, marks: Sequence[float]) -> Words:
     return Words(place[words.codes], tuple(w for w, gone in zip(words.words, is_mark, strict=True) if not gone))
 
 
-def read_names(name: str, array: pa.ChunkedArray, option: str) -> Words:
-    """Ids and other names as they stand in the table, in the order of their first rows; whole numbers have no point."""
+def read_names(name: str, array: pa.ChunkedArray, option: str, marks: Marks | None = None) -> Words:
+    """Ids and other names as they stand in the table, in the order of their first rows; whole numbers have no point.
+
+    Of text, only what is empty is missing, unless `marks` say what else is.
+    """
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return read_names(name, array.cast(kind.value_type), option)
+        return read_names(name, array.cast(kind.value_type), option, marks)
     if pa.types.is_string_view(kind) or pa.types.is_string(kind):
         array = array.cast(pa.large_string())
     elif not any(is_kind(kind) for is_kind in _KINDS_OF_NAMES):
@@ -236,7 +243,8 @@ def read_names(name: str, array: pa.ChunkedArray, option: str) -> Words:
     place_of: dict[str, int] = {}
     places = [NOTHING] * (len(distinct) + 1)
     for number, value in enumerate(distinct.to_pylist()):
-        if (text := _as_name(value)) is not None:
+        text = _as_name(value)
+        if text is not None and not (marks is not None and marks.has(text)):
             places[number] = place_of.setdefault(text, len(place_of))
     return Words(np.array(places, dtype=np.int64)[codes], tuple(place_of))
 
