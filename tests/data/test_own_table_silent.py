@@ -154,3 +154,50 @@ def test_classes_are_those_of_samples_that_are_left() -> None:
         made({**table, "y": ["c", "c", "b", "c"]}, missing="drop")
     apart = {**table, "x": [1, 2, 3, 4], "part": ["train", "train", "test", "train"]}
     assert from_table(apart, client="who", label="y", part="part").notes[-1] == "No training sample has the label b."
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "numbers"),
+    [
+        (["1,234", "12,000.5", "1,000,000", "7"], {"thousands": ","}, [1234, 12_000.5, 1_000_000, 7]),
+        (
+            ["1.234", "12.000,5", "1.000.000", ",5"],
+            {"decimal": ",", "thousands": "."},
+            [1234, 12_000.5, 1_000_000, 0.5],
+        ),
+        ([",5", "-1,25e1", "3,", "4"], {"decimal": ","}, [0.5, -12.5, 3, 4]),
+        (["1'234", "5", "6", "7"], {"thousands": "'"}, [1234, 5, 6, 7]),
+    ],
+)
+def test_numbers_with_thousands_and_commas(texts: list[str], options: dict[str, str], numbers: list[float]) -> None:
+    federation = made({"who": WHO, "x": texts, "y": [0, 1, 0, 1]}, **options)
+    assert inputs(federation)[:, 0].tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "sentence"),
+    [
+        (
+            ["1,234", "2,500", "1,000", "7"],
+            {},
+            r"'1,234' in row 1 .* which looks like thousands; say so",
+        ),
+        (["1,234", "2,5", "1,000", "7"], {}, r"say so \(decimal: ,\)"),
+        (["1,5", "2.500", "1", "7"], {"decimal": ","}, r"'2.500' in row 2 .*, a point where decimal is a comma"),
+        (["1,5", "x", "1", "7,5"], {"decimal": ","}, "'x' holds numbers, but 'x' in row 2"),
+        (["1,23", "2,500", "1", "7"], {"thousands": ","}, "'x' holds numbers, but '1,23' in row 1"),
+        (["1", "2", "1", "7"], {"thousands": "."}, "decimal and thousands cannot both be '.'"),
+        (["1", "2", "1", "7"], {"thousands": "x"}, "thousands must be a comma, a point, a blank"),
+    ],
+)
+def test_numbers_whose_commas_are_not_certain(texts: list[str], options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        made({"who": WHO, "x": texts, "y": [0, 1, 0, 1]}, **options)
+
+
+def test_commas_in_names_stay_commas(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who;x;y\n1,5;0,5;a,1\n1,5;1,5;2,5\n2,5;2;a,1\n")
+    federation = made(tmp_path / "t.csv", decimal=",")
+    assert federation.client_ids(federation.clients()) == ["1,5", "2,5"]
+    assert federation.task.label_names == ("2,5", "a,1")
+    assert inputs(federation)[:, 0].tolist() == [0.5, 1.5, 2]

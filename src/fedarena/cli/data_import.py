@@ -125,6 +125,9 @@ def import_(
         str | None, typer.Option(metavar="CHARACTER", help="What is between values; ' ' is any number of blanks.")
     ] = None,
     decimal: Annotated[str, typer.Option(metavar="CHARACTER", help="What is before a fraction: . or ,")] = ".",
+    thousands: Annotated[
+        str | None, typer.Option(metavar="CHARACTER", help="What is between thousands, such as , in 1,234.")
+    ] = None,
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf8, latin1 or cp1252.")] = "utf8",
     multiline: Annotated[
         bool, typer.Option("--multiline", help="Values in quotation marks may go on over several lines.")
@@ -167,6 +170,7 @@ def import_(
             columns=None if columns is None else _listed(columns),
             delimiter=delimiter,
             decimal=decimal,
+            thousands=thousands,
             encoding=encoding,
             multiline=multiline,
             progress=lambda fraction, text: advance(fraction, 1.0, text),

@@ -29,7 +29,6 @@ _ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = " "  # as a delimiter, any number of blanks
 _HEAD_BYTES = 1 << 20
-_COMMA = r"^\s*([+-]?\d+),(\d+([eE][+-]?\d+)?)\s*$"
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,8 @@ class TextForm:
 
     columns: Sequence[str] | None = None
     delimiter: str | None = None
-    decimal: str = "."  # what is before the fraction of a number
     encoding: str = "utf8"
     multiline: bool = False  # whether values in quotation marks may go on over several lines
-
-    def __post_init__(self) -> None:
-        if self.decimal not in (".", ","):
-            raise BadInputError(f"decimal must be a point or a comma, not {quoted(self.decimal)}.")
-
-    def with_points(self, columns: Columns) -> Columns:
-        """Texts in which numbers have points."""
-        if self.decimal == ".":
-            return columns
-        return {name: pc.replace_substring_regex(array, _COMMA, r"\1.\2") for name, array in columns.items()}
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -73,7 +61,7 @@ def read_file(path: Path, form: TextForm) -> Columns:
             return _as_columns(pyarrow.parquet.read_table(path))
         if kind in _ARROW:
             return _as_columns(pyarrow.feather.read_table(path))
-        return _read_json(path) if kind in _JSON else form.with_points(_read_text(path, kind, form))
+        return _read_json(path) if kind in _JSON else _read_text(path, kind, form)
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = harmless(" ".join(str(error).split()))
         raise DamagedFileError(f"{path} cannot be read: {reason:.300}") from error

@@ -13,6 +13,7 @@ from fedarena.data.store.federation import Federation
 from fedarena.data.tables.features import Categories, Missing, Normalize
 from fedarena.data.tables.files import TextForm, files_in, read_file
 from fedarena.data.tables.labels import TableTask
+from fedarena.data.tables.number_form import NumberForm
 from fedarena.data.tables.options import TableOptions, column_names
 from fedarena.data.tables.raw_table import gather, shared_beginning, stem
 from fedarena.data.tables.storing import SOURCE_NAME, store_table
@@ -49,6 +50,7 @@ def from_table(
     columns: Sequence[str] | None = None,
     delimiter: str | None = None,
     decimal: str = ".",
+    thousands: str | None = None,
     encoding: str = "utf8",
     multiline: bool = False,
     progress: Progress | None = None,
@@ -78,8 +80,10 @@ def from_table(
       sample, the group of a client.
     - `attributes` are columns that say something about clients, and are no inputs.
     - `columns` names the columns of text files that do not, `delimiter` is what is between values (a blank for any
-      number of blanks), `decimal` what is before a fraction (a point or a comma), `encoding` is that of text files.
-      With `multiline`, values in quotation marks may go on over several lines.
+      number of blanks), `encoding` is that of text files.
+      `decimal` is what is before a fraction (a point or a comma), and `thousands` what is between thousands, if
+      anything, wherever a column of texts holds numbers. With `multiline`, values in quotation marks may go on over
+      several lines.
 
     The store is written to the folder `path`, or else to the cache; what is there already is not written again, and
     `overwrite` replaces another federation in that folder.
@@ -113,13 +117,12 @@ def from_table(
         group=group,
         attributes=attributes,
     )
-    form = TextForm(
-        None if columns is None else column_names(columns, "columns"), delimiter, decimal, encoding, multiline
-    )
+    given_names = None if columns is None else column_names(columns, "columns")
+    form, numbers = TextForm(given_names, delimiter, encoding, multiline), NumberForm(decimal, thousands)
     say(0.0, "Reading")
     in_index = {column for column in (client, part, group) if column is not None}
     raw = gather(table, lambda file: read_file(file, form), files_in, in_index)
-    understood = understand(raw, options, lambda done: say(0.4 + 0.2 * done, "Looking at columns"))
+    understood = understand(raw, options, numbers, lambda done: say(0.4 + 0.2 * done, "Looking at columns"))
     called = name or table_name(table)
     return store_table(understood, options, called, path, overwrite, lambda done: say(0.6 + 0.4 * done, "Writing"))
 

@@ -27,6 +27,7 @@ from fedarena.data.tables.features import (
     Training,
 )
 from fedarena.data.tables.labels import Labels, read_labels
+from fedarena.data.tables.number_form import NumberForm
 from fedarena.data.tables.options import TableOptions
 from fedarena.data.tables.raw_table import RawTable
 from fedarena.data.tables.values import (
@@ -77,9 +78,11 @@ class _Input:
     values: Values
 
 
-def understand(table: RawTable, options: TableOptions, progress: Callable[[float], None]) -> UnderstoodTable:
+def understand(
+    table: RawTable, options: TableOptions, numbers: NumberForm, progress: Callable[[float], None]
+) -> UnderstoodTable:
     """Looks at every column, and learns from training samples what there is to learn about them."""
-    marks = MissingMarks(options.na_values, list(table.columns))
+    marks = MissingMarks(options.na_values, list(table.columns), numbers)
     owners = _owners(table, options, marks)
 
     def where(row: int) -> str:
@@ -102,13 +105,7 @@ def understand(table: RawTable, options: TableOptions, progress: Callable[[float
         features,
         labels,
         {name: _attribute(table, name, divided, marks.of(name)) for name in options.attributes},
-        (
-            *_index_notes(table, options),
-            *notes,
-            *_notes(inputs, options, rows),
-            *features.notes,
-            *labels.notes(training.rows),
-        ),
+        (*notes, *features.notes, *labels.notes(training.rows)),
     )
 
 

@@ -17,12 +17,13 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.class_labels import as_number, number_name
 from fedarena.data.store.schema import IntArray
+from fedarena.data.tables.number_form import USUAL_FORM, NumberForm, looks_like_thousands
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Where = Callable[[int], str]  # a row, in words
 
-_COMMA = re.compile(r"[+-]?\d+,\d+")
+_COMMA = re.compile(r"[+-]?\d*,\d+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{4}")
 # What means that there is nothing, in every column; what else does in a table is for its owner to say.
 NA_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -77,10 +78,11 @@ Values = Numbers | Words
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands for a missing value in a column."""
+    """What stands for a missing value in a column, and how numbers are written in its texts."""
 
     texts: tuple[str, ...]
     numbers: tuple[float, ...]  # also those that were given as text
+    form: NumberForm = USUAL_FORM
 
     def has(self, text: str) -> bool:
         """Whether a text stands for a missing value."""
@@ -88,9 +90,10 @@ class Marks:
 
 
 class MissingMarks:
-    """What stands for a missing value, in all columns or in some."""
+    """What stands for a missing value, in all columns or in some, and how numbers are written."""
 
-    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str]):
+    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str], form: NumberForm = USUAL_FORM):
+        self._form = form
         for name in by_column:
             if name not in columns and name != ALL_COLUMNS:
                 raise BadInputError(f"na_values: the table has no column {quoted(name)}; {nearest(str(name), columns)}")
@@ -103,6 +106,7 @@ class MissingMarks:
         return Marks(
             (*NA_TEXTS, *(mark for mark in marks if isinstance(mark, str))),
             tuple(number for number in numbers if number is not None),
+            self._form,
         )
 
 
@@ -154,13 +158,16 @@ def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, w
     trimmed = pc.utf8_trim_whitespace(array)
     absent = pc.is_in(trimmed, value_set=pa.array(marks.texts, trimmed.type))
     codes, distinct = _encoded(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed))
-    numbers = _numbers_of(distinct)
+    plain = distinct if marks.form.is_usual else pa.array(marks.form.plain(distinct.to_pylist()), distinct.type)
+    numbers = _numbers_of(plain)
     if numbers is not None:
+        if not marks.form.is_usual:
+            _check_points(name, distinct.to_pylist(), plain.to_pylist(), codes, marks.form, where)
         values = np.append(numbers.values, np.nan)[codes]
         return _marked(name, Numbers(values, numbers.are_booleans), marks, where)
     words: list[str] = distinct.to_pylist()
     if words_by is not None:
-        _check_are_words(name, words, codes, where, words_by)
+        _check_are_words(name, words, plain.to_pylist(), codes, where, words_by)
     order = sorted(range(len(words)), key=words.__getitem__)
     place = np.full(len(words) + 1, NOTHING, dtype=np.int64)
     place[order] = np.arange(len(words))
@@ -187,10 +194,36 @@ def _numbers_of(texts: pa.Array) -> Numbers | None:
     return None if None in found else Numbers(np.array(found, dtype=np.float64))
 
 
-def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where, words_by: str) -> None:
+def _check_points(
+    name: str, texts: list[str], plain: list[str], codes: IntArray, form: NumberForm, where: Where
+) -> None:
+    """Raises where a number has a point although fractions have a comma."""
+    are_strange = [form.is_strange(text, as_read) for text, as_read in zip(texts, plain, strict=True)]
+    rows = np.flatnonzero(np.array([*are_strange, False])[codes])
+    if len(rows):
+        row = int(rows[0])
+        raise BadInputError(
+            f"Column {quoted(name)} holds {quoted(texts[codes[row]])} in {where(row)}, a point where decimal is a "
+            "comma; say so if it is between thousands (thousands: .)."
+        )
+
+
+def _check_are_words(
+    name: str, words: list[str], plain: list[str], codes: IntArray, where: Where, words_by: str
+) -> None:
     """Raises where most values are no words, but numbers among which something else stands, or numbers in disguise."""
     rows = np.flatnonzero(codes != NOTHING)
-    if (row := _first_of_most([_COMMA.fullmatch(word) is not None for word in words], codes, rows)) is not None:
+    have_thousands = [looks_like_thousands(word) for word in plain]
+    have_comma = [_COMMA.fullmatch(word) is not None for word in plain]
+    if (row := _first_of_most(have_thousands, codes, rows)) is not None and not any(
+        comma and not thousands for comma, thousands in zip(have_comma, have_thousands, strict=True)
+    ):
+        raise BadInputError(
+            f"Column {quoted(name)} holds numbers with a comma, such as {quoted(words[codes[row]])} in {where(row)}, "
+            "which looks like thousands; say so (thousands: ,), or if it is before a fraction (decimal: ,), or "
+            f"{words_by} if these are no numbers."
+        )
+    if (row := _first_of_most(have_comma, codes, rows)) is not None:
         raise BadInputError(
             f"Column {quoted(name)} holds numbers with a comma, such as {quoted(words[codes[row]])} in {where(row)}; "
             f"say so (decimal: ,), or {words_by} if these are no numbers."
@@ -200,7 +233,7 @@ def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where,
             f"Column {quoted(name)} holds dates, such as {quoted(words[codes[row]])} in {where(row)}; make numbers of "
             f"them, leave the column out with drop, or {words_by} if each is one of its own."
         )
-    is_word = np.array([as_number(word) is None for word in words])
+    is_word = np.array([as_number(word) is None for word in plain])
     strange = rows[is_word[codes[rows]]]
     if 2 * len(strange) >= len(rows):
         return
