@@ -167,24 +167,27 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     numbers = values.values
     distinct, codes = np.unique(numbers[~missing], return_inverse=True)
     if task == "auto":
-        task = "classification" if values.are_booleans else _told_from(name, distinct)
+        task = "classification" if values.are_booleans else _told_from(name, distinct, values.exact)
     if task == "regression":
         with np.errstate(over="ignore"):
             return Labels("regression", numbers.astype(np.float32), missing, name)
+    if values.exact is not None:
+        return _classes(name, list(values.exact.words), values.exact.codes, missing)
     places = np.full(len(numbers), -1, dtype=np.int64)
     places[~missing] = codes.reshape(-1)
     classes: list[LabelValue] = distinct.astype(bool).tolist() if values.are_booleans else distinct.tolist()
     return _classes(name, classes, places, missing)
 
 
-def _told_from(name: str, distinct: AnyArray) -> TableTask:
+def _told_from(name: str, distinct: AnyArray, exact: Words | None) -> TableTask:
     """Numbers with a fraction are to be predicted, a few whole ones are classes; about many whole ones one must ask."""
     finite = distinct[np.isfinite(distinct)]
     if (finite != np.floor(finite)).any():
         return "regression"
-    if len(distinct) > MOST_GUESSED_CLASSES:
+    num_different = len(distinct) if exact is None else len(exact.words)
+    if num_different > MOST_GUESSED_CLASSES:
         raise BadInputError(
-            f"The label {quoted(name)} has {len(distinct):,} different whole numbers; say whether they are numbers to "
+            f"The label {quoted(name)} has {num_different:,} different whole numbers; say whether they are numbers to "
             "predict (task: regression) or classes (task: classification)."
         )
     return "classification"

@@ -198,7 +198,7 @@ def _read_inputs(
         is_category = is_wanted or pa.types.is_dictionary(array.type)
         words_by = None if is_category else f"name {quoted(column)} among categorical"
         for name, part in _flat(column, array):
-            values = read_values(name, part, marks.of(column), where, words_by)
+            values = read_values(name, part, marks.of(column), where, words_by, as_text=is_category)
             if is_category and isinstance(values, Numbers):
                 values = values.as_words()
             _check_categories(name, values, is_wanted)

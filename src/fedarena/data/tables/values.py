@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ Mask = npt.NDArray[np.bool_]
 Where = Callable[[int], str]  # a row, in words
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")
+_WHOLE = re.compile(r"[+-]?\d+")
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
+_WHOLE_ID = re.compile(r"-?(0|[1-9]\d*)(\.0+)?")
+_LARGEST_EXACT = 2**53
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{4}")
 # What means that there is nothing, in every column; what else does in a table is for its owner to say.
 NA_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -45,6 +49,7 @@ class Numbers:
 
     values: Floats
     are_booleans: bool = False
+    exact: Words | None = None  # the same where some are whole numbers that a float does not tell from their neighbours
 
     @property
     def missing(self) -> Mask:
@@ -53,6 +58,8 @@ class Numbers:
 
     def as_words(self) -> Words:
         """The same with a word for every different number, by their order."""
+        if self.exact is not None:
+            return self.exact
         distinct, place = np.unique(self.values[~self.missing], return_inverse=True)
         codes = np.full(len(self.values), NOTHING, dtype=np.int64)
         codes[~self.missing] = place.reshape(-1)
@@ -110,11 +117,13 @@ class MissingMarks:
         )
 
 
-def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
+def read_values(
+    name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None, as_text: bool = False
+) -> Values:
     """The values of a column. Text is numbers if all of it is.
 
     What looks like something else than words is refused with a sentence that says how it can be allowed, `words_by`;
-    if that is None, all text is.
+    if that is None, all text is. With `as_text`, neither are codes such as 01.
     """
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -125,9 +134,10 @@ def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, w
     if pa.types.is_boolean(kind):
         return Numbers(_as_floats(array.cast(pa.int8())), are_booleans=True)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _marked(name, Numbers(_as_floats(array)), marks, where)
+        found = _marked(name, Numbers(_as_floats(array)), marks, where)
+        return _with_exact(found, *_encoded(array)) if pa.types.is_integer(kind) and _needs_exact(found) else found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by)
+        return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by, as_text)
     holds = "dates or times" if pa.types.is_temporal(kind) else f"values of the type {kind}"
     raise BadInputError(
         f"Column {quoted(name)} holds {holds}, which are neither numbers nor words; make numbers of them, or leave the "
@@ -154,7 +164,9 @@ def _marked(name: str, numbers: Numbers, marks: Marks, where: Where) -> Numbers:
     return Numbers(values, numbers.are_booleans)
 
 
-def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
+def _read_texts(
+    name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None, as_text: bool
+) -> Values:
     trimmed = pc.utf8_trim_whitespace(array)
     absent = pc.is_in(trimmed, value_set=pa.array(marks.texts, trimmed.type))
     codes, distinct = _encoded(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed))
@@ -163,15 +175,47 @@ def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, w
     if numbers is not None:
         if not marks.form.is_usual:
             _check_points(name, distinct.to_pylist(), plain.to_pylist(), codes, marks.form, where)
+        if as_text and _are_codes(distinct.to_pylist(), numbers.values):
+            return _without_marks(_sorted_words(distinct.to_pylist(), codes), marks.numbers)
         values = np.append(numbers.values, np.nan)[codes]
-        return _marked(name, Numbers(values, numbers.are_booleans), marks, where)
+        found = _marked(name, Numbers(values, numbers.are_booleans), marks, where)
+        if _needs_exact(found) and all(_WHOLE.fullmatch(text) for text in plain.to_pylist()):
+            return _with_exact(found, codes, plain)
+        return found
     words: list[str] = distinct.to_pylist()
     if words_by is not None:
         _check_are_words(name, words, plain.to_pylist(), codes, where, words_by)
+    return _without_marks(_sorted_words(words, codes), marks.numbers)
+
+
+def _sorted_words(words: list[str], codes: IntArray) -> Words:
     order = sorted(range(len(words)), key=words.__getitem__)
     place = np.full(len(words) + 1, NOTHING, dtype=np.int64)
     place[order] = np.arange(len(words))
-    return _without_marks(Words(place[codes], tuple(words[number] for number in order)), marks.numbers)
+    return Words(place[codes], tuple(words[number] for number in order))
+
+
+def _are_codes(texts: list[str], numbers: Floats) -> bool:
+    """Whether texts are more than the numbers they read as: 01 is another code than 1."""
+    has_zeros = any(_LEADING_ZERO.match(text) for text in texts)
+    return has_zeros or len(np.unique(numbers)) < len(texts)
+
+
+def _needs_exact(numbers: Numbers) -> bool:
+    return bool((np.abs(numbers.values) >= _LARGEST_EXACT).any())
+
+
+def _with_exact(numbers: Numbers, codes: IntArray, distinct: pa.Array) -> Numbers:
+    """Numbers that also know each of the distinct whole ones that they are."""
+    whole = [int(value) for value in distinct.to_pylist() if value is not None]
+    ordered = sorted(set(whole))
+    place_of = {number: place for place, number in enumerate(ordered)}
+    places = np.array([place_of[number] for number in whole] + [NOTHING], dtype=np.int64)[codes]
+    kept = np.unique(places[~numbers.missing])
+    place = np.full(len(ordered) + 1, NOTHING, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    words = Words(np.where(numbers.missing, NOTHING, place[places]), tuple(str(ordered[number]) for number in kept))
+    return replace(numbers, exact=words)
 
 
 def _encoded(array: pa.ChunkedArray) -> tuple[IntArray, pa.Array]:
@@ -275,11 +319,29 @@ def read_names(name: str, array: pa.ChunkedArray, option: str, marks: Marks | No
     codes, distinct = _encoded(array)
     place_of: dict[str, int] = {}
     places = [NOTHING] * (len(distinct) + 1)
-    for number, value in enumerate(distinct.to_pylist()):
-        text = _as_name(value)
+    names = [_as_name(value) for value in distinct.to_pylist()]
+    if marks is not None:
+        names = _without_points(name, names, marks, option)
+    for number, text in enumerate(names):
         if text is not None and not (marks is not None and marks.has(text)):
             places[number] = place_of.setdefault(text, len(place_of))
     return Words(np.array(places, dtype=np.int64)[codes], tuple(place_of))
+
+
+def _without_points(name: str, names: list[str | None], marks: Marks, option: str) -> list[str | None]:
+    """Ids that are whole numbers, some written 1.0 as in files of numbers with gaps, as they are in other files."""
+    ids = {text for text in names if text is not None and not marks.has(text)}
+    if not any("." in text for text in ids) or not all(_WHOLE_ID.fullmatch(text) for text in ids):
+        return names
+    plain = {text: text.partition(".")[0] for text in ids}
+    spelled: dict[str, str] = {}
+    for text in sorted(ids):
+        if spelled.setdefault(plain[text], text) != text:
+            raise BadInputError(
+                f"{option}: column {quoted(name)} holds both {quoted(spelled[plain[text]])} and {quoted(text)}; write "
+                "the same number in one way."
+            )
+    return [None if text is None else plain.get(text, text) for text in names]
 
 
 def _as_name(value: Any) -> str | None:
