@@ -201,3 +201,93 @@ def test_commas_in_names_stay_commas(tmp_path: Path) -> None:
     assert federation.client_ids(federation.clients()) == ["1,5", "2,5"]
     assert federation.task.label_names == ("2,5", "a,1")
     assert inputs(federation)[:, 0].tolist() == [0.5, 1.5, 2]
+
+
+@pytest.mark.parametrize("write", [int, str])
+def test_whole_numbers_that_a_float_cannot_tell_apart_stay_apart(write: Any) -> None:
+    large = [write(2**53 + number) for number in (0, 1, 2, 1)]
+    federation = made({"who": WHO, "x": [1, 2, 3, 4], "y": large})
+    assert federation.task.label_names == tuple(str(2**53 + number) for number in (0, 1, 2))
+    assert labels(federation) == [0, 1, 2, 1]
+    as_input = made({"who": WHO, "x": large, "y": [0, 1, 0, 1]}, categorical=["x"])
+    assert inputs(as_input).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+
+
+def test_codes_are_not_the_numbers_they_read_as(tmp_path: Path) -> None:
+    table = {"who": WHO, "x": ["01", "1", "1.0", "1"], "y": [0, 1, 0, 1]}
+    for given in (table, {**table, "x": pd.Categorical(table["x"])}):
+        assert made(given, categorical=["x"]).columns["x"].names == ("x=01", "x=1", "x=1.0")
+    (tmp_path / "t.csv").write_text("who,x,y\na,10,0\nb,9.0,1\n")
+    assert made(tmp_path / "t.csv", categorical=["x"]).columns["x"].names == ("x=9", "x=10")
+
+
+def test_ids_are_the_same_from_all_files(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": [1.0, 1.0, 2.0, np.nan], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    for name in ("t.csv", "t.parquet"):
+        assert made(tmp_path / name, missing="drop").client_ids([0, 1]) == ["1", "2"]
+    with pytest.raises(BadInputError, match=r"client: column 'who' holds both '1' and '1.0'; write the same number"):
+        made({"who": ["1", "1.0", "2", "2"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    versions = made({"who": ["1.0", "1.5", "2.0", "2.0"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    assert versions.client_ids([0, 1, 2]) == ["1.0", "1.5", "2.0"]
+
+
+RECORDS = {"who": ["ann", "ann", "bob", "bob"], "x": [1.5, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1]}
+
+
+def test_columns_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = made(RECORDS)
+    for kind in (pd.Series, lambda values: pa.chunked_array([values[:2], values[2:]]), pa.array):
+        assert made({name: kind(values) for name, values in RECORDS.items()}).fingerprint == plain.fingerprint
+    masked = np.ma.masked_array([1.5, 2.0, 999.0, 4.0], mask=[False, False, True, False])
+    assert inputs(made({**RECORDS, "x": masked}, missing="zero"))[:, 0].tolist() == [1.5, 2, 0, 4]
+    text = "who,x,y\rann,1.5,0\rann,2,1\rbob,3,0\rbob,4,1\r"
+    (tmp_path / "table.csv").write_bytes(text.encode())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    from_old_mac = made("~/table.csv", name="table")
+    np.testing.assert_array_equal(inputs(from_old_mac), inputs(plain))
+    given = {"train_fraction": np.float32(0.5), "split_seed": np.int64(3), "na_values": [np.int64(9)]}
+    assert (
+        made(RECORDS, **given).fingerprint == made(RECORDS, train_fraction=0.5, split_seed=3, na_values=9).fingerprint
+    )
+
+
+def test_ids_of_several_tables_keep_all_digits() -> None:
+    small = {"who": pa.array([1, 2], pa.int32()), "x": [1, 2], "y": [0, 1]}
+    large = {"who": pa.array([2**53 + 1, 2**53], pa.int64()), "x": [1, 2], "y": [0, 1]}
+    federation = made({"a": pa.table(small), "b": pa.table(large)})
+    assert federation.client_ids([0, 1, 2, 3]) == ["1", "2", str(2**53 + 1), str(2**53)]
+    with_gap = pa.table({**small, "who": [1.0, None]})
+    assert made({"a": with_gap, "b": pa.table(large)}, missing="drop").client_ids([0, 1, 2])[1:] == [
+        str(2**53 + 1),
+        str(2**53),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"train_fraction": float("nan")}, "train_fraction must be a number from 0, not nan"),
+        ({"client": None, "partition": 5}, "partition must be a name, or a mapping with a name and options, not 5"),
+        ({"label": "who"}, "label names 'who', which client names, too"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        made(RECORDS, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("t.jsonl", '{"who": "\\ud800", "y": 1}', "'who' holds .*, which is no text"),
+        ("t.csv", "who,x,y\nann,1,0\nbob,2\n", "has 2 values in row 2, where there are 3 columns: 'bob,2'"),
+        ("t.csv", "who,x,y\nann,1,0\nbob,2,1,7\n", "has 4 values in row 2, where there are 3 columns: 'bob,2,1,7'"),
+        ("t.csv", "\n\nwho,x,y\nann,1,0\n", "begins with an empty line"),
+    ],
+)
+def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInputError, match=sentence):
+        made(tmp_path / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ _ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = " "  # as a delimiter, any number of blanks
 _HEAD_BYTES = 1 << 20
+_WRONG_WIDTH = re.compile(r"Expected \d+ columns, got (\d+): (.*)", re.DOTALL)  # as Arrow says it
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
         first_line = _first_line(start)
     except (LookupError, UnicodeDecodeError) as error:
         raise _not_in(form.encoding, path, error) from None
+    if not first_line.strip():
+        raise BadInputError(f"{path} begins with an empty line, where the names of its columns must be; remove it.")
     delimiter = form.delimiter or ("\t" if kind in (".tsv", ".tab") else _likely_delimiter(first_line))
     first = _values(first_line, delimiter)
     has_header = form.columns is None or [*form.columns] == first
@@ -159,10 +163,23 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             raise _not_in(form.encoding, path, error) from None
+        if (wrong := _WRONG_WIDTH.search(str(error))) is not None:
+            row = _row_of_width(content, form, delimiter, len(names), has_header)
+            raise BadInputError(
+                f"{path} has {wrong[1]} values in {row}, where there are {len(names)} columns: {quoted(wrong[2])}"
+            ) from None
         raise
     found = named(zip(names, table.columns, strict=True))
     _check_quotes(path, found, content, delimiter, form)
     return found
+
+
+def _row_of_width(content: pa.Buffer, form: TextForm, delimiter: str, width: int, has_header: bool) -> str:
+    """Which row has another number of values than there are columns, in words."""
+    text = io.StringIO(content.to_pybytes().decode(_python_encoding(form.encoding), errors="replace"), newline="")
+    rows = (row for row in csv.reader(text, delimiter=delimiter) if row)
+    number = next((number for number, row in enumerate(rows, 0 if has_header else 1) if len(row) != width), None)
+    return "a row" if number is None else f"row {number:,}"
 
 
 def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: str, form: TextForm) -> None:
@@ -204,7 +221,7 @@ def _start(path: Path, encoding: str) -> str:
 
 def _first_line(text: str) -> str:
     """The first line, which may go on behind a line break in quotes."""
-    lines = io.StringIO(text)
+    lines = io.StringIO(text, newline=None)
     head = lines.readline()
     while head.count('"') % 2 and (more := lines.readline()):
         head += more
