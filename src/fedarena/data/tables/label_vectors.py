@@ -39,7 +39,8 @@ def read_vectors(name: str, lists: pa.Array, task: str) -> LabelVectors | None:
     lengths = set(pc.list_value_length(lists).drop_null().to_pylist())
     are_whole = bool((numbers == np.floor(numbers)).all())
     if len(lengths) != 1 or lengths == {1}:
-        return _labels_of_any_number(name, lists, numbers, are_whole, task)
+        _check_labels(name, lists, numbers, are_whole, task)
+        return None
     places = int(next(iter(lengths)))
     whole_table = np.full((len(missing), places), np.nan)
     whole_table[~missing] = numbers.reshape(-1, places)
@@ -65,8 +66,8 @@ def read_vectors(name: str, lists: pa.Array, task: str) -> LabelVectors | None:
     )
 
 
-def _labels_of_any_number(name: str, lists: pa.Array, numbers: Floats, are_whole: bool, task: str) -> None:
-    """Lists of unequal lengths are the labels of a sample, if they can be: whole numbers, none of them twice."""
+def _check_labels(name: str, lists: pa.Array, numbers: Floats, are_whole: bool, task: str) -> None:
+    """Raises if lists of unequal lengths cannot be the labels of samples: whole numbers, none of them twice."""
     if not are_whole and task != "classification" and len(numbers) > 0 and not _are_single(lists):
         raise BadInputError(
             f"Column {quoted(name)} holds lists of unequal lengths with fractions, which are no labels; a task with "

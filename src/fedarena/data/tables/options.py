@@ -80,7 +80,7 @@ class TableOptions:
         given = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
         given["split_seed"] = split_seed
         return cls(
-            partition={"name": partition} if isinstance(partition, str) else partition,
+            partition={"name": partition} if isinstance(partition, str) else partition and dict(partition),
             missing=_treatments(missing),
             na_values=_marks(na_values),
             split=_split(given, others["part"], others["group"]),

@@ -104,7 +104,7 @@ def _is_frame(value: Any) -> bool:
 
 def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Columns:
     if isinstance(table, str | os.PathLike):
-        return read_file(Path(table))
+        return read_file(Path(table).expanduser())
     if _is_frame(table):
         levels = [name for name in table.index.names if name in index_names and name not in table.columns]
         frame = table.reset_index(level=levels) if levels else table
