@@ -54,6 +54,7 @@ def test_four_hospitals_in_two_commands(hospitals: list[str]) -> None:
         "Note: Numbers are normalized by the mean and standard deviation of all training samples.",
         "Note: Missing values became the mean of training samples: trestbps (2).",
         "Note: Missing values became the median of training samples: chol (5).",
+        "Note: sex is the same in all training samples: where it differs, it is not scaled.",
         "Next: fedarena run federation=stores/processed",
     ]
     federation = Federation.open("stores/processed")

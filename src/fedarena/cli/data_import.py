@@ -125,7 +125,13 @@ def import_(
         str | None, typer.Option(metavar="CHARACTER", help="What is between values; ' ' is any number of blanks.")
     ] = None,
     decimal: Annotated[str, typer.Option(metavar="CHARACTER", help="What is before a fraction: . or ,")] = ".",
+    thousands: Annotated[
+        str | None, typer.Option(metavar="CHARACTER", help="What is between thousands, such as , in 1,234.")
+    ] = None,
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf8, latin1 or cp1252.")] = "utf8",
+    multiline: Annotated[
+        bool, typer.Option("--multiline", help="Values in quotation marks may go on over several lines.")
+    ] = False,
 ) -> None:
     """Make a federation of your own table: a row for every sample, a column for clients, and one for labels."""
     from fedarena.data.tables import from_table, table_name
@@ -164,7 +170,9 @@ def import_(
             columns=None if columns is None else _listed(columns),
             delimiter=delimiter,
             decimal=decimal,
+            thousands=thousands,
             encoding=encoding,
+            multiline=multiline,
             progress=lambda fraction, text: advance(fraction, 1.0, text),
         )
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
@@ -182,8 +190,8 @@ def _task(federation: Any) -> str:
 
 
 def _listed(values: Sequence[str]) -> list[str]:
-    """Names of columns, given one by one or with commas between them."""
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+    """Names of columns, given one by one or with commas between them; an empty text is a column without one."""
+    return [name.strip() for value in values for name in value.split(",") if name.strip() or not value.strip()]
 
 
 def _treatments(values: Sequence[str]) -> Any:

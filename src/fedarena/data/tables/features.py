@@ -46,9 +46,10 @@ class Feature(Protocol):
 class NumberFeature:
     """A number, normalized; in place of missing ones what `missing` says."""
 
-    def __init__(self, name: str, values: Numbers, missing: Missing, normalize: Normalize, training: Training):
+    def __init__(
+        self, name: str, values: Numbers, missing: Missing, normalize: Normalize, training: Training, where: Where
+    ):
         self.names: tuple[str, ...] = (name,)
-        self.notes: tuple[str, ...] = ()
         self._values = values.values.copy()
         self._clients = training.clients
         if missing == "zero":
@@ -56,7 +57,26 @@ class NumberFeature:
         # Booleans stay 0 and 1, like categories.
         scaled = normalize if not values.are_booleans else "none"
         self._mean, self._deviation = _statistics(self._values, scaled, training)
+        self._check_statistics(name, training, where)
+        known = self._values[training.rows]
+        known = known[~np.isnan(known)]
+        self.notes: tuple[str, ...] = ()
+        if scaled != "none" and len(known) and (known == known[0]).all():
+            self.notes = (f"{name} is the same in all training samples: where it differs, it is not scaled.",)
         self._fill = self._filling(name, missing, training)
+
+    def _check_statistics(self, name: str, training: Training, where: Where) -> None:
+        """Raises if a number is so large that all others would be 0 beside it."""
+        overflown = np.isinf(self._mean) | ~np.isfinite(self._deviation)
+        if not overflown.any():
+            return
+        rows = training.own_rows[overflown[training.clients[training.own_rows]]]
+        rows = rows if len(rows) else training.rows
+        row = int(rows[np.nanargmax(np.abs(self._values[rows]))])
+        raise BadInputError(
+            f"Column {quoted(name)} holds {self._values[row]:g} in {where(row)}, which is too large for a mean and a "
+            "standard deviation to be found; name it among na_values if it means a missing value."
+        )
 
     def _filling(self, name: str, missing: Missing, training: Training) -> Floats:
         """What stands for a missing value of each client: the mean or the median of training samples."""
@@ -83,22 +103,26 @@ class NumberFeature:
 
 
 def _statistics(values: Floats, normalize: Normalize, training: Training) -> tuple[Floats, Floats]:
-    """The mean and the standard deviation that each client's values are normalized by; NaN and 1 if they are not."""
+    """The mean and the standard deviation that each client's values are normalized by; NaN and 1 if they are not.
+
+    A client whose values are all equal, or who has but one, does not know how much they differ: all clients do.
+    """
     num_clients = training.num_clients
     if normalize == "none":
         return np.full(num_clients, np.nan), np.ones(num_clients)
     together = np.zeros(len(training.rows), dtype=np.int64)
     _, mean, deviation = _moments(values[training.rows], together)
     means = np.full(num_clients, mean[0] if len(mean) else np.nan)
-    deviations = np.full(num_clients, deviation[0] if len(mean) else 1.0)
+    deviations = np.full(num_clients, deviation[0] if len(mean) and deviation[0] != 0 else 1.0)
     if normalize == "per_client":
         clients, mean, deviation = _moments(values[training.own_rows], training.clients[training.own_rows])
-        means[clients], deviations[clients] = mean, deviation
+        means[clients] = mean
+        deviations[clients] = np.where(deviation == 0, deviations[clients], deviation)
     return means, deviations
 
 
 def _moments(values: Floats, owners: IntArray) -> tuple[IntArray, Floats, Floats]:
-    """Who has values, and the mean and standard deviation of each; of equal values 1, as their difference is 0."""
+    """Who has values, and the mean and standard deviation of each, which is 0 of equal values."""
     owners, values = owners[~np.isnan(values)], values[~np.isnan(values)]
     order = np.argsort(owners, kind="stable")
     owners, values = owners[order], values[order]
@@ -110,7 +134,7 @@ def _moments(values: Floats, owners: IntArray) -> tuple[IntArray, Floats, Floats
     with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused where it is used
         mean = np.where(are_equal, smallest, np.add.reduceat(values, starts) / counts)
         deviation = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, counts)), starts) / counts)
-    return who, mean, np.where(are_equal | (deviation == 0), 1.0, deviation)
+    return who, mean, np.where(are_equal, 0.0, deviation)
 
 
 class CategoryFeature:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ _ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = (",", ";", "\t", "|")
 BLANKS = " "  # as a delimiter, any number of blanks
 _HEAD_BYTES = 1 << 20
-_COMMA = r"^\s*([+-]?\d+),(\d+([eE][+-]?\d+)?)\s*$"
+_WRONG_WIDTH = re.compile(r"Expected \d+ columns, got (\d+): (.*)", re.DOTALL)  # as Arrow says it
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,8 @@ class TextForm:
 
     columns: Sequence[str] | None = None
     delimiter: str | None = None
-    decimal: str = "."  # what is before the fraction of a number
     encoding: str = "utf8"
-
-    def __post_init__(self) -> None:
-        if self.decimal not in (".", ","):
-            raise BadInputError(f"decimal must be a point or a comma, not {quoted(self.decimal)}.")
-
-    def with_points(self, columns: Columns) -> Columns:
-        """Texts in which numbers have points."""
-        if self.decimal == ".":
-            return columns
-        return {name: pc.replace_substring_regex(array, _COMMA, r"\1.\2") for name, array in columns.items()}
+    multiline: bool = False  # whether values in quotation marks may go on over several lines
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -72,7 +63,7 @@ def read_file(path: Path, form: TextForm) -> Columns:
             return _as_columns(pyarrow.parquet.read_table(path))
         if kind in _ARROW:
             return _as_columns(pyarrow.feather.read_table(path))
-        return _read_json(path) if kind in _JSON else form.with_points(_read_text(path, kind, form))
+        return _read_json(path) if kind in _JSON else _read_text(path, kind, form)
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = harmless(" ".join(str(error).split()))
         raise DamagedFileError(f"{path} cannot be read: {reason:.300}") from error
@@ -140,6 +131,8 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
         first_line = _first_line(start)
     except (LookupError, UnicodeDecodeError) as error:
         raise _not_in(form.encoding, path, error) from None
+    if not first_line.strip():
+        raise BadInputError(f"{path} begins with an empty line, where the names of its columns must be; remove it.")
     delimiter = form.delimiter or ("\t" if kind in (".tsv", ".tab") else _likely_delimiter(first_line))
     first = _values(first_line, delimiter)
     has_header = form.columns is None or [*form.columns] == first
@@ -156,8 +149,9 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
     places = [str(place) for place in range(len(names))]  # so that two columns of a name are noticed later
     try:
         with pa.input_stream(path, compression="detect") as stream:
+            content = stream.read_buffer()
             table = pyarrow.csv.read_csv(
-                stream,
+                pa.BufferReader(content),
                 pyarrow.csv.ReadOptions(
                     column_names=places, skip_rows_after_names=int(has_header), encoding=form.encoding
                 ),
@@ -169,8 +163,43 @@ def _read_text(path: Path, kind: str, form: TextForm) -> Columns:
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             raise _not_in(form.encoding, path, error) from None
+        if (wrong := _WRONG_WIDTH.search(str(error))) is not None:
+            row = _row_of_width(content, form, delimiter, len(names), has_header)
+            raise BadInputError(
+                f"{path} has {wrong[1]} values in {row}, where there are {len(names)} columns: {quoted(wrong[2])}"
+            ) from None
         raise
-    return named(zip(names, table.columns, strict=True))
+    found = named(zip(names, table.columns, strict=True))
+    _check_quotes(path, found, content, delimiter, form)
+    return found
+
+
+def _row_of_width(content: pa.Buffer, form: TextForm, delimiter: str, width: int, has_header: bool) -> str:
+    """Which row has another number of values than there are columns, in words."""
+    text = io.StringIO(content.to_pybytes().decode(_python_encoding(form.encoding), errors="replace"), newline="")
+    rows = (row for row in csv.reader(text, delimiter=delimiter) if row)
+    number = next((number for number, row in enumerate(rows, 0 if has_header else 1) if len(row) != width), None)
+    return "a row" if number is None else f"row {number:,}"
+
+
+def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: str, form: TextForm) -> None:
+    """Refuses values that have swallowed lines, because what stood at their beginning was just a quotation mark."""
+    last = next(reversed(columns.values()))
+    if len(last):
+        ending = f'{delimiter if len(columns) > 1 else ""}"' + last[-1].as_py().replace('"', '""')
+        ending_bytes = ending.encode(form.encoding)
+        if content.slice(max(content.size - len(ending_bytes), 0)).to_pybytes() == ending_bytes:
+            raise BadInputError(
+                f"{path} ends inside quotation marks: the value {quoted(last[-1].as_py())} of row "
+                f"{len(last):,} begins with one, and no other follows."
+            )
+    for name, values in columns.items() if not form.multiline else ():
+        has_lines = pc.and_(pc.match_substring_regex(values, "[\r\n]"), pc.match_substring(values, delimiter))
+        if (row := pc.index(has_lines, True).as_py()) >= 0:
+            raise BadInputError(
+                f"{path}: a value of column {quoted(name)} in row {row + 1:,} begins with a quotation mark and goes on "
+                f"over several lines, {quoted(values[row].as_py())}; remove the mark, or say that it may (multiline)."
+            )
 
 
 def _not_in(encoding: str, path: Path, error: Exception) -> BadInputError:
@@ -192,7 +221,7 @@ def _start(path: Path, encoding: str) -> str:
 
 def _first_line(text: str) -> str:
     """The first line, which may go on behind a line break in quotes."""
-    lines = io.StringIO(text)
+    lines = io.StringIO(text, newline=None)
     head = lines.readline()
     while head.count('"') % 2 and (more := lines.readline()):
         head += more

@@ -13,6 +13,7 @@ from fedarena.data.store.federation import Federation
 from fedarena.data.tables.features import Categories, Missing, Normalize
 from fedarena.data.tables.files import TextForm, files_in, read_file
 from fedarena.data.tables.labels import TableTask
+from fedarena.data.tables.number_form import NumberForm
 from fedarena.data.tables.options import TableOptions, column_names
 from fedarena.data.tables.raw_table import gather, shared_beginning, stem
 from fedarena.data.tables.storing import SOURCE_NAME, store_table
@@ -49,7 +50,9 @@ def from_table(
     columns: Sequence[str] | None = None,
     delimiter: str | None = None,
     decimal: str = ".",
+    thousands: str | None = None,
     encoding: str = "utf8",
+    multiline: bool = False,
     progress: Progress | None = None,
 ) -> Federation:
     """Makes a federation of a table that has a row for every sample, and opens it.
@@ -61,7 +64,7 @@ def from_table(
 
     - `label` names the column to predict, or several. The `task` follows from it: words, booleans and up to 20
       different whole numbers are classes, numbers with a fraction are to be predicted, lists or several columns of 0
-      and 1 are many labels. `label_separator` is what stands between several labels in a text.
+      and 1 are many labels; of lists of 0 and 1, it must be said. `label_separator` is what stands between several labels in a text.
     - All other columns are inputs, unless `features` names those that are, or `drop` those that are not. Words are
       categories, and so are the numbers in columns that `categorical` names. Each category has an input of its own, or
       if `categories` are ``embedded``, a code that models such as `embedding_mlp` learn a vector for.
@@ -77,7 +80,10 @@ def from_table(
       sample, the group of a client.
     - `attributes` are columns that say something about clients, and are no inputs.
     - `columns` names the columns of text files that do not, `delimiter` is what is between values (a blank for any
-      number of blanks), `decimal` what is before a fraction (a point or a comma), `encoding` is that of text files.
+      number of blanks), `encoding` is that of text files.
+      `decimal` is what is before a fraction (a point or a comma), and `thousands` what is between thousands, if
+      anything, wherever a column of texts holds numbers. With `multiline`, values in quotation marks may go on over
+      several lines.
 
     The store is written to the folder `path`, or else to the cache; what is there already is not written again, and
     `overwrite` replaces another federation in that folder.
@@ -111,11 +117,12 @@ def from_table(
         group=group,
         attributes=attributes,
     )
-    form = TextForm(None if columns is None else column_names(columns, "columns"), delimiter, decimal, encoding)
+    given_names = None if columns is None else column_names(columns, "columns")
+    form, numbers = TextForm(given_names, delimiter, encoding, multiline), NumberForm(decimal, thousands)
     say(0.0, "Reading")
     in_index = {column for column in (client, part, group) if column is not None}
     raw = gather(table, lambda file: read_file(file, form), files_in, in_index)
-    understood = understand(raw, options, lambda done: say(0.4 + 0.2 * done, "Looking at columns"))
+    understood = understand(raw, options, numbers, lambda done: say(0.4 + 0.2 * done, "Looking at columns"))
     called = name or table_name(table)
     return store_table(understood, options, called, path, overwrite, lambda done: say(0.6 + 0.4 * done, "Writing"))
 
@@ -126,5 +133,5 @@ def table_name(table: Any) -> str:
         return shared_beginning([stem(Path(value)) for value in table]).rstrip("-_. ") or SOURCE_NAME
     if not isinstance(table, str | os.PathLike):
         return SOURCE_NAME
-    path = Path(table)
+    path = Path(table).expanduser()
     return path.absolute().name if path.is_dir() else stem(path)

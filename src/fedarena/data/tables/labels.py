@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.data.class_labels import MOST_LABELS, LabelValue, sorted_classes
 from fedarena.data.store.schema import AnyArray, ColumnSpec, IntArray, TaskSpec
+from fedarena.data.tables.label_vectors import LabelVectors, read_vectors
 from fedarena.data.tables.raw_table import RawTable
 from fedarena.data.tables.values import (
     Marks,
@@ -30,6 +31,8 @@ from fedarena.data.tables.values import (
 TableTask = Literal["auto", "classification", "multi_label", "regression"]
 MOST_GUESSED_CLASSES = 20  # of whole numbers; whether more of them are classes is for somebody else to say
 
+_MOST_LISTED = 5  # classes in a sentence
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -40,6 +43,43 @@ class Labels:
     missing: Mask
     column: str  # to be named where one is missing
     names: tuple[str, ...] | None = None
+    are_columns: bool = False  # the names are those of columns or places, not of what samples have
+
+    def only_of(self, rows: IntArray) -> Labels:
+        """Without those classes that only other rows have, which are left out."""
+        if self.kind == "regression" or self.names is None or self.are_columns:
+            return self
+        is_class = self.kind == "classification"
+        seen = np.flatnonzero(self._counts(rows))
+        if len(seen) == len(self.names):
+            return self
+        if len(seen) < 1 + is_class:
+            said = f"is {self.names[seen[0]]} in every" if is_class else "is nothing in any"
+            raise BadInputError(
+                f"The label {quoted(self.column)} {said} sample that is left, so there is nothing to learn."
+            )
+        place = np.zeros(len(self.names), dtype=np.int64)
+        place[seen] = np.arange(len(seen))
+        return replace(
+            self, y=place[self.y] if is_class else self.y[:, seen], names=tuple(self.names[code] for code in seen)
+        )
+
+    def notes(self, training_rows: IntArray) -> tuple[str, ...]:
+        """A sentence about classes that nobody learns."""
+        if self.kind == "regression" or self.names is None:
+            return ()
+        counts = self._counts(training_rows).tolist()
+        unseen = [name for name, count in zip(self.names, counts, strict=True) if count == 0]
+        if not unseen:
+            return ()
+        listed = ", ".join(unseen[:_MOST_LISTED]) + (", …" if len(unseen) > _MOST_LISTED else "")
+        return (f"No training sample has the label {listed}.",)
+
+    def _counts(self, rows: IntArray) -> IntArray:
+        """How many of some rows have each class."""
+        if self.kind == "multi_label":
+            return np.asarray(self.y[rows].sum(axis=0, dtype=np.int64))
+        return np.bincount(self.y[rows], minlength=len(self.names or ()))
 
     def task(self, training_rows: IntArray, inputs: dict[str, int | None] | None) -> TaskSpec:
         """The task; numbers are said to lie where those of training samples lie."""
@@ -77,6 +117,8 @@ def read_labels(
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         array = array.combine_chunks()
+        if (vectors := read_vectors(name, array, task)) is not None:
+            return _of_vectors(name, vectors)
         lengths = pc.fill_null(pc.list_value_length(array), 1)
         if task == "multi_label" or not pc.all(pc.equal(lengths, 1)).as_py():
             _check_kind(task, "multi_label", f"Column {quoted(name)} holds lists of labels")
@@ -97,6 +139,20 @@ def read_labels(
     return _single(name, read_values(name, array, of_column, where, words_by), task)
 
 
+def _of_vectors(name: str, vectors: LabelVectors) -> Labels:
+    """Labels that were written as a number for each of several places."""
+    missing = vectors.missing
+    names = tuple(f"{name}[{place}]" for place in range(vectors.numbers.shape[1]))
+    if vectors.kind == "numbers":
+        with np.errstate(over="ignore"):
+            return Labels("regression", vectors.numbers.astype(np.float32), missing, name, names)
+    hot = np.nan_to_num(vectors.numbers)
+    if vectors.kind == "multi_hot":
+        return Labels("multi_label", hot.astype(np.uint8), missing, name, names, True)
+    classes = np.where(missing, np.nan, hot.argmax(axis=1))
+    return _single(name, Numbers(classes), "classification")
+
+
 def _check_kind(task: TableTask, found: TableTask, why: str) -> None:
     if task not in ("auto", found):
         raise BadInputError(f"{why}, which makes it a task of the kind {found}, not {task}.")
@@ -111,24 +167,27 @@ def _single(name: str, values: Values, task: TableTask) -> Labels:
     numbers = values.values
     distinct, codes = np.unique(numbers[~missing], return_inverse=True)
     if task == "auto":
-        task = "classification" if values.are_booleans else _told_from(name, distinct)
+        task = "classification" if values.are_booleans else _told_from(name, distinct, values.exact)
     if task == "regression":
         with np.errstate(over="ignore"):
             return Labels("regression", numbers.astype(np.float32), missing, name)
+    if values.exact is not None:
+        return _classes(name, list(values.exact.words), values.exact.codes, missing)
     places = np.full(len(numbers), -1, dtype=np.int64)
     places[~missing] = codes.reshape(-1)
     classes: list[LabelValue] = distinct.astype(bool).tolist() if values.are_booleans else distinct.tolist()
     return _classes(name, classes, places, missing)
 
 
-def _told_from(name: str, distinct: AnyArray) -> TableTask:
+def _told_from(name: str, distinct: AnyArray, exact: Words | None) -> TableTask:
     """Numbers with a fraction are to be predicted, a few whole ones are classes; about many whole ones one must ask."""
     finite = distinct[np.isfinite(distinct)]
     if (finite != np.floor(finite)).any():
         return "regression"
-    if len(distinct) > MOST_GUESSED_CLASSES:
+    num_different = len(distinct) if exact is None else len(exact.words)
+    if num_different > MOST_GUESSED_CLASSES:
         raise BadInputError(
-            f"The label {quoted(name)} has {len(distinct):,} different whole numbers; say whether they are numbers to "
+            f"The label {quoted(name)} has {num_different:,} different whole numbers; say whether they are numbers to "
             "predict (task: regression) or classes (task: classification)."
         )
     return "classification"
@@ -160,10 +219,10 @@ def _several(table: RawTable, names: Sequence[str], task: TableTask, marks: Miss
         )
     if task == "regression" or (task == "auto" and not are_marks):
         with np.errstate(over="ignore"):
-            return Labels("regression", numbers.astype(np.float32), missing, first_missing, tuple(names))
+            return Labels("regression", numbers.astype(np.float32), missing, first_missing, tuple(names), True)
     if not are_marks:
         raise BadInputError("A multi_label task of several columns has a 0 or a 1 in each.")
-    return Labels("multi_label", np.nan_to_num(numbers).astype(np.uint8), missing, first_missing, tuple(names))
+    return Labels("multi_label", np.nan_to_num(numbers).astype(np.uint8), missing, first_missing, tuple(names), True)
 
 
 def _separated(name: str, array: pa.ChunkedArray, separator: str, marks: Marks) -> Labels:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
+import numpy as np
+
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
@@ -69,10 +71,16 @@ class TableOptions:
             raise BadInputError(
                 "client names a column that says whose a sample is; partition is for tables without one."
             )
+        if not isinstance(partition, str | Mapping | None):
+            raise BadInputError(
+                f"partition must be a name, or a mapping with a name and options, not {quoted(partition)}."
+            )
+        if others["client"] in others["label"]:
+            raise BadInputError(f"label names {quoted(others['client'])}, which client names, too.")
         given = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
         given["split_seed"] = split_seed
         return cls(
-            partition={"name": partition} if isinstance(partition, str) else partition,
+            partition={"name": partition} if isinstance(partition, str) else partition and dict(partition),
             missing=_treatments(missing),
             na_values=_marks(na_values),
             split=_split(given, others["part"], others["group"]),
@@ -119,6 +127,11 @@ def _treatments(missing: Any) -> dict[str, Missing]:
     return by_column
 
 
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _split(given: dict[str, Any], part: str | None, group: str | None) -> Split | None:
     if part is not None or group is not None:
         for name, value in given.items():
@@ -127,8 +140,8 @@ def _split(given: dict[str, Any], part: str | None, group: str | None) -> Split 
                 raise BadInputError(f"{name} is {quoted(value)}, but the column that {said} names divides the table.")
         return None
     for name, kind in (("train_fraction", int | float), ("validation_fraction", int | float), ("split_seed", int)):
-        value = given[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind) or value < 0):
+        value = given[name] = _plain(given[name])
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind) or not value >= 0):
             what = "a whole number" if kind is int else "a number"
             raise BadInputError(f"{name} must be {what} from 0, not {quoted(value)}.")
     _check_choice(given["split"] or "within_client", SplitKind, "split")
@@ -149,6 +162,7 @@ def _marks(na_values: Any) -> dict[str, list[Any]]:
         str(name): sorted(marks, key=str) if isinstance(marks, list | tuple | set | frozenset) else [marks]
         for name, marks in na_values.items()
     }
+    by_column = {name: [_plain(mark) for mark in marks] for name, marks in by_column.items()}
     for mark in (mark for marks in by_column.values() for mark in marks):
         if not isinstance(mark, str | int | float) or isinstance(mark, bool):
             raise BadInputError(f"na_values are texts or numbers, not {quoted(mark)}.")

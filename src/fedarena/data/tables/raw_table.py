@@ -65,13 +65,15 @@ def gather(table: Any, read_file: ReadFile, files_in: Callable[[Path], list[Path
     `index_names` are those columns that may also be in the index of a data frame.
     """
     if isinstance(table, str | os.PathLike):
-        path = Path(table)
+        path = Path(table).expanduser()
         paths = files_in(path) if path.is_dir() else [path]
         return _together([(stem(file), read_file(file)) for file in paths], are_files=True)
     if isinstance(table, Mapping) and table and all(_is_table(value) for value in table.values()):
         return _together([(str(name), _columns_of(value, read_file, index_names)) for name, value in table.items()])
     if isinstance(table, list | tuple) and table and all(isinstance(value, str | os.PathLike) for value in table):
-        return _together([(stem(Path(value)), read_file(Path(value))) for value in table], are_files=True)
+        return _together(
+            [(stem(path), read_file(path)) for path in (Path(value).expanduser() for value in table)], are_files=True
+        )
     return _together([(None, _columns_of(table, read_file, index_names))])
 
 
@@ -88,7 +90,11 @@ def shared_beginning(names: Sequence[str]) -> str:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike) or _is_frame(value) or hasattr(value, "__arrow_c_stream__")
+    if isinstance(value, str | os.PathLike) or _is_frame(value):
+        return True
+    # Series and chunked arrays are streams, too, but of one column.
+    has_columns = any(hasattr(type(value), what) for what in ("columns", "schema"))
+    return hasattr(value, "__arrow_c_stream__") and has_columns
 
 
 def _is_frame(value: Any) -> bool:
@@ -98,7 +104,7 @@ def _is_frame(value: Any) -> bool:
 
 def _columns_of(table: Any, read_file: ReadFile, index_names: set[str]) -> Columns:
     if isinstance(table, str | os.PathLike):
-        return read_file(Path(table))
+        return read_file(Path(table).expanduser())
     if _is_frame(table):
         levels = [name for name in table.index.names if name in index_names and name not in table.columns]
         frame = table.reset_index(level=levels) if levels else table
@@ -132,6 +138,10 @@ def records(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 def array_of(name: str, values: Any) -> pa.ChunkedArray:
     """A column of Arrow; values of several kinds become text, so that what is wrong with them can be said later."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    if isinstance(values, np.ma.MaskedArray):
+        return pa.chunked_array([pa.array(values.tolist(), from_pandas=True)])  # None where they are masked
     if (
         hasattr(values, "__array__") and not hasattr(values, "dtypes") and np.ndim(values) > 0
     ):  # arrays and tensors, not series of pandas
@@ -150,6 +160,10 @@ def _as_text(name: str, value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise BadInputError(
+                f"Column {quoted(name)} holds {quoted(value)}, which is no text: it has half a character."
+            )
         return value
     if isinstance(value, NumberType):
         return None if value != value else str(value)
@@ -199,8 +213,17 @@ def _join(arrays: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
         return arrays[0] if len(arrays) == 1 else pa.chunked_array([c for array in arrays for c in array.chunks])
     if len(types) == 1:
         common = next(iter(types))
+    elif all(pa.types.is_integer(one) for one in types):
+        common = pa.int64()
     elif all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in types):
         common = pa.float64()
     else:
         common = pa.string()
+    try:
+        return _as_one(arrays, common)
+    except pa.ArrowInvalid:  # numbers that do not fit keep their digits as text
+        return _as_one(arrays, pa.string())
+
+
+def _as_one(arrays: Sequence[pa.ChunkedArray], common: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for array in arrays for chunk in array.cast(common).chunks], type=common)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +27,14 @@ from fedarena.data.tables.features import (
     Training,
 )
 from fedarena.data.tables.labels import Labels, read_labels
+from fedarena.data.tables.number_form import NumberForm
 from fedarena.data.tables.options import TableOptions
 from fedarena.data.tables.raw_table import RawTable
 from fedarena.data.tables.values import (
     ALL_COLUMNS,
     NOTHING,
     Floats,
+    Marks,
     MissingMarks,
     Numbers,
     Values,
@@ -50,6 +53,8 @@ _NORMALIZED = {
     "none": "Numbers are not normalized.",
 }
 
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # what Arrow calls an index without a name
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+")  # an index in a CSV file, and what pandas calls it when it reads that
 _FEWEST_TEXTS = 10  # of so few that differ, categories may well be called by several words
 
 
@@ -73,37 +78,42 @@ class _Input:
     values: Values
 
 
-def understand(table: RawTable, options: TableOptions, progress: Callable[[float], None]) -> UnderstoodTable:
+def understand(
+    table: RawTable, options: TableOptions, numbers: NumberForm, progress: Callable[[float], None]
+) -> UnderstoodTable:
     """Looks at every column, and learns from training samples what there is to learn about them."""
-    owners = _owners(table, options)
+    marks = MissingMarks(options.na_values, list(table.columns), numbers)
+    owners = _owners(table, options, marks)
 
     def where(row: int) -> str:
         if owners is None or owners.codes[row] == NOTHING:
             return table.where(row)
         return f"{table.where(row)} (client {quoted(owners.words[owners.codes[row]])})"
 
-    marks = MissingMarks(options.na_values, list(table.columns))
     labels = read_labels(table, options.label, options.task, options.label_separator, marks, where)
     inputs = list(_read_inputs(table, options, marks, where, progress))
     rows, notes = _kept_rows(owners, labels, inputs, options, where)
+    labels = labels.only_of(rows)
     divided = divide(table, owners or _made_owners(labels, rows, options), rows, options, where)
     training = _training(divided, table.num_rows)
     if len(training.rows) == 0:
         raise BadInputError("No sample is for training; the table must be divided in another way.")
-    features = FeatureTable(list(_features(inputs, options, training)), options.categories, where)
+    features = FeatureTable(list(_features(inputs, options, training, where)), options.categories, where)
+    notes = [*_index_notes(table, options), *notes, *_notes(inputs, options, rows)]
     return UnderstoodTable(
         divided,
         features,
         labels,
-        {name: _attribute(table, name, divided) for name in options.attributes},
-        (*notes, *_notes(inputs, options, rows), *features.notes),
+        {name: _attribute(table, name, divided, marks.of(name)) for name in options.attributes},
+        (*notes, *features.notes, *labels.notes(training.rows)),
     )
 
 
-def _owners(table: RawTable, options: TableOptions) -> Words | None:
+def _owners(table: RawTable, options: TableOptions, marks: MissingMarks) -> Words | None:
     """Whose every row is; None if a partitioner decides that."""
     if options.client is not None:
-        return read_names(options.client, table.column(options.client, "client"), "client")
+        ids = table.column(options.client, "client")
+        return read_names(options.client, ids, "client", marks.of(options.client))
     if options.partition is not None:
         return None
     if len(table.pieces) == 1:
@@ -154,11 +164,27 @@ def _input_columns(table: RawTable, options: TableOptions) -> list[str]:
     others = {name for names in used.values() for name in names} | set(options.drop)
     wanted = set(table.columns if options.features is None else options.features)
     chosen = [name for name in table.columns if name in wanted and name not in others]
+    if options.features is None:
+        chosen = [name for name in chosen if not _PANDAS_INDEX.fullmatch(name)]
+        if (unnamed := next((name for name in chosen if _NO_NAME.fullmatch(name)), None)) is not None:
+            raise BadInputError(
+                f"A column has no name ({quoted(unnamed)}), as the index has that pandas writes into files; leave it "
+                f"out (drop: {quoted(unnamed)}), or list the columns that are inputs with features."
+            )
     if not chosen:
         raise BadInputError("There is no column left that could be an input.")
     if strange := set(options.categorical) - set(chosen):
         raise BadInputError(f"categorical names {quoted(min(strange))}, which is no input.")
     return chosen
+
+
+def _index_notes(table: RawTable, options: TableOptions) -> list[str]:
+    used = {options.client, options.part, options.group, *options.label, *options.attributes, *options.drop}
+    return [
+        f"{name} is left out: it is the index of a data frame."
+        for name in table.columns
+        if options.features is None and name not in used and _PANDAS_INDEX.fullmatch(name)
+    ]
 
 
 def _read_inputs(
@@ -172,7 +198,7 @@ def _read_inputs(
         is_category = is_wanted or pa.types.is_dictionary(array.type)
         words_by = None if is_category else f"name {quoted(column)} among categorical"
         for name, part in _flat(column, array):
-            values = read_values(name, part, marks.of(column), where, words_by)
+            values = read_values(name, part, marks.of(column), where, words_by, as_text=is_category)
             if is_category and isinstance(values, Numbers):
                 values = values.as_words()
             _check_categories(name, values, is_wanted)
@@ -245,11 +271,11 @@ def _training(divided: DividedClients, num_rows: int) -> Training:
     return Training(divided.training_rows(), own_rows, clients, len(divided.ids))
 
 
-def _features(inputs: Sequence[_Input], options: TableOptions, training: Training) -> Iterator[Feature]:
+def _features(inputs: Sequence[_Input], options: TableOptions, training: Training, where: Where) -> Iterator[Feature]:
     for found in inputs:
         treatment, values = options.treatment(found.column), found.values
         if isinstance(values, Numbers):
-            yield NumberFeature(found.name, values, treatment, options.normalize, training)
+            yield NumberFeature(found.name, values, treatment, options.normalize, training, where)
         else:
             yield CategoryFeature(found.name, values, treatment, training)
         if options.indicators and values.missing[training.rows].any():
@@ -283,10 +309,10 @@ def _counts_samples(numbers: Floats) -> bool:
     return are_whole and len(np.unique(numbers)) == len(numbers)
 
 
-def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[AttributeType, list[Any]]:
+def _attribute(table: RawTable, name: str, clients: DividedClients, marks: Marks) -> tuple[AttributeType, list[Any]]:
     """What a column says about every client, which must be the same in all its rows."""
     array = table.column(name, "attributes")
-    names = read_names(name, array, "attributes")
+    names = read_names(name, array, "attributes", marks)
     sizes = clients.counts.sum(axis=1)
     owner, starts = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
     codes = names.codes[clients.rows]
@@ -296,7 +322,7 @@ def _attribute(table: RawTable, name: str, clients: DividedClients) -> tuple[Att
             f"attributes: column {quoted(name)} says different things about client "
             f"{quoted(clients.ids[owner[differs[0]]])}; an attribute is the same in all samples of a client."
         )
-    values = read_values(name, array, MissingMarks({}, [name]).of(name), table.where, None)
+    values = read_values(name, array, marks, table.where, None)
     if isinstance(values, Words) or values.are_booleans or values.missing.any():
         return "string", [names.words[code] if code != NOTHING else "" for code in codes[starts]]
     numbers = values.values[clients.rows[starts]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,17 @@ from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.class_labels import as_number, number_name
 from fedarena.data.store.schema import IntArray
+from fedarena.data.tables.number_form import USUAL_FORM, NumberForm, looks_like_thousands
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Where = Callable[[int], str]  # a row, in words
 
-_COMMA = re.compile(r"[+-]?\d+,\d+")
+_COMMA = re.compile(r"[+-]?\d*,\d+")
+_WHOLE = re.compile(r"[+-]?\d+")
+_LEADING_ZERO = re.compile(r"[+-]?0\d")
+_WHOLE_ID = re.compile(r"-?(0|[1-9]\d*)(\.0+)?")
+_LARGEST_EXACT = 2**53
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{4}")
 # What means that there is nothing, in every column; what else does in a table is for its owner to say.
 NA_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -44,6 +49,7 @@ class Numbers:
 
     values: Floats
     are_booleans: bool = False
+    exact: Words | None = None  # the same where some are whole numbers that a float does not tell from their neighbours
 
     @property
     def missing(self) -> Mask:
@@ -52,6 +58,8 @@ class Numbers:
 
     def as_words(self) -> Words:
         """The same with a word for every different number, by their order."""
+        if self.exact is not None:
+            return self.exact
         distinct, place = np.unique(self.values[~self.missing], return_inverse=True)
         codes = np.full(len(self.values), NOTHING, dtype=np.int64)
         codes[~self.missing] = place.reshape(-1)
@@ -77,16 +85,22 @@ Values = Numbers | Words
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands for a missing value in a column."""
+    """What stands for a missing value in a column, and how numbers are written in its texts."""
 
     texts: tuple[str, ...]
     numbers: tuple[float, ...]  # also those that were given as text
+    form: NumberForm = USUAL_FORM
+
+    def has(self, text: str) -> bool:
+        """Whether a text stands for a missing value."""
+        return text in self.texts or (bool(self.numbers) and as_number(text) in self.numbers)
 
 
 class MissingMarks:
-    """What stands for a missing value, in all columns or in some."""
+    """What stands for a missing value, in all columns or in some, and how numbers are written."""
 
-    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str]):
+    def __init__(self, by_column: Mapping[str, Sequence[Any]], columns: Sequence[str], form: NumberForm = USUAL_FORM):
+        self._form = form
         for name in by_column:
             if name not in columns and name != ALL_COLUMNS:
                 raise BadInputError(f"na_values: the table has no column {quoted(name)}; {nearest(str(name), columns)}")
@@ -99,14 +113,17 @@ class MissingMarks:
         return Marks(
             (*NA_TEXTS, *(mark for mark in marks if isinstance(mark, str))),
             tuple(number for number in numbers if number is not None),
+            self._form,
         )
 
 
-def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
+def read_values(
+    name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None, as_text: bool = False
+) -> Values:
     """The values of a column. Text is numbers if all of it is.
 
     What looks like something else than words is refused with a sentence that says how it can be allowed, `words_by`;
-    if that is None, all text is.
+    if that is None, all text is. With `as_text`, neither are codes such as 01.
     """
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -117,9 +134,10 @@ def read_values(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, w
     if pa.types.is_boolean(kind):
         return Numbers(_as_floats(array.cast(pa.int8())), are_booleans=True)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _marked(name, Numbers(_as_floats(array)), marks, where)
+        found = _marked(name, Numbers(_as_floats(array)), marks, where)
+        return _with_exact(found, *_encoded(array)) if pa.types.is_integer(kind) and _needs_exact(found) else found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by)
+        return _read_texts(name, array.cast(pa.large_string()), marks, where, words_by, as_text)
     holds = "dates or times" if pa.types.is_temporal(kind) else f"values of the type {kind}"
     raise BadInputError(
         f"Column {quoted(name)} holds {holds}, which are neither numbers nor words; make numbers of them, or leave the "
@@ -146,21 +164,58 @@ def _marked(name: str, numbers: Numbers, marks: Marks, where: Where) -> Numbers:
     return Numbers(values, numbers.are_booleans)
 
 
-def _read_texts(name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None) -> Values:
+def _read_texts(
+    name: str, array: pa.ChunkedArray, marks: Marks, where: Where, words_by: str | None, as_text: bool
+) -> Values:
     trimmed = pc.utf8_trim_whitespace(array)
     absent = pc.is_in(trimmed, value_set=pa.array(marks.texts, trimmed.type))
     codes, distinct = _encoded(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed))
-    numbers = _numbers_of(distinct)
+    plain = distinct if marks.form.is_usual else pa.array(marks.form.plain(distinct.to_pylist()), distinct.type)
+    numbers = _numbers_of(plain)
     if numbers is not None:
+        if not marks.form.is_usual:
+            _check_points(name, distinct.to_pylist(), plain.to_pylist(), codes, marks.form, where)
+        if as_text and _are_codes(distinct.to_pylist(), numbers.values):
+            return _without_marks(_sorted_words(distinct.to_pylist(), codes), marks.numbers)
         values = np.append(numbers.values, np.nan)[codes]
-        return _marked(name, Numbers(values, numbers.are_booleans), marks, where)
+        found = _marked(name, Numbers(values, numbers.are_booleans), marks, where)
+        if _needs_exact(found) and all(_WHOLE.fullmatch(text) for text in plain.to_pylist()):
+            return _with_exact(found, codes, plain)
+        return found
     words: list[str] = distinct.to_pylist()
     if words_by is not None:
-        _check_are_words(name, words, codes, where, words_by)
+        _check_are_words(name, words, plain.to_pylist(), codes, where, words_by)
+    return _without_marks(_sorted_words(words, codes), marks.numbers)
+
+
+def _sorted_words(words: list[str], codes: IntArray) -> Words:
     order = sorted(range(len(words)), key=words.__getitem__)
     place = np.full(len(words) + 1, NOTHING, dtype=np.int64)
     place[order] = np.arange(len(words))
-    return _without_marks(Words(place[codes], tuple(words[number] for number in order)), marks.numbers)
+    return Words(place[codes], tuple(words[number] for number in order))
+
+
+def _are_codes(texts: list[str], numbers: Floats) -> bool:
+    """Whether texts are more than the numbers they read as: 01 is another code than 1."""
+    has_zeros = any(_LEADING_ZERO.match(text) for text in texts)
+    return has_zeros or len(np.unique(numbers)) < len(texts)
+
+
+def _needs_exact(numbers: Numbers) -> bool:
+    return bool((np.abs(numbers.values) >= _LARGEST_EXACT).any())
+
+
+def _with_exact(numbers: Numbers, codes: IntArray, distinct: pa.Array) -> Numbers:
+    """Numbers that also know each of the distinct whole ones that they are."""
+    whole = [int(value) for value in distinct.to_pylist() if value is not None]
+    ordered = sorted(set(whole))
+    place_of = {number: place for place, number in enumerate(ordered)}
+    places = np.array([place_of[number] for number in whole] + [NOTHING], dtype=np.int64)[codes]
+    kept = np.unique(places[~numbers.missing])
+    place = np.full(len(ordered) + 1, NOTHING, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    words = Words(np.where(numbers.missing, NOTHING, place[places]), tuple(str(ordered[number]) for number in kept))
+    return replace(numbers, exact=words)
 
 
 def _encoded(array: pa.ChunkedArray) -> tuple[IntArray, pa.Array]:
@@ -183,10 +238,36 @@ def _numbers_of(texts: pa.Array) -> Numbers | None:
     return None if None in found else Numbers(np.array(found, dtype=np.float64))
 
 
-def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where, words_by: str) -> None:
+def _check_points(
+    name: str, texts: list[str], plain: list[str], codes: IntArray, form: NumberForm, where: Where
+) -> None:
+    """Raises where a number has a point although fractions have a comma."""
+    are_strange = [form.is_strange(text, as_read) for text, as_read in zip(texts, plain, strict=True)]
+    rows = np.flatnonzero(np.array([*are_strange, False])[codes])
+    if len(rows):
+        row = int(rows[0])
+        raise BadInputError(
+            f"Column {quoted(name)} holds {quoted(texts[codes[row]])} in {where(row)}, a point where decimal is a "
+            "comma; say so if it is between thousands (thousands: .)."
+        )
+
+
+def _check_are_words(
+    name: str, words: list[str], plain: list[str], codes: IntArray, where: Where, words_by: str
+) -> None:
     """Raises where most values are no words, but numbers among which something else stands, or numbers in disguise."""
     rows = np.flatnonzero(codes != NOTHING)
-    if (row := _first_of_most([_COMMA.fullmatch(word) is not None for word in words], codes, rows)) is not None:
+    have_thousands = [looks_like_thousands(word) for word in plain]
+    have_comma = [_COMMA.fullmatch(word) is not None for word in plain]
+    if (row := _first_of_most(have_thousands, codes, rows)) is not None and not any(
+        comma and not thousands for comma, thousands in zip(have_comma, have_thousands, strict=True)
+    ):
+        raise BadInputError(
+            f"Column {quoted(name)} holds numbers with a comma, such as {quoted(words[codes[row]])} in {where(row)}, "
+            "which looks like thousands; say so (thousands: ,), or if it is before a fraction (decimal: ,), or "
+            f"{words_by} if these are no numbers."
+        )
+    if (row := _first_of_most(have_comma, codes, rows)) is not None:
         raise BadInputError(
             f"Column {quoted(name)} holds numbers with a comma, such as {quoted(words[codes[row]])} in {where(row)}; "
             f"say so (decimal: ,), or {words_by} if these are no numbers."
@@ -196,7 +277,7 @@ def _check_are_words(name: str, words: list[str], codes: IntArray, where: Where,
             f"Column {quoted(name)} holds dates, such as {quoted(words[codes[row]])} in {where(row)}; make numbers of "
             f"them, leave the column out with drop, or {words_by} if each is one of its own."
         )
-    is_word = np.array([as_number(word) is None for word in words])
+    is_word = np.array([as_number(word) is None for word in plain])
     strange = rows[is_word[codes[rows]]]
     if 2 * len(strange) >= len(rows):
         return
@@ -223,11 +304,14 @@ def _without_marks(words: Words, marks: Sequence[float]) -> Words:
     return Words(place[words.codes], tuple(w for w, gone in zip(words.words, is_mark, strict=True) if not gone))
 
 
-def read_names(name: str, array: pa.ChunkedArray, option: str) -> Words:
-    """Ids and other names as they stand in the table, in the order of their first rows; whole numbers have no point."""
+def read_names(name: str, array: pa.ChunkedArray, option: str, marks: Marks | None = None) -> Words:
+    """Ids and other names as they stand in the table, in the order of their first rows; whole numbers have no point.
+
+    Of text, only what is empty is missing, unless `marks` say what else is.
+    """
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return read_names(name, array.cast(kind.value_type), option)
+        return read_names(name, array.cast(kind.value_type), option, marks)
     if pa.types.is_string_view(kind) or pa.types.is_string(kind):
         array = array.cast(pa.large_string())
     elif not any(is_kind(kind) for is_kind in _KINDS_OF_NAMES):
@@ -235,10 +319,29 @@ def read_names(name: str, array: pa.ChunkedArray, option: str) -> Words:
     codes, distinct = _encoded(array)
     place_of: dict[str, int] = {}
     places = [NOTHING] * (len(distinct) + 1)
-    for number, value in enumerate(distinct.to_pylist()):
-        if (text := _as_name(value)) is not None:
+    names = [_as_name(value) for value in distinct.to_pylist()]
+    if marks is not None:
+        names = _without_points(name, names, marks, option)
+    for number, text in enumerate(names):
+        if text is not None and not (marks is not None and marks.has(text)):
             places[number] = place_of.setdefault(text, len(place_of))
     return Words(np.array(places, dtype=np.int64)[codes], tuple(place_of))
+
+
+def _without_points(name: str, names: list[str | None], marks: Marks, option: str) -> list[str | None]:
+    """Ids that are whole numbers, some written 1.0 as in files of numbers with gaps, as they are in other files."""
+    ids = {text for text in names if text is not None and not marks.has(text)}
+    if not any("." in text for text in ids) or not all(_WHOLE_ID.fullmatch(text) for text in ids):
+        return names
+    plain = {text: text.partition(".")[0] for text in ids}
+    spelled: dict[str, str] = {}
+    for text in sorted(ids):
+        if spelled.setdefault(plain[text], text) != text:
+            raise BadInputError(
+                f"{option}: column {quoted(name)} holds both {quoted(spelled[plain[text]])} and {quoted(text)}; write "
+                "the same number in one way."
+            )
+    return [None if text is None else plain.get(text, text) for text in names]
 
 
 def _as_name(value: Any) -> str | None:

@@ -1,0 +1,293 @@
+"""Tables that look harmless and would have become something else without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from fedarena import from_table
+from fedarena.cli import main
+from fedarena.core.errors import BadInputError
+from fedarena.data import Federation
+
+WHO = list("aabb")
+ONE_HOT = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+
+
+def made(table: Any, **options: Any) -> Federation:
+    given = {"client": "who", "label": "y", "normalize": "none", "order": "in_order", "train_fraction": 1.0}
+    return from_table(table, **{**given, **options})
+
+
+def labels(federation: Federation) -> list[Any]:
+    return federation.samples(federation.clients()).columns["y"].tolist()
+
+
+def inputs(federation: Federation) -> np.ndarray:
+    return np.asarray(federation.samples(federation.clients()).columns["x"])
+
+
+def test_lists_of_numbers_as_labels_are_what_the_task_says() -> None:
+    table = {"who": WHO, "x": [1, 2, 3, 4], "y": ONE_HOT}
+    with pytest.raises(BadInputError, match=r"'y' holds lists of 3 numbers that are 0 or 1; say whether each place"):
+        made(table)
+    classes = made(table, task="classification")
+    assert (classes.task.kind, classes.task.label_names, labels(classes)) == (
+        "classification",
+        ("0", "1", "2"),
+        [0, 1, 2, 1],
+    )
+    places = made(table, task="multi_label")
+    assert (places.task.label_names, labels(places)) == (("y[0]", "y[1]", "y[2]"), ONE_HOT)
+    numbers = made({**table, "y": [[0.5, 1.0], [2.0, 3.0], [0.0, 1.0], [1.0, 1.0]]})
+    assert (numbers.task.kind, numbers.task.classes, labels(numbers)[0]) == ("regression", 2, [0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "sentence"),
+    [
+        ([[1, 2], [2, 3], [3, 4], [1, 3]], "auto", "'y' holds lists of 2 numbers; say whether"),
+        ([[1, 1], [0, 1], [1, 0], [0, 0]], "classification", "have not one 1 each"),
+        ([[0.5, 1.0], [1.0], [1.0], [2.0]], "auto", "lists of unequal lengths with fractions"),
+        ([[1, 1], [2], [3], [1, 3]], "auto", "the same number twice"),
+    ],
+)
+def test_lists_of_numbers_that_are_not_certain(y: list[Any], task: str, sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        made({"who": WHO, "x": [1, 2, 3, 4], "y": y}, task=task)
+
+
+def test_the_index_of_a_data_frame_is_no_input(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": WHO, "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]}, index=[3, 1, 0, 2])
+    frame.to_parquet(tmp_path / "t.parquet")
+    for table in (tmp_path / "t.parquet", pa.Table.from_pandas(frame)):
+        federation = made(table)
+        assert federation.columns["x"].names == ("x",)
+        assert federation.notes[0] == "__index_level_0__ is left out: it is the index of a data frame."
+    assert made(tmp_path / "t.parquet", features=["__index_level_0__"]).columns["x"].names == ("__index_level_0__",)
+    frame.to_csv(tmp_path / "t.csv")
+    for table in (tmp_path / "t.csv", pd.read_csv(tmp_path / "t.csv")):
+        with pytest.raises(BadInputError, match=r"A column has no name \('(Unnamed: 0)?'\)"):
+            made(table)
+    assert made(tmp_path / "t.csv", drop=[""]).columns["x"].names == ("x",)
+    words = ["import", "t.csv", "--client", "who", "--label", "y", "--drop", "", "-o", "s"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        result = CliRunner().invoke(main, ["data", *words])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('a,2,"no\nb,3,yes\n', "ends inside quotation marks"),
+        ('a,2,no\nb,3,"yes\n', "ends inside quotation marks"),
+        ('a,2,no\nb,3,"yes', r"ends inside quotation marks: the value 'yes' of row 2"),
+        ('a,2,"no\nb,3,"yes\nb,1,no\n', r"a value of column 'y' in row 1 begins with a quotation mark and goes on"),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_stray_quotation_mark_swallows_no_rows(tmp_path: Path, text: str, sentence: str, delimiter: str) -> None:
+    (tmp_path / "t.csv").write_text(("who,x,y\n" + text).replace(",", delimiter))
+    with pytest.raises(BadInputError, match=sentence):
+        made(tmp_path / "t.csv")
+
+
+def test_values_in_quotes_may_have_lines_if_somebody_says_so(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('who,x,note,y\na,1,"well,\nno",0\nb,2,"""",1\n')
+    with pytest.raises(BadInputError, match=r"say that it may \(multiline\)"):
+        made(tmp_path / "t.csv", drop=["note"])
+    assert made(tmp_path / "t.csv", drop=["note"], multiline=True).num_samples == 2
+    (tmp_path / "quoted.csv").write_text('"who","x","y"\n"a","1","0"\n"b","2","1"')
+    assert made(tmp_path / "quoted.csv").num_samples == 2
+
+
+@pytest.mark.parametrize("normalize", ["global", "per_client"])
+@pytest.mark.parametrize("huge", [1e155, np.finfo(np.float64).max])
+def test_a_huge_number_does_not_wipe_out_its_column(normalize: str, huge: float) -> None:
+    table = {"who": WHO, "x": [1, 2, 3, huge], "y": [0, 1, 0, 1]}
+    with pytest.raises(
+        BadInputError, match=r"'x' holds 1.*e\+\d+ in row 4 \(client 'b'\), which is too large for a mean"
+    ):
+        made(table, normalize=normalize)
+
+
+def test_clients_whose_numbers_never_differ_take_the_deviation_of_all() -> None:
+    table = {
+        "who": ["a", "a", "b", "b", "b"],
+        "x": [10_000.0, 50_000.0, 10_000.0, 30_000.0, 20_000.0],
+        "z": [1.0, 900.0, 1.0, 1.0, 1.0],
+        "part": ["train", "test", "train", "train", "train"],
+        "y": [0, 1, 0, 1, 1],
+    }
+    own = from_table(table, client="who", label="y", part="part", normalize="per_client")
+    deviation = np.std([10_000, 10_000, 30_000, 20_000])
+    np.testing.assert_allclose(inputs(own)[:2, 0], [0, 40_000 / deviation], rtol=1e-6)
+    assert own.notes[1:] == ("z is the same in all training samples: where it differs, it is not scaled.",)
+
+
+@pytest.mark.parametrize("nothing", ["NA", "nan", " ", "?", -9])
+def test_missing_ids_are_no_clients(nothing: Any) -> None:
+    ids = [1, 1, 2, nothing] if nothing == -9 else ["a", "a", "b", nothing]
+    table = {"who": ids, "site": ["n", "n", "?", "s"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    options = {"na_values": ["?", -9], "attributes": ["site"]}
+    with pytest.raises(BadInputError, match="'who' has no value in row 4"):
+        made(table, **options)
+    federation = made(table, missing="drop", **options)
+    assert len(federation.client_ids(federation.clients())) == 2
+    assert federation.attributes(federation.clients())["site"] == ["n", ""]
+
+
+def test_classes_are_those_of_samples_that_are_left() -> None:
+    table = {"who": WHO, "x": [1, 2, None, 4], "y": ["a", "c", "b", "c"]}
+    federation = made(table, missing="drop")
+    assert (federation.task.label_names, labels(federation)) == (("a", "c"), [0, 1, 1])
+    tags = made({**table, "y": ["a", "c|a", "b", "c"]}, missing="drop", label_separator="|")
+    assert (tags.task.label_names, labels(tags)) == (("a", "c"), [[1, 0], [1, 1], [0, 1]])
+    with pytest.raises(BadInputError, match="'y' is c in every sample that is left"):
+        made({**table, "y": ["c", "c", "b", "c"]}, missing="drop")
+    apart = {**table, "x": [1, 2, 3, 4], "part": ["train", "train", "test", "train"]}
+    assert from_table(apart, client="who", label="y", part="part").notes[-1] == "No training sample has the label b."
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "numbers"),
+    [
+        (["1,234", "12,000.5", "1,000,000", "7"], {"thousands": ","}, [1234, 12_000.5, 1_000_000, 7]),
+        (
+            ["1.234", "12.000,5", "1.000.000", ",5"],
+            {"decimal": ",", "thousands": "."},
+            [1234, 12_000.5, 1_000_000, 0.5],
+        ),
+        ([",5", "-1,25e1", "3,", "4"], {"decimal": ","}, [0.5, -12.5, 3, 4]),
+        (["1'234", "5", "6", "7"], {"thousands": "'"}, [1234, 5, 6, 7]),
+    ],
+)
+def test_numbers_with_thousands_and_commas(texts: list[str], options: dict[str, str], numbers: list[float]) -> None:
+    federation = made({"who": WHO, "x": texts, "y": [0, 1, 0, 1]}, **options)
+    assert inputs(federation)[:, 0].tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "sentence"),
+    [
+        (
+            ["1,234", "2,500", "1,000", "7"],
+            {},
+            r"'1,234' in row 1 .* which looks like thousands; say so",
+        ),
+        (["1,234", "2,5", "1,000", "7"], {}, r"say so \(decimal: ,\)"),
+        (["1,5", "2.500", "1", "7"], {"decimal": ","}, r"'2.500' in row 2 .*, a point where decimal is a comma"),
+        (["1,5", "x", "1", "7,5"], {"decimal": ","}, "'x' holds numbers, but 'x' in row 2"),
+        (["1,23", "2,500", "1", "7"], {"thousands": ","}, "'x' holds numbers, but '1,23' in row 1"),
+        (["1", "2", "1", "7"], {"thousands": "."}, "decimal and thousands cannot both be '.'"),
+        (["1", "2", "1", "7"], {"thousands": "x"}, "thousands must be a comma, a point, a blank"),
+    ],
+)
+def test_numbers_whose_commas_are_not_certain(texts: list[str], options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        made({"who": WHO, "x": texts, "y": [0, 1, 0, 1]}, **options)
+
+
+def test_commas_in_names_stay_commas(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("who;x;y\n1,5;0,5;a,1\n1,5;1,5;2,5\n2,5;2;a,1\n")
+    federation = made(tmp_path / "t.csv", decimal=",")
+    assert federation.client_ids(federation.clients()) == ["1,5", "2,5"]
+    assert federation.task.label_names == ("2,5", "a,1")
+    assert inputs(federation)[:, 0].tolist() == [0.5, 1.5, 2]
+
+
+@pytest.mark.parametrize("write", [int, str])
+def test_whole_numbers_that_a_float_cannot_tell_apart_stay_apart(write: Any) -> None:
+    large = [write(2**53 + number) for number in (0, 1, 2, 1)]
+    federation = made({"who": WHO, "x": [1, 2, 3, 4], "y": large})
+    assert federation.task.label_names == tuple(str(2**53 + number) for number in (0, 1, 2))
+    assert labels(federation) == [0, 1, 2, 1]
+    as_input = made({"who": WHO, "x": large, "y": [0, 1, 0, 1]}, categorical=["x"])
+    assert inputs(as_input).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+
+
+def test_codes_are_not_the_numbers_they_read_as(tmp_path: Path) -> None:
+    table = {"who": WHO, "x": ["01", "1", "1.0", "1"], "y": [0, 1, 0, 1]}
+    for given in (table, {**table, "x": pd.Categorical(table["x"])}):
+        assert made(given, categorical=["x"]).columns["x"].names == ("x=01", "x=1", "x=1.0")
+    (tmp_path / "t.csv").write_text("who,x,y\na,10,0\nb,9.0,1\n")
+    assert made(tmp_path / "t.csv", categorical=["x"]).columns["x"].names == ("x=9", "x=10")
+
+
+def test_ids_are_the_same_from_all_files(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": [1.0, 1.0, 2.0, np.nan], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    for name in ("t.csv", "t.parquet"):
+        assert made(tmp_path / name, missing="drop").client_ids([0, 1]) == ["1", "2"]
+    with pytest.raises(BadInputError, match=r"client: column 'who' holds both '1' and '1.0'; write the same number"):
+        made({"who": ["1", "1.0", "2", "2"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    versions = made({"who": ["1.0", "1.5", "2.0", "2.0"], "x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
+    assert versions.client_ids([0, 1, 2]) == ["1.0", "1.5", "2.0"]
+
+
+RECORDS = {"who": ["ann", "ann", "bob", "bob"], "x": [1.5, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1]}
+
+
+def test_columns_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = made(RECORDS)
+    for kind in (pd.Series, lambda values: pa.chunked_array([values[:2], values[2:]]), pa.array):
+        assert made({name: kind(values) for name, values in RECORDS.items()}).fingerprint == plain.fingerprint
+    masked = np.ma.masked_array([1.5, 2.0, 999.0, 4.0], mask=[False, False, True, False])
+    assert inputs(made({**RECORDS, "x": masked}, missing="zero"))[:, 0].tolist() == [1.5, 2, 0, 4]
+    text = "who,x,y\rann,1.5,0\rann,2,1\rbob,3,0\rbob,4,1\r"
+    (tmp_path / "table.csv").write_bytes(text.encode())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    from_old_mac = made("~/table.csv", name="table")
+    np.testing.assert_array_equal(inputs(from_old_mac), inputs(plain))
+    given = {"train_fraction": np.float32(0.5), "split_seed": np.int64(3), "na_values": [np.int64(9)]}
+    assert (
+        made(RECORDS, **given).fingerprint == made(RECORDS, train_fraction=0.5, split_seed=3, na_values=9).fingerprint
+    )
+
+
+def test_ids_of_several_tables_keep_all_digits() -> None:
+    small = {"who": pa.array([1, 2], pa.int32()), "x": [1, 2], "y": [0, 1]}
+    large = {"who": pa.array([2**53 + 1, 2**53], pa.int64()), "x": [1, 2], "y": [0, 1]}
+    federation = made({"a": pa.table(small), "b": pa.table(large)})
+    assert federation.client_ids([0, 1, 2, 3]) == ["1", "2", str(2**53 + 1), str(2**53)]
+    with_gap = pa.table({**small, "who": [1.0, None]})
+    assert made({"a": with_gap, "b": pa.table(large)}, missing="drop").client_ids([0, 1, 2])[1:] == [
+        str(2**53 + 1),
+        str(2**53),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"train_fraction": float("nan")}, "train_fraction must be a number from 0, not nan"),
+        ({"client": None, "partition": 5}, "partition must be a name, or a mapping with a name and options, not 5"),
+        ({"label": "who"}, "label names 'who', which client names, too"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        made(RECORDS, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("t.jsonl", '{"who": "\\ud800", "y": 1}', "'who' holds .*, which is no text"),
+        ("t.csv", "who,x,y\nann,1,0\nbob,2\n", "has 2 values in row 2, where there are 3 columns: 'bob,2'"),
+        ("t.csv", "who,x,y\nann,1,0\nbob,2,1,7\n", "has 4 values in row 2, where there are 3 columns: 'bob,2,1,7'"),
+        ("t.csv", "\n\nwho,x,y\nann,1,0\n", "begins with an empty line"),
+    ],
+)
+def test_files_that_are_not_as_they_should_be(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInputError, match=sentence):
+        made(tmp_path / name)
