@@ -201,3 +201,13 @@ def test_what_is_no_dataset() -> None:
     several = Dataset.from_dict({"one": ["a", "b"], "two": ["a", "b"], "y": [0, 1], "who": ["p", "q"]})
     with pytest.raises(BadInputError, match=r"Say what samples consist of.*one, two, y, who"):
         from_hf(several, client="who", label="y")
+
+
+def test_classes_may_be_called_like_a_missing_value() -> None:
+    rows = Dataset.from_dict(
+        {"text": ["a", "b"] * 2, "y": [0, 1] * 2, "who": list("aabb")},
+        features=Features({"text": Value("string"), "y": ClassLabel(names=["NA", " x"]), "who": Value("string")}),
+    )
+    federation = from_hf(rows, client="who", text="text", label="y")
+    assert federation.task.label_names == ("NA", " x")
+    assert federation.num_samples == 4

@@ -426,3 +426,11 @@ def test_large_clients_lie_in_a_file_while_they_are_written(
     again = from_images(drawings, pattern="{client}/{label}", path=tmp_path / "smaller")
     assert mapped == [False, False, True]
     assert samples(again) == expected(drawings)
+
+
+@pytest.mark.parametrize("absent", [np.nan, None, "", "NA"])
+@pytest.mark.parametrize("what", ["client", "label"])
+def test_a_picture_without_a_client_or_a_label_is_named(what: str, absent: Any) -> None:
+    whose = {"client": list("aabb"), "label": list("uvuv")}
+    with pytest.raises(BadInputError, match=rf"{what} has no value for picture 2\."):
+        from_images([drawing(n) for n in range(4)], **{**whose, what: [*whose[what][:2], absent, whose[what][3]]})

@@ -434,3 +434,25 @@ def test_empty_texts_alone_are_nothing_to_learn_from() -> None:
 def test_one_label_is_no_task() -> None:
     with pytest.raises(BadInputError, match="is x in every sample, so there is nothing to learn"):
         from_texts({"who": ["a"], "text": ["b"], "y": ["x"]}, client="who", text="text", label="y")
+
+
+# --- what stands in a table is read as in tables of numbers and categories
+
+
+def test_blanks_do_not_make_clients_or_classes_and_marks_of_nothing_are_missing() -> None:
+    table = {"who": ["ann", "ann ", " bob", "bob"], "text": ["a", "NA", "", "d"], "y": ["u", " v", "v", "u "]}
+    federation = from_texts(table, client="who", text="text", label="y")
+    assert federation.client_ids(federation.clients()) == ["ann", "bob"]
+    assert federation.task.label_names == ("u", "v")
+    assert federation.num_samples == 4  # also an empty text, and one that says NA
+    for column, mark in (("y", ""), ("y", "NA"), ("who", "nan"), ("who", " ")):
+        with pytest.raises(BadInputError, match=rf"The table, row 2: the \w+ \(column '{column}'\) is missing"):
+            marked = {**table, column: [mark if n == 1 else value for n, value in enumerate(table[column])]}
+            from_texts(marked, client="who", text="text", label="y")
+    assert from_texts(marked, client="who", text="text", label="y", missing="drop").num_samples == 3
+
+
+@pytest.mark.parametrize("number", [float("inf"), 1e300, 0.5])
+def test_numbers_that_cannot_be_ids_are_refused(number: float) -> None:
+    with pytest.raises(BadInputError, match="Column 'who' holds .*, but numbers that stand for classes or clients"):
+        from_texts({"who": [1.0, number], "text": ["a", "b"]}, client="who", text="text")

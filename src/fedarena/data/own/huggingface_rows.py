@@ -24,7 +24,7 @@ _NO_LABEL = -1  # in columns of classes
 
 
 class HuggingFaceTable(OwnTable):
-    """The rows of a dataset, split by split, as a table; classes are their names, and -1 is a missing label."""
+    """The rows of a dataset, split by split, as a table; classes are numbers, of which -1 is a missing label."""
 
     def __init__(self, dataset: Any, label: str | None, client_by_split: str | None):
         self.path = None
@@ -79,8 +79,7 @@ class HuggingFaceTable(OwnTable):
     def _values(self, values: pa.Array, column: str, split: str | None) -> pa.Array:
         names = self.class_names_of(column)
         if column == self._label and names is not None:
-            codes = pc.if_else(pc.equal(values, _NO_LABEL), None, values)
-            return pa.array(names, pa.string()).take(codes)
+            return pc.if_else(pc.equal(values, _NO_LABEL), None, values)
         if column == self._client_by_split:
             return pc.binary_join_element_wise(split, as_texts(values, f"Column {column!r}"), "/")
         if isinstance(values, pa.ExtensionArray):

@@ -20,7 +20,7 @@ from fedarena.data.store.federation import MANIFEST_NAME, Federation
 from fedarena.data.store.schema import AttributeType, ColumnSpec, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

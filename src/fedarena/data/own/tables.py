@@ -18,6 +18,7 @@ import pyarrow.parquet
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
+from fedarena.data.own.labels import as_texts
 
 _ROWS_PER_PIECE = 1 << 14
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -225,9 +226,8 @@ def without_missing(
         complete = pa.array([True] * piece.num_rows, pa.bool_())
         for what, column in columns.items():
             values = piece.column(column)
-            there = values.is_valid()
-            if pa.types.is_floating(values.type):
-                there = pc.and_(there, pc.fill_null(pc.invert(pc.is_nan(values)), False))
+            # A text may be empty, or "NA"; an id or a label may not.
+            there = (values if what == "text" else as_texts(values, f"Column {column!r}")).is_valid()
             if not drop and (lacking := pc.index(there, False).as_py()) >= 0:
                 raise BadInputError(
                     f"{table}, row {first + lacking}: the {what} (column {column!r}) is missing; "
