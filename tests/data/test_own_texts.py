@@ -289,7 +289,7 @@ def test_quotation_marks_do_not_swallow_lines(tmp_path: Path) -> None:
     rows = ["who\ttext\ty", 'a\t"never open\t0', "b\tquiet\t1", 'a\tend" here\t1', "b\tlast\t0"]
     (tmp_path / "said.tsv").write_text("\n".join(rows) + "\n")
     options = {"client": "who", "text": "text", "label": "y"}
-    with pytest.raises(BadInputError, match=r"column 'text'.*goes on over several lines.*say quotes=False"):
+    with pytest.raises(BadInputError, match=r"begins in line \d+ has a value .* goes on .*say quotes=false"):
         from_texts(tmp_path / "said.tsv", **options)
     assert from_texts(tmp_path / "said.tsv", **options, quotes=False).num_samples == 4
     (tmp_path / "said.tsv").write_text('who\ttext\ty\na\t"two\nlines"\t0\nb\tquiet\t1\n')
@@ -456,3 +456,46 @@ def test_blanks_do_not_make_clients_or_classes_and_marks_of_nothing_are_missing(
 def test_numbers_that_cannot_be_ids_are_refused(number: float) -> None:
     with pytest.raises(BadInputError, match="Column 'who' holds .*, but numbers that stand for classes or clients"):
         from_texts({"who": [1.0, number], "text": ["a", "b"]}, client="who", text="text")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["a,u,x", 'a,v,"no', "b,u,y", "b,v,z"], "ends within a value that begins with a quotation mark, in a row .* 3;"),
+        (["a,u,x", 'a,v,"no', 'b,u,"y"', "b,v,z"], "row that begins in line 3 .* goes on to line 4, where the next mark"),
+        (["a,u,x", 'a,v,"no', "b,u,y", 'b,v,5"'], "begins in line 3 has a value .* over lines that look like rows"),
+        (["a,u,x", '"a,v,no', "b,u,y", '5",v,z'], "begins in line 3 has a value .* over lines that look like rows"),
+    ],
+)
+def test_a_stray_quotation_mark_does_not_swallow_rows(
+    lines: list[str], sentence: str, ending: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"said{ending}"
+    content = "\n".join(["who,y,text", *lines, ""])
+    file.write_text(content if ending == ".csv" else content.replace(",", "\t"))
+    with pytest.raises(BadInputError, match=f"said{ending}:? .*{sentence}"):
+        from_texts(file, client="who", text="text", label="y")
+    assert from_texts(file, client="who", text="text", label="y", quotes=False).num_samples == 4
+
+
+def test_quoted_values_of_several_lines_are_texts(tmp_path: Path) -> None:
+    options = {"client": "who", "text": "text", "label": "y"}
+    texts = ["Dear Ann,\nwell, no", 'so "good"\n\nyes', "x" * 200_000, '5" wide']
+    with (tmp_path / "said.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("who", "y", "text"), *zip("aabb", "uvuv", texts, strict=True)])
+        file.write('c,u,5" wide\n')
+    assert from_texts(tmp_path / "said.csv", **options).num_samples == 5
+    (tmp_path / "verse.csv").write_text('who,y,text\na,u,"I came\nI saw, I won, I left"\na,v,b\n')
+    with pytest.raises(BadInputError, match="or line_breaks=true if this is one value"):
+        from_texts(tmp_path / "verse.csv", **options)
+    assert from_texts(tmp_path / "verse.csv", **options, line_breaks=True).num_samples == 2
+
+
+def test_a_first_line_with_the_given_names_is_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "said.csv").write_text("who,text,y\na,good,u\na,bad,v\n")
+    options = {"client": "who", "text": "text", "label": "y"}
+    federation = from_texts(tmp_path / "said.csv", **options, columns=["who", "text", "y"])
+    assert (federation.num_clients, federation.num_samples) == (1, 2)
+    other = from_texts(tmp_path / "said.csv", client="a", text="b", label="c", columns=["a", "b", "c"])
+    assert (other.num_clients, other.num_samples) == (2, 3)

@@ -96,6 +96,7 @@ def from_images(
     delimiter: str | None = None,
     encoding: str = "utf8",
     quotes: bool = True,
+    line_breaks: bool = False,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -151,7 +152,7 @@ def from_images(
                 rows = _in_list(data, known, folder)
             else:
                 rows = _in_table(
-                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes)), image, known, folder, missing
+                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes, line_breaks)), image, known, folder, missing
                 )
         return write_pictures(rows, options, name_of(place, name, "images"), StorePlace(path, overwrite, progress))
 

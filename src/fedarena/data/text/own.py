@@ -47,6 +47,7 @@ def from_texts(
     delimiter: str | None = None,
     encoding: str = "utf8",
     quotes: bool = True,
+    line_breaks: bool = False,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -71,7 +72,7 @@ def from_texts(
     """
     division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
     options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
-    read = OwnTable(table, TextForm(columns, delimiter, encoding, quotes))
+    read = OwnTable(table, TextForm(columns, delimiter, encoding, quotes, line_breaks))
     used = TextColumns(text, client, label, part, tuple(attributes))
     return texts_to_federation(read, used, options, tokenizer, name, StorePlace(path, overwrite, progress))
 
