@@ -211,3 +211,11 @@ def test_classes_may_be_called_like_a_missing_value() -> None:
     federation = from_hf(rows, client="who", text="text", label="y")
     assert federation.task.label_names == ("NA", " x")
     assert federation.num_samples == 4
+
+
+def test_only_classes_that_a_dataset_names_stay_without_samples() -> None:
+    rows = Dataset.from_dict({"x": [1.0, 2.0, 3.0, 4.0, 5.0], "y": ["u", "w", "w", "u", "v"], "who": list("aabbc")})
+    options = {"client": "who", "features": "x", "label": "y", "minimum_samples": 2}
+    assert from_hf(rows, **options).task.label_names == ("u", "w")
+    named = rows.cast_column("y", ClassLabel(names=["v", "u", "w"]))
+    assert from_hf(named, **options).task.label_names == ("v", "u", "w")

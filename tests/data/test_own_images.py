@@ -434,3 +434,17 @@ def test_a_picture_without_a_client_or_a_label_is_named(what: str, absent: Any) 
     whose = {"client": list("aabb"), "label": list("uvuv")}
     with pytest.raises(BadInputError, match=rf"{what} has no value for picture 2\."):
         from_images([drawing(n) for n in range(4)], **{**whose, what: [*whose[what][:2], absent, whose[what][3]]})
+
+
+def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
+    pictures = [drawing(n) for n in range(5)]
+    federation = from_images(pictures, client=list("aabbc"), label=["u", "w", "w", "u", "v"], minimum_samples=2)
+    assert federation.task.label_names == ("u", "w")
+    labels = zip("aabb", ["u", "w", "w", "u"], pictures, strict=False)
+    assert samples(federation) == {(client, label, picture.tobytes()) for client, label, picture in labels}
+
+
+def test_pictures_that_all_test_are_refused() -> None:
+    pictures = [drawing(n) for n in range(4)]
+    with pytest.raises(BadInputError, match="No sample is for training"):
+        from_images(pictures, client=list("aabb"), label=list("uvuv"), part=["test"] * 4)

@@ -499,3 +499,15 @@ def test_a_first_line_with_the_given_names_is_no_sample(tmp_path: Path) -> None:
     assert (federation.num_clients, federation.num_samples) == (1, 2)
     other = from_texts(tmp_path / "said.csv", client="a", text="b", label="c", columns=["a", "b", "c"])
     assert (other.num_clients, other.num_samples) == (2, 3)
+
+
+def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
+    table = {"who": list("aabbc"), "text": list("vwxyz"), "y": ["u", "w", "w", "u", "v"]}
+    federation = from_texts(table, client="who", text="text", label="y", minimum_samples=2, train_fraction=1.0)
+    assert federation.task.label_names == ("u", "w")
+    assert sorted(federation.samples([0, 1], "all").columns["y"].tolist()) == [0, 0, 1, 1]
+    found = {(id, label) for id, _, label in rows_of_part(federation, "train")}
+    assert found == {("a", "u"), ("a", "w"), ("b", "u"), ("b", "w")}
+    one_left = {**table, "y": list("uuuuv")}
+    with pytest.raises(BadInputError, match="The label is u in every sample that is left, so there is nothing to learn"):
+        from_texts(one_left, client="who", text="text", label="y", minimum_samples=2)

@@ -15,7 +15,7 @@ from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, write_pictures
 from fedarena.data.own.huggingface_rows import SPLIT, HuggingFacePictures, HuggingFaceTable
 from fedarena.data.own.labels import as_texts
-from fedarena.data.own.parts import DivisionOptions, Missing, arrange
+from fedarena.data.own.parts import DivisionOptions, Missing, arrange, with_classes_of
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import without_missing
 from fedarena.data.own.who import Partition
@@ -156,6 +156,8 @@ def _write_numbers(
         samples = samples_of(rows.columns, options.partition, "the dataset", rows.table.label_names)
         division = options.division.division(samples.parts is not None)
         arranged = arrange(samples, division, options.minimum_samples, "shuffled")
+        if rows.table.label_names is None:
+            samples = with_classes_of(samples, arranged.rows)
         column = ColumnSpec(dtype="float32", shape=x.shape[1:])
         write_samples(target, samples, arranged, column, x.__getitem__, lambda done: target.progress(done, "Writing"))
 
