@@ -448,3 +448,30 @@ def test_pictures_that_all_test_are_refused() -> None:
     pictures = [drawing(n) for n in range(4)]
     with pytest.raises(BadInputError, match="No sample is for training"):
         from_images(pictures, client=list("aabb"), label=list("uvuv"), part=["test"] * 4)
+
+
+def test_a_stray_picture_is_no_class(drawings: Path) -> None:
+    save(drawings / "ann" / "stray.png", drawing(50))
+    with pytest.raises(BadInputError, match=r"whose end {label} is a folder in ann/alpha/1.png but a file in ann/stray"):
+        from_images(drawings, pattern="{client}/{label}")
+    (drawings / "ann" / "stray.png").unlink()
+    save(drawings / "ann" / "alpha" / "deeper" / "3.png", drawing(50))
+    assert from_images(drawings, pattern="{client}/{label}/*").num_samples == 13  # what ends there is no field
+
+
+@pytest.mark.parametrize("file", ["samples.arrow", "federation.json"])
+@pytest.mark.parametrize("in_cache", [False, True])
+def test_a_damaged_store_is_built_again_where_it_may_be(
+    file: str, in_cache: bool, drawings: Path, tmp_path: Path
+) -> None:
+    options = {"pattern": "{client}/{label}", "path": None if in_cache else tmp_path / "store"}
+    store = from_images(drawings, **options).path
+    (store / file).write_bytes((store / file).read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match=r"(Overwrite it|Remove the folder) .*(again|store)"):
+        from_images(drawings, **options)
+    assert samples(from_images(drawings, **options, overwrite=True)) == expected(drawings)
+    samples_file = store / "samples.arrow"
+    flipped = bytearray(samples_file.read_bytes())
+    flipped[len(flipped) // 2] ^= 1  # of the same length, so that only its checksum tells
+    samples_file.write_bytes(flipped)
+    from_images(drawings, **options, overwrite=True).verify()
