@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pictures
@@ -219,3 +221,45 @@ def test_only_classes_that_a_dataset_names_stay_without_samples() -> None:
     assert from_hf(rows, **options).task.label_names == ("u", "w")
     named = rows.cast_column("y", ClassLabel(names=["v", "u", "w"]))
     assert from_hf(named, **options).task.label_names == ("v", "u", "w")
+
+
+@pytest.mark.parametrize("splits", ["parts", "groups"])
+def test_clients_that_are_classes_have_their_names(splits: str) -> None:
+    rows = drawings(range(24)).cast_column("writer", ClassLabel(names=["d", "c", "b", "a"]))
+    if splits == "groups":
+        federation = from_hf(DatasetDict(train=rows), client="writer", label="shows", splits="groups")
+        assert set(federation.client_ids(federation.clients())) == {"train/a", "train/b", "train/c", "train/d"}
+    else:
+        assert samples(from_hf(rows, client="writer", label="shows")) == expected(range(24))
+
+
+def test_the_index_of_a_pandas_table_is_no_input() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "who": list("aabb"), "y": list("uvuv")}, index=[3, 1, 0, 2])
+    rows = Dataset.from_pandas(frame)
+    assert "__index_level_0__" in rows.column_names
+    with pytest.warns(UserWarning, match="'__index_level_0__' is the index of a pandas table and no input"):
+        assert from_hf(rows, client="who", label="y").columns["x"].shape == (1,)
+    named = from_hf(rows, client="who", label="y", features=["x", "__index_level_0__"])
+    assert named.columns["x"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"x": ["1", "2", "3", "4"]}, "column 'x' holds string values instead of numbers"),
+        ({"x": [["1"], ["2"], ["3"], ["4"]]}, r"column 'x' holds .*string.* values instead of numbers"),
+        ({"x": [datetime(2020, 1, n) for n in (1, 2, 3, 4)]}, r"column 'x' holds timestamp.* instead of numbers"),
+        ({"z": [1, 2, 3, 4], "x": [[1], [2], [3], [4]]}, "column 'x' holds lists, so it must be the only one"),
+    ],
+)
+def test_features_that_are_no_numbers_are_refused(columns: dict[str, list[Any]], sentence: str) -> None:
+    rows = Dataset.from_dict({**columns, "who": list("aabb"), "y": list("uvuv")})
+    with pytest.raises(BadInputError, match=sentence):
+        from_hf(rows, client="who", label="y", features=list(columns))
+
+
+@pytest.mark.parametrize("column", [[1, 2, 3, 2**24 + 1], [[1], [2], [3], [2**24 + 1]]])
+def test_whole_numbers_that_are_rounded_are_told(column: list[Any]) -> None:
+    rows = Dataset.from_dict({"x": column, "who": list("aabb"), "y": list("uvuv")})
+    with pytest.warns(UserWarning, match=r"Column 'x' holds whole numbers above 2\^24, which are rounded"):
+        from_hf(rows, client="who", label="y", features="x")

@@ -332,7 +332,7 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": list("aabb")}, "Say what the pictures show"),
         ({"client": list("aabb"), "label": [0] * 4}, "nothing to learn"),
         ({"client": list("aabb"), "label": [0.5, 1] * 2}, r"holds 0\.5, but numbers that stand for classes"),
-        ({"client": list("aabb"), "label": [0, 1] * 2, "size": 0}, "size must be a number of pixels"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "size": 0}, "size must be a whole number of pixels"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "rgb"}, "arrays are taken as they are"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "bgr"}, "channels must be one of"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "pattern": "{label}"}, "pattern is given, but"),
@@ -475,3 +475,16 @@ def test_a_damaged_store_is_built_again_where_it_may_be(
     flipped[len(flipped) // 2] ^= 1  # of the same length, so that only its checksum tells
     samples_file.write_bytes(flipped)
     from_images(drawings, **options, overwrite=True).verify()
+
+
+@pytest.mark.parametrize("size", [28.0, True, "28", (28, 20.5), (28,), {"height": 28}])
+def test_sizes_that_are_none_are_refused(size: Any) -> None:
+    with pytest.raises(BadInputError, match=r"size must be a whole number of pixels, or height and width such as \["):
+        from_images([drawing(0), drawing(1)], client=["a", "b"], label=[0, 1], size=size)
+
+
+def test_pictures_of_several_frames_are_told(drawings: Path) -> None:
+    frames = [Image.fromarray(drawing(n)) for n in (60, 61)]
+    frames[0].save(drawings / "ann" / "alpha" / "3.gif", save_all=True, append_images=frames[1:])
+    with pytest.warns(UserWarning, match=r"several frames or pages: 1, such as .*3\.gif.*; only the first"):
+        from_images(drawings, pattern="{client}/{label}", channels="grey")

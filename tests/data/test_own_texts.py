@@ -511,3 +511,25 @@ def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
     one_left = {**table, "y": list("uuuuv")}
     with pytest.raises(BadInputError, match="The label is u in every sample that is left, so there is nothing to learn"):
         from_texts(one_left, client="who", text="text", label="y", minimum_samples=2)
+
+
+def test_vowel_signs_and_accents_stay_in_their_words() -> None:
+    texts = ["हिन्दी में", "cafe\u0301 bon", "می\u200cخواهم", "ok \u2764\ufe0fyes"]
+    federation = from_texts(
+        {"who": list("aabb"), "text": texts, "y": list("uvuv")}, client="who", text="text", label="y", train_fraction=1.0
+    )
+    words = {"हिन्दी", "में", "cafe\u0301", "bon", "می\u200cخواهم", "ok", "\u2764", "\ufe0f", "yes"}
+    assert set(federation.task.token_names) == {"<PAD>", "<UNK>", *words}
+    assert split_messages(texts)[1] == "cafe \u0301 bon"  # as in federations that were made before
+
+
+def test_texts_as_polars_has_them() -> None:
+    columns = {"who": list("aabb"), "text": ["so", "no", "so", "no"], "y": list("uvuv")}
+    table = pa.table({name: pa.array(values, pa.string_view()) for name, values in columns.items()})
+    federation = from_texts(table, client="who", text="text", label="y")
+    assert rows_of_part(federation, "all") == rows_of_part(from_texts(columns, client="who", text="text", label="y"), "all")
+
+
+def test_attributes_are_a_list() -> None:
+    with pytest.raises(BadInputError, match="attributes must be a list of columns, not 'part'"):
+        from_texts(TABLE, client="speaker", text="utterance", attributes="part")

@@ -71,7 +71,7 @@ class OwnTable:
                     "(a delimiter makes any other ending a CSV file)."
                 )
         self._are_quotes_checked = self.path is None or not self._is_csv or not form.quotes
-        self._memory: pa.Table = None if self.path is not None else _from_memory(table)
+        self._memory: pa.Table = None if self.path is not None else _without_views(_from_memory(table))
         self.columns = self._column_names()
 
     @property
@@ -274,6 +274,14 @@ def _from_memory(table: Any) -> pa.Table:
     raise BadInputError(
         f"A table is a file's name, a DataFrame, an Arrow table or a mapping of columns, not a {type(table).__name__}."
     )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """The table with texts as Arrow's functions take them: few know those of Polars."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.large_string()))
+    return table
 
 
 def _ending(path: Path) -> str:
