@@ -341,6 +341,10 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
             {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": "x"},
             "train_fraction must be a number from 0",
         ),
+        (
+            {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": float("nan")},
+            "train_fraction must be a number from 0",
+        ),
         ({"client": list("aabb"), "label": [0, 1] * 2, "split_seed": 0.5}, "split_seed must be a whole number"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "minimum_samples": "2"}, "minimum_samples must be"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "image": "x"}, "image is given, but"),
@@ -452,7 +456,9 @@ def test_pictures_that_all_test_are_refused() -> None:
 
 def test_a_stray_picture_is_no_class(drawings: Path) -> None:
     save(drawings / "ann" / "stray.png", drawing(50))
-    with pytest.raises(BadInputError, match=r"whose end {label} is a folder in ann/alpha/1.png but a file in ann/stray"):
+    with pytest.raises(
+        BadInputError, match=r"whose end {label} is a folder in ann/alpha/1.png but a file in ann/stray"
+    ):
         from_images(drawings, pattern="{client}/{label}")
     (drawings / "ann" / "stray.png").unlink()
     save(drawings / "ann" / "alpha" / "deeper" / "3.png", drawing(50))

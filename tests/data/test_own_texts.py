@@ -446,15 +446,15 @@ def test_blanks_do_not_make_clients_or_classes_and_marks_of_nothing_are_missing(
     assert federation.task.label_names == ("u", "v")
     assert federation.num_samples == 4  # also an empty text, and one that says NA
     for column, mark in (("y", ""), ("y", "NA"), ("who", "nan"), ("who", " ")):
+        marked = {**table, column: [mark if n == 1 else value for n, value in enumerate(table[column])]}
         with pytest.raises(BadInputError, match=rf"The table, row 2: the \w+ \(column '{column}'\) is missing"):
-            marked = {**table, column: [mark if n == 1 else value for n, value in enumerate(table[column])]}
             from_texts(marked, client="who", text="text", label="y")
     assert from_texts(marked, client="who", text="text", label="y", missing="drop").num_samples == 3
 
 
 @pytest.mark.parametrize("number", [float("inf"), 1e300, 0.5])
 def test_numbers_that_cannot_be_ids_are_refused(number: float) -> None:
-    with pytest.raises(BadInputError, match="Column 'who' holds .*, but numbers that stand for classes or clients"):
+    with pytest.raises(BadInputError, match=r"Column 'who' holds .*, but numbers that stand for classes or clients"):
         from_texts({"who": [1.0, number], "text": ["a", "b"]}, client="who", text="text")
 
 
@@ -462,8 +462,18 @@ def test_numbers_that_cannot_be_ids_are_refused(number: float) -> None:
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        (["a,u,x", 'a,v,"no', "b,u,y", "b,v,z"], "ends within a value that begins with a quotation mark, in a row .* 3;"),
-        (["a,u,x", 'a,v,"no', 'b,u,"y"', "b,v,z"], "row that begins in line 3 .* goes on to line 4, where the next mark"),
+        (
+            ["a,u,x", 'a,v,"no', "b,u,y", "b,v,z"],
+            "ends within a value that begins with a quotation mark, in a row .* 3;",
+        ),
+        (
+            ["a,u,x", 'a,"v,no', "b,u,y", "b,v,z"],
+            "ends within a value that begins with a quotation mark, in a row .* 3;",
+        ),
+        (
+            ["a,u,x", 'a,v,"no', 'b,u,"y"', "b,v,z"],
+            "row that begins in line 3 .* goes on to line 4, where the next mark",
+        ),
         (["a,u,x", 'a,v,"no', "b,u,y", 'b,v,5"'], "begins in line 3 has a value .* over lines that look like rows"),
         (["a,u,x", '"a,v,no', "b,u,y", '5",v,z'], "begins in line 3 has a value .* over lines that look like rows"),
     ],
@@ -509,14 +519,20 @@ def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
     found = {(id, label) for id, _, label in rows_of_part(federation, "train")}
     assert found == {("a", "u"), ("a", "w"), ("b", "u"), ("b", "w")}
     one_left = {**table, "y": list("uuuuv")}
-    with pytest.raises(BadInputError, match="The label is u in every sample that is left, so there is nothing to learn"):
+    with pytest.raises(
+        BadInputError, match="The label is u in every sample that is left, so there is nothing to learn"
+    ):
         from_texts(one_left, client="who", text="text", label="y", minimum_samples=2)
 
 
 def test_vowel_signs_and_accents_stay_in_their_words() -> None:
     texts = ["हिन्दी में", "cafe\u0301 bon", "می\u200cخواهم", "ok \u2764\ufe0fyes"]
     federation = from_texts(
-        {"who": list("aabb"), "text": texts, "y": list("uvuv")}, client="who", text="text", label="y", train_fraction=1.0
+        {"who": list("aabb"), "text": texts, "y": list("uvuv")},
+        client="who",
+        text="text",
+        label="y",
+        train_fraction=1.0,
     )
     words = {"हिन्दी", "में", "cafe\u0301", "bon", "می\u200cخواهم", "ok", "\u2764", "\ufe0f", "yes"}
     assert set(federation.task.token_names) == {"<PAD>", "<UNK>", *words}
@@ -527,7 +543,9 @@ def test_texts_as_polars_has_them() -> None:
     columns = {"who": list("aabb"), "text": ["so", "no", "so", "no"], "y": list("uvuv")}
     table = pa.table({name: pa.array(values, pa.string_view()) for name, values in columns.items()})
     federation = from_texts(table, client="who", text="text", label="y")
-    assert rows_of_part(federation, "all") == rows_of_part(from_texts(columns, client="who", text="text", label="y"), "all")
+    assert rows_of_part(federation, "all") == rows_of_part(
+        from_texts(columns, client="who", text="text", label="y"), "all"
+    )
 
 
 def test_attributes_are_a_list() -> None:

@@ -58,8 +58,7 @@ class Wanted:
                 or not all(isinstance(side, int | np.integer) and 1 <= side <= 1 << 16 for side in sides)
             ):
                 raise BadInputError(
-                    "size must be a whole number of pixels, or height and width such as [28, 20], not "
-                    f"{quoted(size)}."
+                    f"size must be a whole number of pixels, or height and width such as [28, 20], not {quoted(size)}."
                 )
             sides = (int(sides[0]), int(sides[1]))
         for option, value, valid in (

@@ -152,7 +152,11 @@ def from_images(
                 rows = _in_list(data, known, folder)
             else:
                 rows = _in_table(
-                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes, line_breaks)), image, known, folder, missing
+                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes, line_breaks)),
+                    image,
+                    known,
+                    folder,
+                    missing,
                 )
         return write_pictures(rows, options, name_of(place, name, "images"), StorePlace(path, overwrite, progress))
 

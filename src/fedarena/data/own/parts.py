@@ -45,7 +45,7 @@ class DivisionOptions:
             raise BadInputError(f"split must be 'within_client' or 'by_client', not {quoted(self.split)}.")
         for name, kind in (("train_fraction", float), ("validation_fraction", float), ("split_seed", int)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | kind) or value < 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | kind) or not value >= 0):
                 raise BadInputError(f"{name} must be a {'whole ' * (kind is int)}number from 0, not {quoted(value)}.")
 
     def division(self, has_parts: bool) -> Split | None:
@@ -122,7 +122,9 @@ def with_classes_of(samples: Samples, rows: IntArray) -> Samples:
 def renumbered(kept: IntArray, names: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
     """A new number for every class, -1 for those that are not kept, and the names of those that are."""
     if len(kept) < 2:
-        raise BadInputError(f"The label is {names[kept[0]]} in every sample that is left, so there is nothing to learn.")
+        raise BadInputError(
+            f"The label is {names[kept[0]]} in every sample that is left, so there is nothing to learn."
+        )
     number_of = np.full(len(names), -1, dtype=np.int64)
     number_of[kept] = np.arange(len(kept))
     return number_of, tuple(names[number] for number in kept.tolist())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -142,6 +142,8 @@ class OwnTable:
             else:
                 names = list(dict.fromkeys(name for row in next(self._json_pieces(), []) for name in row))
         except (pa.ArrowException, UnicodeError, LookupError) as error:
+            if isinstance(error, pa.ArrowInvalid):
+                self._check_quotes()  # a mark that swallows rows is the likely reason, and easier to find
             raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -152,10 +154,7 @@ class OwnTable:
         if self.path is None:
             yield from self._memory.select(columns).to_batches()
         elif self._is_csv:
-            if not self._are_quotes_checked:
-                with self._text() as file:
-                    check_quotes(file, self._delimiter, str(self.path), self._form.line_breaks)
-                self._are_quotes_checked = True
+            self._check_quotes()
             with self._open_csv(columns) as reader:
                 yield from reader
         elif self._ending in _PARQUET:
@@ -194,13 +193,22 @@ class OwnTable:
     def _delimiter(self) -> str:
         return self._form.delimiter or _DELIMITERS.get(self._ending, ",")
 
+    def _check_quotes(self) -> None:
+        if not self._are_quotes_checked:
+            with self._text() as file:
+                check_quotes(file, self._delimiter, str(self.path), self._form.line_breaks)
+            self._are_quotes_checked = True
+
     def _begins_with_names(self) -> bool:
         """Whether the first line says the names of columns that were given, too."""
         if self._form.columns is None:
             return False
-        quoting = csv.QUOTE_MINIMAL if self._form.quotes else csv.QUOTE_NONE
         with self._text() as file:
-            first = next(csv.reader(file, delimiter=self._delimiter, quoting=quoting), [])
+            quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._form.quotes else csv.QUOTE_NONE
+            try:
+                first = next(csv.reader(file, delimiter=self._delimiter, quoting=quoting), [])
+            except csv.Error:  # a first value that is longer than any name
+                return False
         return [value.strip() for value in first] == list(self._form.columns)
 
     @contextmanager
