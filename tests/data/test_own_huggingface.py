@@ -233,13 +233,15 @@ def test_clients_that_are_classes_have_their_names(splits: str) -> None:
         assert samples(from_hf(rows, client="writer", label="shows")) == expected(range(24))
 
 
-def test_the_index_of_a_pandas_table_is_no_input() -> None:
-    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "who": list("aabb"), "y": list("uvuv")}, index=[3, 1, 0, 2])
-    rows = Dataset.from_pandas(frame)
-    assert "__index_level_0__" in rows.column_names
-    with pytest.warns(UserWarning, match="'__index_level_0__' is the index of a pandas table and no input"):
+@pytest.mark.parametrize("index", ["__index_level_0__", "Unnamed: 0", ""])
+def test_the_index_of_a_pandas_table_is_no_input(index: str) -> None:
+    columns = {"x": [1.0, 2.0, 3.0, 4.0], "who": list("aabb"), "y": list("uvuv")}
+    rows = Dataset.from_pandas(pd.DataFrame(columns, index=[3, 1, 0, 2]))
+    if index not in rows.column_names:
+        rows = Dataset.from_dict({**columns, index: [3, 1, 0, 2]})
+    with pytest.warns(UserWarning, match=f"Column '{index}' is the index of a pandas table and no input"):
         assert from_hf(rows, client="who", label="y").columns["x"].shape == (1,)
-    named = from_hf(rows, client="who", label="y", features=["x", "__index_level_0__"])
+    named = from_hf(rows, client="who", label="y", features=["x", index])
     assert named.columns["x"].shape == (2,)
 
 

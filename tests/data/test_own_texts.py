@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
 from fedarena.data.many_users import buckets
-from fedarena.data.own import tables
+from fedarena.data.own import stores, tables
 from fedarena.data.text.encoding import encode_texts
 from fedarena.data.text.own import from_texts
 from fedarena.data.text.words import split_messages
@@ -551,3 +551,14 @@ def test_texts_as_polars_has_them() -> None:
 def test_attributes_are_a_list() -> None:
     with pytest.raises(BadInputError, match="attributes must be a list of columns, not 'part'"):
         from_texts(TABLE, client="speaker", text="utterance", attributes="part")
+
+
+@pytest.mark.parametrize(("version", "words"), [(1, ["cafe", "\u0301"]), (2, ["<PAD>", "<UNK>"])])
+def test_new_texts_are_encoded_as_when_their_store_was_made(
+    version: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "VERSION", version)
+    table = {"who": list("aabb"), "text": ["cafe \u0301"] * 4, "y": list("uvuv")}
+    federation = from_texts(table, client="who", text="text", label="y", train_fraction=1.0)
+    found = encode_texts(federation, ["cafe\u0301"])[0]
+    assert [federation.task.token_names[token] for token in found] == words

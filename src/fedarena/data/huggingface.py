@@ -29,8 +29,8 @@ from fedarena.data.store.schema import AnyArray, ColumnSpec
 from fedarena.data.text.options import TextColumns, TextOptions
 from fedarena.data.text.own import texts_to_federation
 
-# An index without a name says how rows were sorted, which may well be by label.
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+# An index without a name says how rows were sorted, which may well be by label; the last two come by way of a CSV file.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _ROW = "the number of a row"
 
 
