@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 from datasets import Array3D, ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pictures
@@ -201,3 +203,65 @@ def test_what_is_no_dataset() -> None:
     several = Dataset.from_dict({"one": ["a", "b"], "two": ["a", "b"], "y": [0, 1], "who": ["p", "q"]})
     with pytest.raises(BadInputError, match=r"Say what samples consist of.*one, two, y, who"):
         from_hf(several, client="who", label="y")
+
+
+def test_classes_may_be_called_like_a_missing_value() -> None:
+    rows = Dataset.from_dict(
+        {"text": ["a", "b"] * 2, "y": [0, 1] * 2, "who": list("aabb")},
+        features=Features({"text": Value("string"), "y": ClassLabel(names=["NA", " x"]), "who": Value("string")}),
+    )
+    federation = from_hf(rows, client="who", text="text", label="y")
+    assert federation.task.label_names == ("NA", " x")
+    assert federation.num_samples == 4
+
+
+def test_only_classes_that_a_dataset_names_stay_without_samples() -> None:
+    rows = Dataset.from_dict({"x": [1.0, 2.0, 3.0, 4.0, 5.0], "y": ["u", "w", "w", "u", "v"], "who": list("aabbc")})
+    options = {"client": "who", "features": "x", "label": "y", "minimum_samples": 2}
+    assert from_hf(rows, **options).task.label_names == ("u", "w")
+    named = rows.cast_column("y", ClassLabel(names=["v", "u", "w"]))
+    assert from_hf(named, **options).task.label_names == ("v", "u", "w")
+
+
+@pytest.mark.parametrize("splits", ["parts", "groups"])
+def test_clients_that_are_classes_have_their_names(splits: str) -> None:
+    rows = drawings(range(24)).cast_column("writer", ClassLabel(names=["d", "c", "b", "a"]))
+    if splits == "groups":
+        federation = from_hf(DatasetDict(train=rows), client="writer", label="shows", splits="groups")
+        assert set(federation.client_ids(federation.clients())) == {"train/a", "train/b", "train/c", "train/d"}
+    else:
+        assert samples(from_hf(rows, client="writer", label="shows")) == expected(range(24))
+
+
+@pytest.mark.parametrize("index", ["__index_level_0__", "Unnamed: 0", ""])
+def test_the_index_of_a_pandas_table_is_no_input(index: str) -> None:
+    columns = {"x": [1.0, 2.0, 3.0, 4.0], "who": list("aabb"), "y": list("uvuv")}
+    rows = Dataset.from_pandas(pd.DataFrame(columns, index=[3, 1, 0, 2]))
+    if index not in rows.column_names:
+        rows = Dataset.from_dict({**columns, index: [3, 1, 0, 2]})
+    with pytest.warns(UserWarning, match=f"Column '{index}' is the index of a pandas table and no input"):
+        assert from_hf(rows, client="who", label="y").columns["x"].shape == (1,)
+    named = from_hf(rows, client="who", label="y", features=["x", index])
+    assert named.columns["x"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"x": ["1", "2", "3", "4"]}, "column 'x' holds string values instead of numbers"),
+        ({"x": [["1"], ["2"], ["3"], ["4"]]}, r"column 'x' holds .*string.* values instead of numbers"),
+        ({"x": [datetime(2020, 1, n) for n in (1, 2, 3, 4)]}, r"column 'x' holds timestamp.* instead of numbers"),
+        ({"z": [1, 2, 3, 4], "x": [[1], [2], [3], [4]]}, "column 'x' holds lists, so it must be the only one"),
+    ],
+)
+def test_features_that_are_no_numbers_are_refused(columns: dict[str, list[Any]], sentence: str) -> None:
+    rows = Dataset.from_dict({**columns, "who": list("aabb"), "y": list("uvuv")})
+    with pytest.raises(BadInputError, match=sentence):
+        from_hf(rows, client="who", label="y", features=list(columns))
+
+
+@pytest.mark.parametrize("column", [[1, 2, 3, 2**24 + 1], [[1], [2], [3], [2**24 + 1]]])
+def test_whole_numbers_that_are_rounded_are_told(column: list[Any]) -> None:
+    rows = Dataset.from_dict({"x": column, "who": list("aabb"), "y": list("uvuv")})
+    with pytest.warns(UserWarning, match=r"Column 'x' holds whole numbers above 2\^24, which are rounded"):
+        from_hf(rows, client="who", label="y", features="x")

@@ -332,13 +332,17 @@ def test_arrays_that_are_no_pictures(array: np.ndarray, words: str) -> None:
         ({"client": list("aabb")}, "Say what the pictures show"),
         ({"client": list("aabb"), "label": [0] * 4}, "nothing to learn"),
         ({"client": list("aabb"), "label": [0.5, 1] * 2}, r"holds 0\.5, but numbers that stand for classes"),
-        ({"client": list("aabb"), "label": [0, 1] * 2, "size": 0}, "size must be a number of pixels"),
+        ({"client": list("aabb"), "label": [0, 1] * 2, "size": 0}, "size must be a whole number of pixels"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "rgb"}, "arrays are taken as they are"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "channels": "bgr"}, "channels must be one of"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "pattern": "{label}"}, "pattern is given, but"),
         ({"client": list("aabb"), "label": [0, 1] * 2, "missing": "ignore"}, "missing must be"),
         (
             {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": "x"},
+            "train_fraction must be a number from 0",
+        ),
+        (
+            {"client": list("aabb"), "label": [0, 1] * 2, "train_fraction": float("nan")},
             "train_fraction must be a number from 0",
         ),
         ({"client": list("aabb"), "label": [0, 1] * 2, "split_seed": 0.5}, "split_seed must be a whole number"),
@@ -426,3 +430,67 @@ def test_large_clients_lie_in_a_file_while_they_are_written(
     again = from_images(drawings, pattern="{client}/{label}", path=tmp_path / "smaller")
     assert mapped == [False, False, True]
     assert samples(again) == expected(drawings)
+
+
+@pytest.mark.parametrize("absent", [np.nan, None, "", "NA"])
+@pytest.mark.parametrize("what", ["client", "label"])
+def test_a_picture_without_a_client_or_a_label_is_named(what: str, absent: Any) -> None:
+    whose = {"client": list("aabb"), "label": list("uvuv")}
+    with pytest.raises(BadInputError, match=rf"{what} has no value for picture 2\."):
+        from_images([drawing(n) for n in range(4)], **{**whose, what: [*whose[what][:2], absent, whose[what][3]]})
+
+
+def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
+    pictures = [drawing(n) for n in range(5)]
+    federation = from_images(pictures, client=list("aabbc"), label=["u", "w", "w", "u", "v"], minimum_samples=2)
+    assert federation.task.label_names == ("u", "w")
+    labels = zip("aabb", ["u", "w", "w", "u"], pictures, strict=False)
+    assert samples(federation) == {(client, label, picture.tobytes()) for client, label, picture in labels}
+
+
+def test_pictures_that_all_test_are_refused() -> None:
+    pictures = [drawing(n) for n in range(4)]
+    with pytest.raises(BadInputError, match="No sample is for training"):
+        from_images(pictures, client=list("aabb"), label=list("uvuv"), part=["test"] * 4)
+
+
+def test_a_stray_picture_is_no_class(drawings: Path) -> None:
+    save(drawings / "ann" / "stray.png", drawing(50))
+    with pytest.raises(
+        BadInputError, match=r"whose end {label} is a folder in ann/alpha/1.png but a file in ann/stray"
+    ):
+        from_images(drawings, pattern="{client}/{label}")
+    (drawings / "ann" / "stray.png").unlink()
+    save(drawings / "ann" / "alpha" / "deeper" / "3.png", drawing(50))
+    assert from_images(drawings, pattern="{client}/{label}/*").num_samples == 13  # what ends there is no field
+
+
+@pytest.mark.parametrize("file", ["samples.arrow", "federation.json"])
+@pytest.mark.parametrize("in_cache", [False, True])
+def test_a_damaged_store_is_built_again_where_it_may_be(
+    file: str, in_cache: bool, drawings: Path, tmp_path: Path
+) -> None:
+    options = {"pattern": "{client}/{label}", "path": None if in_cache else tmp_path / "store"}
+    store = from_images(drawings, **options).path
+    (store / file).write_bytes((store / file).read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match=r"(Overwrite it|Remove the folder) .*(again|store)"):
+        from_images(drawings, **options)
+    assert samples(from_images(drawings, **options, overwrite=True)) == expected(drawings)
+    samples_file = store / "samples.arrow"
+    flipped = bytearray(samples_file.read_bytes())
+    flipped[len(flipped) // 2] ^= 1  # of the same length, so that only its checksum tells
+    samples_file.write_bytes(flipped)
+    from_images(drawings, **options, overwrite=True).verify()
+
+
+@pytest.mark.parametrize("size", [28.0, True, "28", (28, 20.5), (28,), {"height": 28}])
+def test_sizes_that_are_none_are_refused(size: Any) -> None:
+    with pytest.raises(BadInputError, match=r"size must be a whole number of pixels, or height and width such as \["):
+        from_images([drawing(0), drawing(1)], client=["a", "b"], label=[0, 1], size=size)
+
+
+def test_pictures_of_several_frames_are_told(drawings: Path) -> None:
+    frames = [Image.fromarray(drawing(n)) for n in (60, 61)]
+    frames[0].save(drawings / "ann" / "alpha" / "3.gif", save_all=True, append_images=frames[1:])
+    with pytest.warns(UserWarning, match=r"several frames or pages: 1, such as .*3\.gif.*; only the first"):
+        from_images(drawings, pattern="{client}/{label}", channels="grey")

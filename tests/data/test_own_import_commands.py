@@ -102,3 +102,9 @@ def test_mistakes_end_with_a_sentence(place: Path, words: list[str], sentence: s
     assert code == 2
     assert sentence in " ".join(shown.split())
     assert not Path("stores").exists() or not list(Path("stores").iterdir())
+
+
+def test_height_and_width_need_no_brackets(place: Path) -> None:
+    code, shown = run("import-images", "drawings", "--pattern", "{client}/{label}", "size=2,3")
+    assert code == 0, shown
+    assert Federation.open("stores/drawings").columns["x"].shape == (1, 2, 3)

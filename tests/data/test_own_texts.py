@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation
 from fedarena.data.many_users import buckets
-from fedarena.data.own import tables
+from fedarena.data.own import stores, tables
 from fedarena.data.text.encoding import encode_texts
 from fedarena.data.text.own import from_texts
 from fedarena.data.text.words import split_messages
@@ -289,7 +289,7 @@ def test_quotation_marks_do_not_swallow_lines(tmp_path: Path) -> None:
     rows = ["who\ttext\ty", 'a\t"never open\t0', "b\tquiet\t1", 'a\tend" here\t1', "b\tlast\t0"]
     (tmp_path / "said.tsv").write_text("\n".join(rows) + "\n")
     options = {"client": "who", "text": "text", "label": "y"}
-    with pytest.raises(BadInputError, match=r"column 'text'.*goes on over several lines.*say quotes=False"):
+    with pytest.raises(BadInputError, match=r"begins in line \d+ has a value .* goes on .*say quotes=false"):
         from_texts(tmp_path / "said.tsv", **options)
     assert from_texts(tmp_path / "said.tsv", **options, quotes=False).num_samples == 4
     (tmp_path / "said.tsv").write_text('who\ttext\ty\na\t"two\nlines"\t0\nb\tquiet\t1\n')
@@ -434,3 +434,131 @@ def test_empty_texts_alone_are_nothing_to_learn_from() -> None:
 def test_one_label_is_no_task() -> None:
     with pytest.raises(BadInputError, match="is x in every sample, so there is nothing to learn"):
         from_texts({"who": ["a"], "text": ["b"], "y": ["x"]}, client="who", text="text", label="y")
+
+
+# --- what stands in a table is read as in tables of numbers and categories
+
+
+def test_blanks_do_not_make_clients_or_classes_and_marks_of_nothing_are_missing() -> None:
+    table = {"who": ["ann", "ann ", " bob", "bob"], "text": ["a", "NA", "", "d"], "y": ["u", " v", "v", "u "]}
+    federation = from_texts(table, client="who", text="text", label="y")
+    assert federation.client_ids(federation.clients()) == ["ann", "bob"]
+    assert federation.task.label_names == ("u", "v")
+    assert federation.num_samples == 4  # also an empty text, and one that says NA
+    for column, mark in (("y", ""), ("y", "NA"), ("who", "nan"), ("who", " ")):
+        marked = {**table, column: [mark if n == 1 else value for n, value in enumerate(table[column])]}
+        with pytest.raises(BadInputError, match=rf"The table, row 2: the \w+ \(column '{column}'\) is missing"):
+            from_texts(marked, client="who", text="text", label="y")
+    assert from_texts(marked, client="who", text="text", label="y", missing="drop").num_samples == 3
+
+
+@pytest.mark.parametrize("number", [float("inf"), 1e300, 0.5])
+def test_numbers_that_cannot_be_ids_are_refused(number: float) -> None:
+    with pytest.raises(BadInputError, match=r"Column 'who' holds .*, but numbers that stand for classes or clients"):
+        from_texts({"who": [1.0, number], "text": ["a", "b"]}, client="who", text="text")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            ["a,u,x", 'a,v,"no', "b,u,y", "b,v,z"],
+            "ends within a value that begins with a quotation mark, in a row .* 3;",
+        ),
+        (
+            ["a,u,x", 'a,"v,no', "b,u,y", "b,v,z"],
+            "ends within a value that begins with a quotation mark, in a row .* 3;",
+        ),
+        (
+            ["a,u,x", 'a,v,"no', 'b,u,"y"', "b,v,z"],
+            "row that begins in line 3 .* goes on to line 4, where the next mark",
+        ),
+        (["a,u,x", 'a,v,"no', "b,u,y", 'b,v,5"'], "begins in line 3 has a value .* over lines that look like rows"),
+        (["a,u,x", '"a,v,no', "b,u,y", '5",v,z'], "begins in line 3 has a value .* over lines that look like rows"),
+    ],
+)
+def test_a_stray_quotation_mark_does_not_swallow_rows(
+    lines: list[str], sentence: str, ending: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"said{ending}"
+    content = "\n".join(["who,y,text", *lines, ""])
+    file.write_text(content if ending == ".csv" else content.replace(",", "\t"))
+    with pytest.raises(BadInputError, match=f"said{ending}:? .*{sentence}"):
+        from_texts(file, client="who", text="text", label="y")
+    assert from_texts(file, client="who", text="text", label="y", quotes=False).num_samples == 4
+
+
+def test_quoted_values_of_several_lines_are_texts(tmp_path: Path) -> None:
+    options = {"client": "who", "text": "text", "label": "y"}
+    texts = ["Dear Ann,\nwell, no", 'so "good"\n\nyes', "x" * 200_000, '5" wide']
+    with (tmp_path / "said.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("who", "y", "text"), *zip("aabb", "uvuv", texts, strict=True)])
+        file.write('c,u,5" wide\n')
+    assert from_texts(tmp_path / "said.csv", **options).num_samples == 5
+    (tmp_path / "verse.csv").write_text('who,y,text\na,u,"I came\nI saw, I won, I left"\na,v,b\n')
+    with pytest.raises(BadInputError, match="or line_breaks=true if this is one value"):
+        from_texts(tmp_path / "verse.csv", **options)
+    assert from_texts(tmp_path / "verse.csv", **options, line_breaks=True).num_samples == 2
+
+
+def test_a_first_line_with_the_given_names_is_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "said.csv").write_text("who,text,y\na,good,u\na,bad,v\n")
+    options = {"client": "who", "text": "text", "label": "y"}
+    federation = from_texts(tmp_path / "said.csv", **options, columns=["who", "text", "y"])
+    assert (federation.num_clients, federation.num_samples) == (1, 2)
+    other = from_texts(tmp_path / "said.csv", client="a", text="b", label="c", columns=["a", "b", "c"])
+    assert (other.num_clients, other.num_samples) == (2, 3)
+
+
+def test_classes_of_clients_that_are_left_out_are_no_classes() -> None:
+    table = {"who": list("aabbc"), "text": list("vwxyz"), "y": ["u", "w", "w", "u", "v"]}
+    federation = from_texts(table, client="who", text="text", label="y", minimum_samples=2, train_fraction=1.0)
+    assert federation.task.label_names == ("u", "w")
+    assert sorted(federation.samples([0, 1], "all").columns["y"].tolist()) == [0, 0, 1, 1]
+    found = {(id, label) for id, _, label in rows_of_part(federation, "train")}
+    assert found == {("a", "u"), ("a", "w"), ("b", "u"), ("b", "w")}
+    one_left = {**table, "y": list("uuuuv")}
+    with pytest.raises(
+        BadInputError, match="The label is u in every sample that is left, so there is nothing to learn"
+    ):
+        from_texts(one_left, client="who", text="text", label="y", minimum_samples=2)
+
+
+def test_vowel_signs_and_accents_stay_in_their_words() -> None:
+    texts = ["हिन्दी में", "cafe\u0301 bon", "می\u200cخواهم", "ok \u2764\ufe0fyes"]
+    federation = from_texts(
+        {"who": list("aabb"), "text": texts, "y": list("uvuv")},
+        client="who",
+        text="text",
+        label="y",
+        train_fraction=1.0,
+    )
+    words = {"हिन्दी", "में", "cafe\u0301", "bon", "می\u200cخواهم", "ok", "\u2764", "\ufe0f", "yes"}
+    assert set(federation.task.token_names) == {"<PAD>", "<UNK>", *words}
+    assert split_messages(texts)[1] == "cafe \u0301 bon"  # as in federations that were made before
+
+
+def test_texts_as_polars_has_them() -> None:
+    columns = {"who": list("aabb"), "text": ["so", "no", "so", "no"], "y": list("uvuv")}
+    table = pa.table({name: pa.array(values, pa.string_view()) for name, values in columns.items()})
+    federation = from_texts(table, client="who", text="text", label="y")
+    assert rows_of_part(federation, "all") == rows_of_part(
+        from_texts(columns, client="who", text="text", label="y"), "all"
+    )
+
+
+def test_attributes_are_a_list() -> None:
+    with pytest.raises(BadInputError, match="attributes must be a list of columns, not 'part'"):
+        from_texts(TABLE, client="speaker", text="utterance", attributes="part")
+
+
+@pytest.mark.parametrize(("version", "words"), [(1, ["cafe", "\u0301"]), (2, ["<PAD>", "<UNK>"])])
+def test_new_texts_are_encoded_as_when_their_store_was_made(
+    version: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "VERSION", version)
+    table = {"who": list("aabb"), "text": ["cafe \u0301"] * 4, "y": list("uvuv")}
+    federation = from_texts(table, client="who", text="text", label="y", train_fraction=1.0)
+    found = encode_texts(federation, ["cafe\u0301"])[0]
+    assert [federation.task.token_names[token] for token in found] == words

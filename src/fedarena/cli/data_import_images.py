@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from fedarena.cli.base import data_command
 from fedarena.cli.own_data import Clients, MoreOptions, StoreFolder, import_data
+
+_SIDES = re.compile(r"size=(\d+),(\d+)")
 
 
 @data_command
@@ -28,4 +31,10 @@ def import_images(
     from fedarena.data.images.own import from_images
 
     given = {"pattern": pattern, "client": client, "label": label, "image": image}
-    import_data("data import-images", from_images, source, given, more, output)
+    import_data("data import-images", from_images, source, given, [_with_list(option) for option in more or []], output)
+
+
+def _with_list(option: str) -> str:
+    """Height and width as a list, also where somebody left out the brackets."""
+    sides = _SIDES.fullmatch(option)
+    return option if sides is None else f"size=[{sides[1]},{sides[2]}]"

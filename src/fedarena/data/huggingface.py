@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +12,12 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.own import PictureOptions, PictureRows, samples_of, write_pictures
 from fedarena.data.own.huggingface_rows import SPLIT, HuggingFacePictures, HuggingFaceTable
 from fedarena.data.own.labels import as_texts
-from fedarena.data.own.parts import DivisionOptions, Missing, arrange
+from fedarena.data.own.parts import DivisionOptions, Missing, arrange, with_classes_of
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import without_missing
 from fedarena.data.own.who import Partition
@@ -27,6 +29,8 @@ from fedarena.data.store.schema import AnyArray, ColumnSpec
 from fedarena.data.text.options import TextColumns, TextOptions
 from fedarena.data.text.own import texts_to_federation
 
+# An index without a name says how rows were sorted, which may well be by label; the last two come by way of a CSV file.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0|")
 _ROW = "the number of a row"
 
 
@@ -75,7 +79,11 @@ def from_hf(
         raise BadInputError(f"splits must be 'parts' or 'groups', not {quoted(splits)}.")
     if splits == "groups" and client is None:
         raise BadInputError("splits='groups' is about natural clients; say which column has them: client=….")
-    table = HuggingFaceTable(dataset, label, client if splits == "groups" else None)
+    if isinstance(attributes, str):
+        raise BadInputError(f"attributes must be a list of columns, not {quoted(attributes)}.")
+    table = HuggingFaceTable(
+        dataset, label, client if splits == "groups" else None, named={client, part, *attributes} - {label}
+    )
     if part is None and table.has_parts:
         part = SPLIT
     elif part is not None and table.has_parts:
@@ -156,6 +164,8 @@ def _write_numbers(
         samples = samples_of(rows.columns, options.partition, "the dataset", rows.table.label_names)
         division = options.division.division(samples.parts is not None)
         arranged = arrange(samples, division, options.minimum_samples, "shuffled")
+        if rows.table.label_names is None:
+            samples = with_classes_of(samples, arranged.rows)
         column = ColumnSpec(dtype="float32", shape=x.shape[1:])
         write_samples(target, samples, arranged, column, x.__getitem__, lambda done: target.progress(done, "Writing"))
 
@@ -166,20 +176,47 @@ def _write_numbers(
 def _numbers(table: HuggingFaceTable, columns: Sequence[str]) -> AnyArray:
     """One row of numbers for every row of the dataset: several columns beside each other, or one of lists."""
     pieces = []
+    rounded: set[str] = set()
     for piece in table.read(columns):
-        if len(columns) == 1 and pa.types.is_nested(piece.column(columns[0]).type):
-            try:
-                pieces.append(np.array(piece.column(columns[0]).to_pylist(), dtype=np.float32))
-            except (ValueError, TypeError):
-                raise BadInputError(
-                    f"Column {columns[0]!r} holds lists of unequal lengths or without numbers."
-                ) from None
-        else:
-            values = [piece.column(column).cast(pa.float64()).to_numpy(zero_copy_only=False) for column in columns]
-            pieces.append(np.stack(values, axis=1).astype(np.float32))
+        values = [_numbers_of(piece.column(column), column) for column in columns]
+        if len(columns) > 1 and any(one.ndim > 1 for one in values):
+            lists = columns[[one.ndim > 1 for one in values].index(True)]
+            raise BadInputError(f"features: column {lists!r} holds lists, so it must be the only one.")
+        as_stored = [one.astype(np.float32) for one in values]
+        for column, one, stored in zip(columns, values, as_stored, strict=True):
+            if _is_integer(piece.column(column).type) and (np.isfinite(one) & (stored != one)).any():
+                rounded.add(column)
+        pieces.append(as_stored[0] if as_stored[0].ndim > 1 else np.stack(as_stored, axis=1))
     if len({piece.shape[1:] for piece in pieces}) > 1:
         raise BadInputError(f"Column {columns[0]!r} holds lists of unequal lengths.")
+    for column in columns:
+        if column in rounded:
+            warn_user(
+                f"Column {column!r} holds whole numbers above 2^24, which are rounded to numbers of 32 bits; if they "
+                "are ids, leave the column out of features"
+            )
     return np.concatenate(pieces)
+
+
+def _numbers_of(values: pa.Array, column: str) -> AnyArray:
+    """Numbers, or lists of as many numbers in every row; not a number where there is none."""
+    kind = _innermost(values.type)
+    if not (_is_number(kind) or pa.types.is_decimal(kind)):
+        raise BadInputError(f"features: column {column!r} holds {values.type} values instead of numbers.")
+    if not pa.types.is_nested(values.type):
+        numbers: AnyArray = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return numbers
+    try:
+        return np.array(values.to_pylist(), dtype=np.float64)
+    except (ValueError, TypeError):
+        raise BadInputError(f"Column {column!r} holds lists of unequal lengths or without numbers.") from None
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    """What lists, or lists of lists, hold in the end."""
+    while any(is_list(kind) for is_list in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
+        kind = kind.value_type
+    return kind
 
 
 def _inputs(
@@ -203,7 +240,7 @@ def _inputs(
         for column in chosen:
             table.require("features", column)
         return "features", chosen
-    free = [column for column in table.own_columns if column not in taken]
+    free = [column for column in table.own_columns if column not in taken and not _PANDAS_INDEX.fullmatch(column)]
     pictures = [column for column in free if table.is_picture(column)]
     if len(pictures) == 1:
         return "image", pictures
@@ -212,6 +249,9 @@ def _inputs(
     if not pictures and len(texts) == 1 and has_label:
         return "text", texts
     if not pictures and not texts and numbers:
+        left_out = [column for column in table.own_columns if _PANDAS_INDEX.fullmatch(column) and column not in taken]
+        if left_out:
+            warn_user(f"Column {left_out[0]!r} is the index of a pandas table and no input; features=[…] can name it")
         return "features", numbers
     raise BadInputError(
         "Say what samples consist of: image=…, text=… or features=[…], and label=… where they have one; "
@@ -222,6 +262,10 @@ def _inputs(
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(_innermost(kind)))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -34,7 +34,10 @@ def form_of_file(source: Any, where: str) -> Form:
                 width, height = height, width
         except (OSError, SyntaxError, ValueError):
             pass  # notes that cannot be read are ignored by all who show pictures
-    return Form(height, width, KINDS[kind], kind, "float32" if kind == "grey of 16 bits" else "uint8")
+        # What cameras put behind a picture in the format MPO is a preview of it.
+        has_more_frames = picture.format != "MPO" and bool(getattr(picture, "is_animated", False))
+    dtype = "float32" if kind == "grey of 16 bits" else "uint8"
+    return Form(height, width, KINDS[kind], kind, dtype, has_more_frames)
 
 
 def pixels_of_file(source: Any, form: Form, wanted: Wanted, where: str) -> AnyArray:

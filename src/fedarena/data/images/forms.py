@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.data.store.schema import ColumnSpec
 
 Layout = Literal["HWC", "CHW"]
@@ -27,6 +29,7 @@ class Form:
     channels: int
     kind: str  # of KINDS, or what an array holds
     dtype: str = "uint8"
+    has_more_frames: bool = field(default=False, compare=False)  # of which only the first is read
 
     @property
     def column(self) -> ColumnSpec:
@@ -48,10 +51,15 @@ class Wanted:
         """What the options say; a single number is the side of a square."""
         sides = (size, size) if isinstance(size, int | np.integer) else size
         if sides is not None:
-            if len(sides) != 2 or not all(
-                isinstance(side, int | np.integer) and 1 <= side <= 1 << 16 for side in sides
+            if (
+                isinstance(size, bool)
+                or not isinstance(sides, Sequence | np.ndarray)
+                or len(sides) != 2
+                or not all(isinstance(side, int | np.integer) and 1 <= side <= 1 << 16 for side in sides)
             ):
-                raise BadInputError(f"size must be a number of pixels, or height and width, not {size!r}.")
+                raise BadInputError(
+                    f"size must be a whole number of pixels, or height and width such as [28, 20], not {quoted(size)}."
+                )
             sides = (int(sides[0]), int(sides[1]))
         for option, value, valid in (
             ("channels", channels, (None, "grey", "rgb", "rgba")),

@@ -27,7 +27,7 @@ from fedarena.data.images.pictures import (
     read_picture,
 )
 from fedarena.data.own.labels import LabelClasses, as_texts
-from fedarena.data.own.parts import DivisionOptions, Missing, Samples, arrange, part_codes
+from fedarena.data.own.parts import DivisionOptions, Missing, Samples, arrange, part_codes, with_classes_of
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, TextForm, without_missing
 from fedarena.data.own.who import Partition, clients_of
@@ -96,6 +96,7 @@ def from_images(
     delimiter: str | None = None,
     encoding: str = "utf8",
     quotes: bool = True,
+    line_breaks: bool = False,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -151,7 +152,11 @@ def from_images(
                 rows = _in_list(data, known, folder)
             else:
                 rows = _in_table(
-                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes)), image, known, folder, missing
+                    OwnTable(data, TextForm(columns, delimiter, encoding, quotes, line_breaks)),
+                    image,
+                    known,
+                    folder,
+                    missing,
                 )
         return write_pictures(rows, options, name_of(place, name, "images"), StorePlace(path, overwrite, progress))
 
@@ -244,6 +249,8 @@ def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place:
         samples = samples_of(rows.columns, options.partition, rows.where, rows.label_names)
         division = options.division.division(samples.parts is not None)
         arranged = arrange(samples, division, options.minimum_samples, "shuffled")
+        if rows.label_names is None:
+            samples = with_classes_of(samples, arranged.rows)
         form = common_form(rows.pictures, wanted, lambda done: target.progress(_LOOKING * done, "Looking at pictures"))
         write_samples(
             target,

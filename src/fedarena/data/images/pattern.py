@@ -21,7 +21,8 @@ class NamePattern:
 
     A field in braces stands for any text without a slash; if it stands there twice, both texts are joined with a
     slash. ``*`` is any text without a slash and ``**`` any number of folders. What comes after the pattern in a name
-    may be anything, and the ending of a file may be left out.
+    may be anything, and the ending of a file may be left out. If the last part of a pattern has a field, it stands for
+    folders or for files, not for both.
 
     >>> NamePattern.parse("{label}/{label}/*_{client}").read("Greek/character01/0394_07.png")
     {'label': 'Greek/character01', 'client': '07'}
@@ -55,27 +56,39 @@ class NamePattern:
         rest = trimmed[done:]
         if "{" in rest or "}" in rest or not fields:
             raise BadInputError(f"pattern must have fields in braces, such as '{{client}}/{{label}}', not {text!r}.")
-        return cls(text, tuple(fields), re.compile(rf"{regex}{re.escape(rest)}(?:/.*)?"))
+        return cls(text, tuple(fields), re.compile(rf"{regex}{re.escape(rest)}(/.*)?"))
 
     def read(self, name: str) -> dict[str, str] | None:
         """The fields in a file's name, written with slashes; None if the name is not of this form."""
+        found = self._match(name)
+        return None if found is None else self._fields_in(found)
+
+    def _match(self, name: str) -> re.Match[str] | None:
         folder, slash, file = name.rpartition("/")
         without_ending = folder + slash + file.rpartition(".")[0] if "." in file else name
-        found = self.regex.fullmatch(without_ending) or self.regex.fullmatch(name)
-        if found is None:
-            return None
+        return self.regex.fullmatch(without_ending) or self.regex.fullmatch(name)
+
+    def _fields_in(self, found: re.Match[str]) -> dict[str, str]:
         values: dict[str, str] = {}
-        for field, value in zip(self.fields, found.groups(), strict=True):
+        for field, value in zip(self.fields, found.groups()[:-1], strict=True):
             values[field] = f"{values[field]}/{value}" if field in values else value
         return values
 
     def read_all(self, names: Sequence[str], where: Path) -> dict[str, list[str]]:
         """The fields of all names, every one of which must be of this form."""
         columns: dict[str, list[str]] = {field: [] for field in self.fields}
+        first_by_end: dict[bool, str] = {}  # the first name in which the pattern ends at a folder, or at the file
         for name in names:
-            values = self.read(name)
-            if values is None:
+            found = self._match(name)
+            if found is None:
                 raise BadInputError(f"{name} in {where} has another form than pattern says, which is {self.text!r}.")
-            for field, value in values.items():
+            first_by_end.setdefault(found.groups()[-1] is None, name)
+            for field, value in self._fields_in(found).items():
                 columns[field].append(value)
+        last = self.text.strip("/").rpartition("/")[2]
+        if len(first_by_end) == 2 and "{" in last:
+            raise BadInputError(
+                f"pattern is {self.text!r}, whose end {last} is a folder in {first_by_end[False]} but a file in "
+                f"{first_by_end[True]} (both in {where}); put that file into a folder, or remove it."
+            )
         return columns

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.user_warnings import warn_user
 from fedarena.data.images.arrays import form_of_array, load_array, pixels_of_array
 from fedarena.data.images.decoding import form_of_file, pixels_of_file
 from fedarena.data.images.forms import KINDS, Form, Wanted
@@ -97,8 +98,11 @@ class ArrayOfPictures(Pictures):
 def common_form(pictures: Pictures, wanted: Wanted, progress: Callable[[float], None]) -> Form:
     """The form that all pictures have or are brought to; where they differ, a sentence names two of them."""
     first: Form | None = None
+    of_several_frames: list[int] = []
     for index in range(len(pictures)):
         form = _as_wanted(_form(pictures, index, wanted), wanted, pictures.where(index))
+        if form.has_more_frames:
+            of_several_frames.append(index)
         if first is None:
             first = form
         elif form != first:
@@ -107,6 +111,11 @@ def common_form(pictures: Pictures, wanted: Wanted, progress: Callable[[float], 
             progress(index / len(pictures))
     if first is None:
         raise BadInputError("There are no pictures.")
+    if of_several_frames:
+        warn_user(
+            f"Pictures with several frames or pages: {len(of_several_frames):,}, such as "
+            f"{pictures.where(of_several_frames[0])}; only the first one of each is read"
+        )
     return first
 
 

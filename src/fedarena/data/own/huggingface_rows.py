@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,16 @@ _NO_LABEL = -1  # in columns of classes
 
 
 class HuggingFaceTable(OwnTable):
-    """The rows of a dataset, split by split, as a table; classes are their names, and -1 is a missing label."""
+    """The rows of a dataset, split by split, as a table; classes are numbers, of which -1 is a missing label."""
 
-    def __init__(self, dataset: Any, label: str | None, client_by_split: str | None):
+    def __init__(
+        self, dataset: Any, label: str | None, client_by_split: str | None = None, named: Collection[str | None] = ()
+    ):
         self.path = None
         self._splits = _splits_of(dataset)
         self._features: Mapping[str, Any] = self._splits[0][1].features
         self._label, self._client_by_split = label, client_by_split
+        self._named = named  # columns in which names stand for classes
         self._stored: dict[int, Any] = {}
         self.has_parts = self._splits[0][0] is not None
         self.own_columns = list(self._features)
@@ -79,8 +82,9 @@ class HuggingFaceTable(OwnTable):
     def _values(self, values: pa.Array, column: str, split: str | None) -> pa.Array:
         names = self.class_names_of(column)
         if column == self._label and names is not None:
-            codes = pc.if_else(pc.equal(values, _NO_LABEL), None, values)
-            return pa.array(names, pa.string()).take(codes)
+            return pc.if_else(pc.equal(values, _NO_LABEL), None, values)
+        if column in self._named and names is not None:
+            values = pa.array(names, pa.string()).take(pc.if_else(pc.equal(values, _NO_LABEL), None, values))
         if column == self._client_by_split:
             return pc.binary_join_element_wise(split, as_texts(values, f"Column {column!r}"), "/")
         if isinstance(values, pa.ExtensionArray):

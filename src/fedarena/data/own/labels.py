@@ -12,24 +12,35 @@ import pyarrow.compute as pc
 from fedarena.core.errors import BadInputError
 from fedarena.data.class_labels import MOST_LABELS, sorted_classes
 from fedarena.data.store.schema import IntArray
+from fedarena.data.tables.values import NA_TEXTS
+
+LARGEST_EXACT = 2**53  # of whole numbers beyond this, a float does not tell neighbours apart
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def as_texts(values: pa.Array, what: str) -> pa.Array:
-    """Ids or labels of any kind as strings: 3, 3.0 and "3" are the same; what is missing stays missing."""
+    """Ids or labels of any kind as strings: 3, 3.0 and "3" are the same, and blanks around a text do not count.
+
+    What is missing stays missing, and so is a text that means nothing, as in tables of numbers and categories.
+    """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_nested(values.type) and all(len(value) == 1 for value in values.to_pylist() if value is not None):
-        values = values.flatten()  # [1] is 1
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        return values.cast(pa.string())
+        values = pc.list_element(values, 0)  # [1] is 1
+    if any(is_text(values.type) for is_text in _TEXTS):
+        trimmed = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        return pc.if_else(pc.is_in(trimmed, value_set=pa.array(NA_TEXTS)), pa.scalar(None, pa.string()), trimmed)
     if pa.types.is_floating(values.type):
-        fraction = pc.filter(values, pc.fill_null(pc.not_equal(values, pc.floor(values)), False))
-        if len(fraction):
+        values = values.cast(pa.float64())
+        is_id = pc.and_(pc.equal(values, pc.floor(values)), pc.less_equal(pc.abs(values), float(LARGEST_EXACT)))
+        other = values.filter(pc.and_(pc.invert(pc.is_nan(values)), pc.invert(is_id)))
+        if len(other):
             raise BadInputError(
-                f"{what} holds {fraction[0].as_py()}, but numbers that stand for classes or clients must be whole."
+                f"{what} holds {other[0].as_py()}, but numbers that stand for classes or clients must be whole, and no "
+                "larger than 2^53."
             )
         return pc.if_else(pc.is_nan(values), None, values).cast(pa.int64()).cast(pa.string())
-    if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
+    if any(is_plain(values.type) for is_plain in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)):
         return values.cast(pa.string())
     raise BadInputError(f"{what} holds {values.type} values, which cannot be classes or clients.")
 
@@ -53,11 +64,15 @@ class LabelClasses:
 
     @classmethod
     def named(cls, names: tuple[str, ...]) -> LabelClasses:
-        """Classes that are known by their names, in the order of these."""
-        return cls(names, {name: number for number, name in enumerate(names)})
+        """Classes that are known by their names, in the order of these; labels are their numbers."""
+        return cls(names, {str(number): number for number in range(len(names))})
 
     def codes(self, labels: pa.Array) -> IntArray:
         """The class of every label, all of which are known."""
-        places = pc.index_in(labels, value_set=pa.array(self.class_of, pa.string())).to_numpy()
+        found = pc.index_in(labels, value_set=pa.array(self.class_of, pa.string()))
+        if found.null_count:
+            unknown = labels[pc.index(found.is_null(), True).as_py()]
+            raise BadInputError(f"A label is {unknown}, but there are only {len(self.names)} classes.")
+        places = found.to_numpy()
         codes: IntArray = np.array(list(self.class_of.values()), dtype=np.int64)[places]
         return codes

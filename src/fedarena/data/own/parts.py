@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -45,7 +45,7 @@ class DivisionOptions:
             raise BadInputError(f"split must be 'within_client' or 'by_client', not {quoted(self.split)}.")
         for name, kind in (("train_fraction", float), ("validation_fraction", float), ("split_seed", int)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | kind) or value < 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | kind) or not value >= 0):
                 raise BadInputError(f"{name} must be a {'whole ' * (kind is int)}number from 0, not {quoted(value)}.")
 
     def division(self, has_parts: bool) -> Split | None:
@@ -86,6 +86,12 @@ class Arranged:
     rows: IntArray
     counts: IntArray  # [clients, parts]
 
+    def require_training(self) -> Arranged:
+        """Itself, or a sentence if there is nothing to train on."""
+        if not self.counts[:, PARTS.index("train")].any():
+            raise BadInputError("No sample is for training; say so with another part, or train_fraction.")
+        return self
+
 
 def arrange(samples: Samples, division: Split | None, minimum_samples: int, order: SampleOrder) -> Arranged:
     """Who becomes a client, and which of its samples are for what."""
@@ -100,11 +106,28 @@ def arrange(samples: Samples, division: Split | None, minimum_samples: int, orde
         assert samples.parts is not None
         client, part = place[samples.clients[rows]], samples.parts[rows]
         counts = np.bincount(client * len(PARTS) + part, minlength=len(kept) * len(PARTS)).reshape(-1, len(PARTS))
-        return Arranged(ids, groups_of(counts), rows[np.lexsort((part, client))], counts)
+        return Arranged(ids, groups_of(counts), rows[np.lexsort((part, client))], counts).require_training()
     groups = division.groups(len(kept))
     clients = np.arange(len(kept), dtype=np.int64)
     places, counts = divide_samples(division, groups, clients, sizes[kept], order)
-    return Arranged(ids, groups, rows[places], counts)
+    return Arranged(ids, groups, rows[places], counts).require_training()
+
+
+def with_classes_of(samples: Samples, rows: IntArray) -> Samples:
+    """The samples with the classes alone that some of `rows` have; the labels of all others mean nothing then."""
+    number_of, names = renumbered(np.unique(samples.labels[rows]), samples.label_names)
+    return replace(samples, labels=number_of[samples.labels], label_names=names)
+
+
+def renumbered(kept: IntArray, names: tuple[str, ...]) -> tuple[IntArray, tuple[str, ...]]:
+    """A new number for every class, -1 for those that are not kept, and the names of those that are."""
+    if len(kept) < 2:
+        raise BadInputError(
+            f"The label is {names[kept[0]]} in every sample that is left, so there is nothing to learn."
+        )
+    number_of = np.full(len(names), -1, dtype=np.int64)
+    number_of[kept] = np.arange(len(kept))
+    return number_of, tuple(names[number] for number in kept.tolist())
 
 
 def groups_of(counts: IntArray) -> list[Group]:

@@ -20,7 +20,7 @@ from fedarena.data.store.federation import MANIFEST_NAME, Federation
 from fedarena.data.store.schema import AttributeType, ColumnSpec, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ def open_or_write(name: str, source: SourceSpec, place: StorePlace, write: Calla
         if not folder.exists():
             with suppress(StoreExistsError):  # somebody else writes the same at the same time
                 write(folder)
+        elif place.overwrite and not _holds(folder, name, source, may_replace=True):
+            _replace(folder, write)
         try:
             return Federation.open(folder)
         except DamagedFileError as error:
@@ -91,20 +93,27 @@ def open_or_write(name: str, source: SourceSpec, place: StorePlace, write: Calla
         write(folder)
     elif not (folder / MANIFEST_NAME).is_file():
         raise StoreExistsError(f"{folder} exists and is no federation; choose another folder.")
-    elif not _holds(folder, name, source):
+    elif not _holds(folder, name, source, place.overwrite):
         if not place.overwrite:
             raise StoreExistsError(f"{folder} holds another federation; choose another folder, or overwrite it.")
         _replace(folder, write)
     return Federation.open(folder)
 
 
-def _holds(folder: Path, name: str, source: SourceSpec) -> bool:
-    """Whether a store is the one to be written."""
+def _holds(folder: Path, name: str, source: SourceSpec, may_replace: bool) -> bool:
+    """Whether a store is the one to be written, and, if it may be replaced, every byte of it is as it was written."""
     try:
         found = Federation.open(folder)
+        is_same = found.name == name and found.source == source
+        if is_same and may_replace:
+            found.verify()
+    except DamagedFileError as error:
+        if not may_replace:
+            raise DamagedFileError(f"{error} Overwrite it to have it built again, or remove {folder}.") from error
+        return False
     except BadInputError:
         return False
-    return found.name == name and found.source == source
+    return is_same
 
 
 def _replace(folder: Path, write: Callable[[Path], None]) -> None:

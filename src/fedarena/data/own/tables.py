@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,8 @@ import pyarrow.parquet
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
+from fedarena.data.own.labels import as_texts
+from fedarena.data.own.quotes import check_quotes
 
 _ROWS_PER_PIECE = 1 << 14
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -36,6 +40,7 @@ class TextForm:
     delimiter: str | None = None
     encoding: str = "utf8"
     quotes: bool = True  # whether a value that begins with a quotation mark goes on to the next one
+    line_breaks: bool = False  # whether values in quotes may hold lines that look like rows
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (not isinstance(self.delimiter, str) or len(self.delimiter.encode()) != 1):
@@ -65,7 +70,8 @@ class OwnTable:
                     f"{self.path} is not a table that is known by its ending: .csv, .tsv, .parquet and .jsonl are "
                     "(a delimiter makes any other ending a CSV file)."
                 )
-        self._memory: pa.Table = None if self.path is not None else _from_memory(table)
+        self._are_quotes_checked = self.path is None or not self._is_csv or not form.quotes
+        self._memory: pa.Table = None if self.path is not None else _without_views(_from_memory(table))
         self.columns = self._column_names()
 
     @property
@@ -136,6 +142,8 @@ class OwnTable:
             else:
                 names = list(dict.fromkeys(name for row in next(self._json_pieces(), []) for name in row))
         except (pa.ArrowException, UnicodeError, LookupError) as error:
+            if isinstance(error, pa.ArrowInvalid):
+                self._check_quotes()  # a mark that swallows rows is the likely reason, and easier to find
             raise BadInputError(f"{self.start} cannot be read: {_one_line(error)}") from error
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -146,10 +154,9 @@ class OwnTable:
         if self.path is None:
             yield from self._memory.select(columns).to_batches()
         elif self._is_csv:
+            self._check_quotes()
             with self._open_csv(columns) as reader:
-                for piece in reader:
-                    self._check_quotes(piece)
-                    yield piece
+                yield from reader
         elif self._ending in _PARQUET:
             with pa.parquet.ParquetFile(self.path) as file:
                 yield from file.iter_batches(_ROWS_PER_PIECE, columns=columns)
@@ -163,7 +170,11 @@ class OwnTable:
         assert self.path is not None
         return pa.csv.open_csv(
             str(self.path),
-            read_options=pa.csv.ReadOptions(encoding=self._form.encoding, column_names=self._form.columns),
+            read_options=pa.csv.ReadOptions(
+                encoding=self._form.encoding,
+                column_names=self._form.columns,
+                skip_rows_after_names=int(self._begins_with_names()),
+            ),
             parse_options=pa.csv.ParseOptions(
                 delimiter=self._delimiter,
                 newlines_in_values=self._form.quotes,
@@ -182,23 +193,38 @@ class OwnTable:
     def _delimiter(self) -> str:
         return self._form.delimiter or _DELIMITERS.get(self._ending, ",")
 
-    def _check_quotes(self, piece: pa.RecordBatch) -> None:
-        """Refuses a value of a file with tabs that has swallowed lines, where a quotation mark was just a mark."""
-        for name in piece.schema.names if self._delimiter == "\t" and self._form.quotes else ():
-            values = piece.column(name)
-            if pa.types.is_string(values.type):
-                lines = pc.and_(pc.match_substring(values, "\n"), pc.match_substring(values, "\t"))
-                if (place := pc.index(lines, True).as_py()) >= 0:
-                    raise BadInputError(
-                        f"{self.path}: a value in column {name!r} begins with a quotation mark and goes on over "
-                        f"several lines, {quoted(values[place].as_py())}; say quotes=False if marks have no meaning."
-                    )
+    def _check_quotes(self) -> None:
+        if not self._are_quotes_checked:
+            with self._text() as file:
+                check_quotes(file, self._delimiter, str(self.path), self._form.line_breaks)
+            self._are_quotes_checked = True
+
+    def _begins_with_names(self) -> bool:
+        """Whether the first line says the names of columns that were given, too."""
+        if self._form.columns is None:
+            return False
+        with self._text() as file:
+            quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._form.quotes else csv.QUOTE_NONE
+            try:
+                first = next(csv.reader(file, delimiter=self._delimiter, quoting=quoting), [])
+            except csv.Error:  # a first value that is longer than any name
+                return False
+        return [value.strip() for value in first] == list(self._form.columns)
+
+    @contextmanager
+    def _text(self) -> Iterator[io.TextIOWrapper]:
+        """The text of the file, with its line ends as they are."""
+        encoding = "utf-8-sig" if self._form.encoding.lower() in ("utf8", "utf-8") else self._form.encoding
+        with (
+            pa.input_stream(str(self.path)) as stream,
+            io.TextIOWrapper(stream, encoding=encoding, newline="") as file,
+        ):
+            yield file
 
     def _json_pieces(self) -> Iterator[list[dict[str, Any]]]:
         assert self.path is not None
         rows: list[dict[str, Any]] = []
-        encoding = "utf-8-sig" if self._form.encoding == "utf8" else self._form.encoding
-        with pa.input_stream(str(self.path)) as stream, io.TextIOWrapper(stream, encoding=encoding) as file:
+        with self._text() as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -225,9 +251,8 @@ def without_missing(
         complete = pa.array([True] * piece.num_rows, pa.bool_())
         for what, column in columns.items():
             values = piece.column(column)
-            there = values.is_valid()
-            if pa.types.is_floating(values.type):
-                there = pc.and_(there, pc.fill_null(pc.invert(pc.is_nan(values)), False))
+            # A text may be empty, or "NA"; an id or a label may not.
+            there = (values if what == "text" else as_texts(values, f"Column {column!r}")).is_valid()
             if not drop and (lacking := pc.index(there, False).as_py()) >= 0:
                 raise BadInputError(
                     f"{table}, row {first + lacking}: the {what} (column {column!r}) is missing; "
@@ -257,6 +282,14 @@ def _from_memory(table: Any) -> pa.Table:
     raise BadInputError(
         f"A table is a file's name, a DataFrame, an Arrow table or a mapping of columns, not a {type(table).__name__}."
     )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """The table with texts as Arrow's functions take them: few know those of Polars."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.large_string()))
+    return table
 
 
 def _ending(path: Path) -> str:

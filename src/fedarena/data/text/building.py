@@ -20,7 +20,7 @@ from fedarena.core.user_warnings import warn_user
 from fedarena.data.many_users.buckets import USER, Buckets
 from fedarena.data.many_users.clients import ChosenTexts, Published, TextClients
 from fedarena.data.many_users.texts import TextIndex
-from fedarena.data.own.parts import groups_of
+from fedarena.data.own.parts import groups_of, renumbered
 from fedarena.data.own.stores import OwnBuild
 from fedarena.data.own.tables import OwnTable
 from fedarena.data.sampling import Sampling
@@ -56,8 +56,13 @@ def build_texts(
             Published("part") if division is None else division,
             order="shuffled" if has_labels else "in_order",
         )
-        vocabulary, length = _look(target, clients, options, tokenizer, has_labels)
-        _write(target, clients, division, vocabulary, length, columns, options, reader.label_names, tokenizer.closing)
+        labels: set[int] = set()
+        vocabulary, length = _look(target, clients, options, tokenizer, labels if has_labels else None)
+        names = reader.label_names
+        number_of = np.arange(len(names))
+        if has_labels and columns.label_names is None:
+            number_of, names = renumbered(np.array(sorted(labels)), names)
+        _write(target, clients, division, vocabulary, length, columns, options, names, number_of, tokenizer.closing)
 
 
 def _look(
@@ -65,9 +70,9 @@ def _look(
     clients: TextClients,
     options: TextOptions,
     tokenizer: TextTokenizer,
-    has_labels: bool,
+    labels: set[int] | None,
 ) -> tuple[Vocabulary, int]:
-    """The vocabulary and the length that follow from the training texts."""
+    """The vocabulary and the length that follow from the training texts; `labels` are told which ones there are."""
     lengths = [np.zeros(0, dtype=np.int64)]
 
     def count() -> Iterator[WordCounts]:
@@ -75,6 +80,8 @@ def _look(
         for chosen in clients:
             rows = chosen.training_rows
             lengths.append(chosen.texts.lengths[rows])
+            if labels is not None:
+                labels.update(np.unique(chosen.texts.columns["label"][chosen.rows]).tolist())
             if tokenizer.counts_tokens:
                 yield chosen.texts.count_words(rows)
             done += len(chosen.users)
@@ -86,7 +93,7 @@ def _look(
         raise BadInputError("No text is for training; say so with another part, or train_fraction.")
     if len(vocabulary.names) <= len(SPECIAL):
         raise BadInputError("The training texts are empty: there is no token in any of them.")
-    if not has_labels:
+    if labels is None:
         return vocabulary, options.length or NEXT_TOKEN_LENGTH
     covering = int(np.quantile(found, _COVERED, method="inverted_cdf"))
     length = options.length or min(max(covering, 1), MOST_AUTOMATIC_LENGTH)
@@ -107,6 +114,7 @@ def _write(
     columns: TextColumns,
     options: TextOptions,
     label_names: tuple[str, ...],
+    number_of: IntArray,
     closing: int | None,
 ) -> None:
     if columns.label is None:
@@ -126,7 +134,7 @@ def _write(
                 samples = {"tokens": values}
             else:
                 x = rows_with_end(tokens, lengths, length, vocabulary.padding, closing)
-                samples = {"x": x, "y": texts.columns["label"][rows].astype(np.int64)}
+                samples = {"x": x, "y": number_of[texts.columns["label"][rows]]}
             attributes = {name: chosen.attribute(name) for name in columns.attributes}
             writer.add_clients(chosen.ids, counts=counts, columns=samples, groups=groups, attributes=attributes)
             done += len(chosen.users)

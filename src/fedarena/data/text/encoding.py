@@ -13,8 +13,10 @@ from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import AnyArray
 from fedarena.data.text.own import SOURCE, TOKENIZER_FILE
 from fedarena.data.text.sequences import rows_with_end
-from fedarena.data.text.tokenizers import TOKENIZERS, tokenizer_of
+from fedarena.data.text.tokenizers import TOKENIZERS, Words, tokenizer_of
 from fedarena.data.text.words import Vocabulary, WordCounts
+
+_FIRST_WITH_MARKS = 2  # the version of stores since which accents and vowel signs stay in their words
 
 
 def encode_texts(federation: Federation, texts: Sequence[str]) -> AnyArray:
@@ -33,6 +35,8 @@ def encode_texts(federation: Federation, texts: Sequence[str]) -> AnyArray:
         raise BadInputError(f"texts must be a list of texts, not {quoted(texts)}.")
     name = source.options["tokenizer"]
     tokenizer = tokenizer_of(name if name in TOKENIZERS else federation.path / TOKENIZER_FILE)
+    if isinstance(tokenizer, Words):
+        tokenizer = Words(keep_marks=source.version >= _FIRST_WITH_MARKS)
     vocabulary = Vocabulary(task.token_names)
     if not tokenizer.counts_tokens:
         vocabulary = tokenizer.vocabulary(WordCounts(pa.array([], pa.string()), np.zeros(0, dtype=np.int64)), 0)

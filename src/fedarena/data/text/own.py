@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import write_bytes
+from fedarena.core.outside_text import quoted
 from fedarena.data.own.parts import DivisionOptions, Missing
 from fedarena.data.own.stores import OwnBuild, StorePlace, build_once, name_of
 from fedarena.data.own.tables import OwnTable, TextForm
@@ -47,6 +48,7 @@ def from_texts(
     delimiter: str | None = None,
     encoding: str = "utf8",
     quotes: bool = True,
+    line_breaks: bool = False,
     name: str | None = None,
     path: Path | str | None = None,
     overwrite: bool = False,
@@ -69,9 +71,11 @@ def from_texts(
     >>> from_texts(said, client="speaker", text="utterance", label="mood").task.label_names
     ('+', '-')
     """
+    if isinstance(attributes, str):
+        raise BadInputError(f"attributes must be a list of columns, not {quoted(attributes)}.")
     division = DivisionOptions(split, train_fraction, validation_fraction, split_seed)
     options = TextOptions(str(tokenizer), vocabulary, length, join, missing, partition, minimum_samples, division)
-    read = OwnTable(table, TextForm(columns, delimiter, encoding, quotes))
+    read = OwnTable(table, TextForm(columns, delimiter, encoding, quotes, line_breaks))
     used = TextColumns(text, client, label, part, tuple(attributes))
     return texts_to_federation(read, used, options, tokenizer, name, StorePlace(path, overwrite, progress))
 

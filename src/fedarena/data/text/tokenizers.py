@@ -49,12 +49,16 @@ class TextTokenizer(ABC):
 
 
 class Words(TextTokenizer):
-    """Words and marks in lower case, as in the project's own federations of messages."""
+    """Words and marks in lower case, as in the project's own federations of messages, but in all scripts."""
+
+    def __init__(self, keep_marks: bool = True):
+        self._keep_marks = keep_marks  # whether accents and vowel signs stay with their letters
 
     def split(self, texts: Sequence[str], ends: bool) -> list[str]:
         """The words of every text."""
         # Lines within a text would be taken for texts.
-        found = split_messages([" ".join(text.splitlines()) for text in texts]) if texts else []
+        lines = [" ".join(text.splitlines()) for text in texts]
+        found = split_messages(lines, keep_marks=self._keep_marks) if texts else []
         return [f"{words} {END_OF_TEXT}".lstrip(" ") for words in found] if ends else found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -23,14 +25,17 @@ _ADDRESS = re.compile(r"(?:https?://|www\.)[^\s]+")
 _NAME = re.compile(r"@\w+")
 # Repeated marks are one word, because "!!!" says something else than "!".
 _WORD = re.compile(r"\n|<url>|<user>|[\w']+|!+|\?+|\.+|-+|[^\w\s]")
+_JOINERS = "\u200c\u200d"  # of letters, in Persian and Indian scripts
+_LAST_MARK = 0x1FFFF
 _LEAF_WORD = re.compile(r"\n|[\w']+|[.,!?;]")
 
 
-def split_messages(texts: Sequence[str]) -> list[str]:
+def split_messages(texts: Sequence[str], keep_marks: bool = False) -> list[str]:
     """The words of short messages, separated by spaces.
 
     Everything is in lower case; web addresses become ``<url>``, and names after an @ ``<user>``; letters, digits and
-    apostrophes make up words, and other marks are words by themselves.
+    apostrophes make up words, and other marks are words by themselves. With `keep_marks`, accents and vowel signs stay
+    with the letters before them, also those that are characters of their own.
 
     >>> split_messages(["@ann I'm here!!! http://a.b/c", "", "so &lt;3"])
     ["<user> i'm here !!! <url>", '', 'so < 3']
@@ -39,7 +44,13 @@ def split_messages(texts: Sequence[str]) -> list[str]:
     for entity, character in _ENTITIES.items():
         joined = joined.replace(entity, character)
     joined = _NAME.sub(" <user> ", _ADDRESS.sub(" <url> ", joined))
-    return _words(_WORD, joined)
+    return _words(_word_with_marks() if keep_marks else _WORD, joined)
+
+
+@cache
+def _word_with_marks() -> re.Pattern[str]:
+    marks = "".join(chr(code) for code in range(_LAST_MARK) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+    return re.compile(_WORD.pattern.replace(r"[\w']+", rf"[\w'][\w'{re.escape(marks)}{_JOINERS}]*"))
 
 
 def split_messages_as_leaf(texts: Sequence[str]) -> list[str]:
