@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import Groups, Job, JobArrays, Work, map_groups, stack_groups
-from fedarena.train.own_code import is_own
+from fedarena.train.own_code import is_own, refusing_own_draws
 from fedarena.transforms.aggregators import Aggregator
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
@@ -41,7 +41,8 @@ def check_transform(transform: Transform, update: Groups, change_groups: tuple[s
 
     def transformed(chosen: list[int]) -> Groups:
         some = rows.take(np.array(chosen))
-        return transform.at_client(some, stack_groups([new] * len(chosen)) if new else {}, server)[0]
+        with refusing_own_draws(transform, "at_client"):
+            return transform.at_client(some, stack_groups([new] * len(chosen)) if new else {}, server)[0]
 
     together, alone = transformed([0, 1]), transformed([0])
     if not _alike(map_groups(lambda t: t[:1], together), alone):
