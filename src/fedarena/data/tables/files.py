@@ -185,8 +185,9 @@ def _row_of_width(content: pa.Buffer, form: TextForm, delimiter: str, width: int
 def _check_quotes(path: Path, columns: Columns, content: pa.Buffer, delimiter: str, form: TextForm) -> None:
     """Refuses values that have swallowed lines, because what stood at their beginning was just a quotation mark."""
     last = next(reversed(columns.values()))
+    before = delimiter if len(columns) > 1 else "\n"
     if len(last):
-        ending = f'{delimiter if len(columns) > 1 else ""}"' + last[-1].as_py().replace('"', '""')
+        ending = f'{before}"' + last[-1].as_py().replace('"', '""')
         ending_bytes = ending.encode(form.encoding)
         if content.slice(max(content.size - len(ending_bytes), 0)).to_pybytes() == ending_bytes:
             raise BadInputError(

@@ -64,7 +64,8 @@ def from_table(
 
     - `label` names the column to predict, or several. The `task` follows from it: words, booleans and up to 20
       different whole numbers are classes, numbers with a fraction are to be predicted, lists or several columns of 0
-      and 1 are many labels; of lists of 0 and 1, it must be said. `label_separator` is what stands between several labels in a text.
+      and 1 are many labels; what lists of 0 and 1 are must be said. `label_separator` is what stands between several
+      labels in a text.
     - All other columns are inputs, unless `features` names those that are, or `drop` those that are not. Words are
       categories, and so are the numbers in columns that `categorical` names. Each category has an input of its own, or
       if `categories` are ``embedded``, a code that models such as `embedding_mlp` learn a vector for.

@@ -77,10 +77,11 @@ class TableOptions:
             )
         if others["client"] in others["label"]:
             raise BadInputError(f"label names {quoted(others['client'])}, which client names, too.")
+        chosen = {"name": partition} if isinstance(partition, str) else partition
         given = {"split": split, "train_fraction": train_fraction, "validation_fraction": validation_fraction}
         given["split_seed"] = split_seed
         return cls(
-            partition={"name": partition} if isinstance(partition, str) else partition and dict(partition),
+            partition=None if chosen is None else dict(chosen),
             missing=_treatments(missing),
             na_values=_marks(na_values),
             split=_split(given, others["part"], others["group"]),
