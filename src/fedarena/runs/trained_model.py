@@ -14,7 +14,7 @@ from fedarena.core.files import replacing
 from fedarena.core.registry import nearest
 from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
-from fedarena.models import Tensors, trainable_parameters
+from fedarena.models import Tensors
 from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.identity import changed_source_of
@@ -47,8 +47,8 @@ def trained_model(folder: Path, which: Which = "last", client: str | None = None
 
 
 def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
-    trained = next(p for name, p in params.items() if name in trainable_parameters(module))
-    module.to(trained.dtype)
+    dtypes = [p.dtype for p in params.values() if p.is_floating_point()]  # buffers may be of whole numbers
+    module.to(dtypes[0])
     missing, unknown = module.load_state_dict(params, strict=False)
     absent = {name for name, p in module.named_parameters() if p.requires_grad} & set(missing)
     if unknown or absent:
