@@ -16,6 +16,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import logging
 import marshal
 import os
 import sys
@@ -411,6 +412,8 @@ class _Walk:
             return f"{value.dtype}{value.shape}{fingerprint_of(np.ascontiguousarray(value).tobytes().hex().encode())}"
         if type(value).__module__ in ("typing", "types"):
             return repr(value)
+        if isinstance(value, logging.Logger):  # decides nothing
+            return value.name
         if callable(value) and isinstance(value, BuiltinFunctionType):
             return f"{value.__module__}.{value.__qualname__}"
         if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # by functools.cache, say
