@@ -269,3 +269,59 @@ def test_a_model_of_other_source_is_told(workplace: Path) -> None:
         pytest.raises(BadInputError, match="are not those of its model any more"),
     ):
         result.model()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("W = torch.full((10,), 1.0)", "W = torch.full((10,), 2.0)"),
+        ("W = {'a': [(torch.ones(2).numpy(),)]}", "W = {'a': [(torch.zeros(2).numpy(),)]}"),
+        ("def f(): return 1\nW = {'a': f}", "def f(): return 2\nW = {'a': f}"),
+        ("W = functools.partial(torch.mul, 1.0)", "W = functools.partial(torch.mul, 2.0)"),
+        ("W = functools.partial(torch.mul, 1.0)", "W = functools.partial(torch.add, 1.0)"),
+        ("MU = 1.0", "MU = 2.0"),
+        ("DEFAULT = 1.0", "DEFAULT = 2.0"),
+        ("def decorate(f): return lambda *a: f(*a)", "def decorate(f): return lambda *a: 2 * f(*a)"),
+    ],
+    ids=["tensor", "array", "function in a dict", "partial", "function of a partial", "body", "default", "decorator"],
+)
+def test_whatever_a_definition_uses_counts(monkeypatch: pytest.MonkeyPatch, before: str, after: str) -> None:
+    found = []
+    for changed in (before, before, after):
+        cell = f"""
+import functools, torch
+from fedarena.algorithms import FedAvg
+W, MU, DEFAULT, decorate = 1, 1.0, 1.0, lambda f: f
+{changed}
+class Typed(FedAvg):
+    mu = MU
+    @decorate
+    def twist(self, x=DEFAULT): return W
+"""
+        # As a script is: its classes have all of their text.
+        script = sys.modules["__main__"]
+        name = f"<cell {hash(cell)}>"
+        monkeypatch.setitem(linecache.cache, name, (len(cell), None, cell.splitlines(keepends=True), name))
+        monkeypatch.setattr(script, "__file__", name, raising=False)
+        names = vars(script) | {}
+        exec(compile(cell, name, "exec"), names)
+        for defined in ("functools", "torch", "FedAvg", "W", "MU", "DEFAULT", "decorate", "Typed", "f"):
+            if defined in names:
+                monkeypatch.setitem(vars(script), defined, names[defined])
+        source = own_source(config("__main__:Typed"))
+        assert source.unknown == []
+        found.append(source.fingerprints)
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_what_cannot_be_told_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = "from fedarena.algorithms import FedAvg\nclass Typed(FedAvg):\n    def twist(self): return THING\n"
+    name = "<cell with a thing>"
+    monkeypatch.setitem(linecache.cache, name, (len(cell), None, cell.splitlines(keepends=True), name))
+    script = vars(sys.modules["__main__"])
+    names = {"__name__": "__main__"}
+    exec(compile(cell, name, "exec"), names)
+    monkeypatch.setitem(script, "Typed", names["Typed"])
+    monkeypatch.setitem(script, "THING", iter([1]))
+    assert own_source(config("__main__:Typed")).unknown == ["__main__:THING"]

@@ -11,22 +11,30 @@ file still is what was imported, and holds until the module is imported again.
 from __future__ import annotations
 
 import ast
+import dis
+import functools
 import hashlib
 import importlib.util
 import inspect
+import logging
 import marshal
 import os
 import sys
 import sysconfig
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import parts_in
@@ -39,6 +47,8 @@ _NOT_OWN = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "pla
 _NOT_OWN.append(Path(__file__).resolve().parents[1])
 _BEGAN = time.time()
 _PYC_HEADER_BYTES = 16
+_SAID_BY_REPR = (torch.dtype, torch.device, torch.Size, range, slice, PurePath, Enum)
+_READ_A_NAME = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -305,10 +315,19 @@ def _add_definition(name: str, definition: Any, found: OwnSource) -> None:
             found.unknown.append(key)
             continue
         there = {} if home is None else vars(home)
-        used = dict.fromkeys(name for code in _codes_of(value) for name in code.co_names if name in there)
+        names = [*(name for code in _codes_of(value) for name in code.co_names), *_names_around(text)]
+        used = dict.fromkeys(name for name in names if name in there)
         constants = {name: there[name] for name in sorted(used) if _is_plain(there[name])}
-        found.fingerprints[key] = fingerprint_of(f"{text}{constants}".encode())
-        waiting += [(getattr(there[name], "__qualname__", name), there[name]) for name in used]
+        content = f"{text}{constants}"
+        for name in sorted(used.keys() - constants.keys()):
+            walk = _Walk()
+            said = walk.describe(there[name])
+            if not isinstance(there[name], ModuleType | type | FunctionType):
+                content += f"{name}={said}"
+            if walk.is_unknown and (other := f"{value.__module__}:{name}") not in found.unknown:
+                found.unknown.append(other)
+            waiting += [(getattr(one, "__qualname__", name), one) for one in walk.definitions]
+        found.fingerprints[key] = fingerprint_of(content.encode())
 
 
 def _text_of(definition: type | FunctionType) -> str | None:
@@ -340,6 +359,68 @@ def _functions_in(kind: type) -> Iterator[FunctionType]:
         member = member.fget if isinstance(member, property) else member
         if isinstance(member, FunctionType):
             yield member
+
+
+def _names_around(text: str) -> Iterator[str]:
+    """What is read when a definition is made, too: by the body of a class, decorators, defaults, bases."""
+    try:
+        code = compile(textwrap.dedent(text), "<definition>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):  # of a class in a notebook not all is known; a lambda is a piece of a line
+        return
+    for one in (code, *_code_in(code)):
+        read = (str(step.argval) for step in dis.get_instructions(one) if step.opname in _READ_A_NAME)
+        yield from (name for name in read if name[:2] != "__")
+
+
+class _Walk:
+    """Writes a value down, so that another one is told from it, and collects the definitions that are in it."""
+
+    def __init__(self) -> None:
+        self.definitions: list[Any] = []
+        self.is_unknown = False  # whether there is something in it of which nobody can say what it is
+        self._inside: list[int] = []  # of containers that hold themselves
+
+    def describe(self, value: Any) -> str:
+        """The text of a value."""
+        if id(value) in self._inside:
+            return "…"
+        self._inside.append(id(value))
+        try:
+            return self._describe(value)
+        finally:
+            self._inside.pop()
+
+    def _describe(self, value: Any) -> str:
+        if _is_plain(value) or isinstance(value, _SAID_BY_REPR):
+            return repr(value)
+        if isinstance(value, ModuleType | type | FunctionType):
+            self.definitions.append(inspect.unwrap(value) if isinstance(value, FunctionType) else value)
+            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{self.describe(key)}: {self.describe(item)}' for key, item in value.items())}}}"
+        if isinstance(value, list | tuple):
+            return f"{type(value).__name__}[{', '.join(map(self.describe, value))}]"
+        if isinstance(value, set | frozenset):
+            return f"{type(value).__name__}[{', '.join(sorted(map(self.describe, value)))}]"
+        if isinstance(value, functools.partial):
+            return f"partial[{self.describe([value.func, value.args, value.keywords])}]"
+        if isinstance(value, torch.Tensor) and not value.is_sparse:
+            value = value.detach().cpu()
+            array = value.float() if value.dtype == torch.bfloat16 else value
+            return f"{value.dtype}{self.describe(array.resolve_conj().resolve_neg().numpy())}"
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return f"{value.dtype}{value.shape}{fingerprint_of(np.ascontiguousarray(value).tobytes().hex().encode())}"
+        if type(value).__module__ in ("typing", "types"):
+            return repr(value)
+        if isinstance(value, logging.Logger):  # decides nothing
+            return value.name
+        if callable(value) and isinstance(value, BuiltinFunctionType):
+            return f"{value.__module__}.{value.__qualname__}"
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # by functools.cache, say
+            return f"{type(value).__name__}[{self.describe(wrapped)}]"
+        self.is_unknown = True
+        self.definitions.append(type(value))
+        return type(value).__qualname__
 
 
 def _is_plain(value: Any) -> bool:
