@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-tracking bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-tracking bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,7 +40,10 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
+
+test-slow: $(VENV)/.installed-test  ## Tests that take longer: benchmarks at a small size, processes that are killed, large files
+	$(BIN)/pytest -n 3 --dist worksteal -m slow
 
 test-extras: $(VENV)/.installed-extras  ## Tests of what needs larger packages: Hugging Face, W&B, MLflow
 	$(BIN)/pytest -m extras

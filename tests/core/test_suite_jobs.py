@@ -80,6 +80,7 @@ def test_at_once_and_one_by_one_give_the_same_bits(tmp_path: Path) -> None:
     assert [run.state for run in planned(tmp_path / "several", matrix=matrix)] == ["finished"] * 2
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_or_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "own_dying.py").write_text(OWN)
@@ -97,6 +98,7 @@ def test_a_run_that_fails_or_dies_stops_no_other(tmp_path: Path, monkeypatch: py
     assert fedarena.load(tmp_path / "runs" / "bad" / "fedavg-seed0").status == "finished"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_and_loses_nothing(tmp_path: Path, interruptible: None) -> None:
     path = tmp_path / "long.yaml"
     path.write_text("base: {federation: digits, model: logistic_regression, rounds: 100000}\nseeds: [0, 1]\n")

@@ -54,6 +54,7 @@ def test_an_archive_and_its_folder_are_alike(tmp_path: Path, method: int, commen
             assert tree.read(3) == tree.read(3)  # in any order, again and again
 
 
+@pytest.mark.slow
 def test_large_archives_have_longer_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of more than 65,535 members or 4 GB; zipfile is made to believe that this is one."""
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)

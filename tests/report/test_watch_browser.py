@@ -171,6 +171,7 @@ def test_damaged_and_hostile_runs_are_shown_as_text(show, finished: Path, tmp_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_can_be_searched(show, finished: Path, tmp_path: Path) -> None:
     for number in range(1000):
         folder = tmp_path / f"suite{number // 100}" / f"run{number}"
@@ -193,6 +194,7 @@ def test_a_thousand_runs_can_be_searched(show, finished: Path, tmp_path: Path) -
     sync_api.expect(page.locator(".run:not(.head)")).to_have_count(10)
 
 
+@pytest.mark.slow
 def test_the_page_goes_on_when_the_server_comes_back(browser, tmp_path: Path) -> None:
     with fedarena.open(ON_PHONES | {"name": "live"}, runs_folder=tmp_path) as run:
         run.advance(2)

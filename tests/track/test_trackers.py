@@ -193,6 +193,7 @@ def handed(folder: Path) -> int:
     return json.loads(path.read_text())["trackers"][0]["round"] if path.exists() else -1
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_every_step_is_there_once(tmp_path: Path) -> None:
     moments, kills = random.Random(0), 0
     while not (tmp_path / "small" / "summary.json").exists():

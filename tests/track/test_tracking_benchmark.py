@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tracking.py"
 @pytest.mark.slow
 def test_small_benchmark(tmp_path: Path, run_benchmark) -> None:
     output = tmp_path / "result.json"
-    kinds, settings = ("watch",), ("federation=digits", "rounds=1", "engine=reference")
+    kinds, settings = ("watch",), ("federation=digits", "rounds=2")
     arguments = ("--output", str(output), "--repetitions=1", "--only", *kinds, "--set", *settings)
     finished = run_benchmark(SCRIPT, *arguments)
     content = json.loads(output.read_text())
