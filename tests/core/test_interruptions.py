@@ -96,8 +96,14 @@ BY_PROTOCOL = {
 
 @pytest.mark.parametrize(
     ("settings", "kills_wanted"),
-    [(SMALL, 6), (WITH_MEMORY, 6), *((ON_PHONES | settings, 4) for settings in BY_PROTOCOL.values())],
-    ids=["fedyogi", "with memory", *BY_PROTOCOL],
+    [
+        pytest.param(SMALL, 6, id="fedyogi", marks=pytest.mark.slow),
+        pytest.param(WITH_MEMORY, 6, id="with memory"),
+        *(
+            pytest.param(ON_PHONES | settings, 4, id=name, marks=() if name == "buffered" else pytest.mark.slow)
+            for name, settings in BY_PROTOCOL.items()
+        ),
+    ],
 )
 def test_killed_at_random_moments_and_resumed(tmp_path: Path, settings: dict[str, Any], kills_wanted: int) -> None:
     settings = settings | {"rounds": 5 * kills_wanted}

@@ -146,6 +146,7 @@ def test_the_results_table_fits_a_laptop(show, reports):
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
+@pytest.mark.slow
 def test_the_results_table_of_long_labels_fits_a_laptop(show, make_run, tmp_path):
     labels = ("fedavg cohort=20 synchronous", "fedprox", "fedyogi", "fedavg cohort=40 buffered")
     runs = [with_clock(make_run(label, seed, algorithm="fedavg")) for label in labels for seed in (0, 1)]
@@ -154,6 +155,7 @@ def test_the_results_table_of_long_labels_fits_a_laptop(show, make_run, tmp_path
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_report_of_an_error_with_everything_shows_every_column(show, make_run, tmp_path, width):
     runs = [
@@ -199,6 +201,7 @@ def wait_for_line_colour(page, colour):
     pytest.fail(f"the lines did not become {colour}")
 
 
+@pytest.mark.slow
 def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
     page = show(reports("comparison"), scheme="light", plots=FIGURES + RANKS)
     assert line_colours(page)[:3] == list(SERIES_LIGHT[:3])
@@ -246,12 +249,14 @@ def test_a_button_hides_and_shows_a_reason(show, reports):
     assert "left while training" in figure.evaluate(names)
 
 
+@pytest.mark.slow
 def test_the_results_table_with_hours_fits_a_laptop(show, reports):
     box = show(reports("clock"), plots=FIGURES_WITH_CLOCK + RANKS).locator(".scroll:has(.results)")
     assert "time to" in box.text_content()
     assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
+@pytest.mark.slow
 def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
     picture = write_picture(metric_figure([make_run()]), tmp_path / "picture.html")
     for page in (show(reports("one")), show(picture, plots=1)):

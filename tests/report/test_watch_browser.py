@@ -115,6 +115,7 @@ CLIPPED = """() => [...document.querySelectorAll('h1, h2, h3, p, .run, .run > *,
     .map(e => e.className + ': ' + e.textContent)"""
 
 
+@pytest.mark.slow
 def test_choosing_runs_compares_them_and_survives_a_reload(show, finished: Path, tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         shutil.copytree(finished, tmp_path / name)
@@ -132,6 +133,7 @@ def test_choosing_runs_compares_them_and_survives_a_reload(show, finished: Path,
     assert [box.is_checked() for box in page.get_by_role("checkbox").all()] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_the_report_opens_from_the_list(show, finished: Path) -> None:
     page = show(finished.parent)
     with page.context.expect_page() as opened:
@@ -142,6 +144,7 @@ def test_the_report_opens_from_the_list(show, finished: Path) -> None:
     report.close()
 
 
+@pytest.mark.slow
 def test_colours_follow_the_scheme(show, finished: Path) -> None:
     page = show(finished.parent)
     drawn(page, "score-rounds", 2)
