@@ -40,7 +40,7 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not extras"
 
 test-slow: $(VENV)/.installed-test  ## Tests that take longer: benchmarks at a small size, processes that are killed, large files
 	$(BIN)/pytest -n 3 --dist worksteal -m slow

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Processes of the tests share the cores already; set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 

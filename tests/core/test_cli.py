@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -199,7 +198,7 @@ def test_divergence_is_not_success() -> None:
 
 SUITE = """
 name: small
-base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression}
+base: {federation: digits, rounds: 2, cohort: 5, model: logistic_regression, engine: reference}
 matrix:
   local.lr: [0.1, 0.5]
   method:
@@ -321,9 +320,8 @@ def test_a_crash_in_somebodys_own_method_is_a_failure() -> None:
         "        if round == 3:\n            raise RuntimeError('a bug of mine')\n"
         "        return super().server_step(state, mean_update, round)\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", *sys.path])}
     command = [sys.executable, "-m", "fedarena", "run", *FAST, "rounds=9", "name=own", "algorithm=mine:Broken"]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    result = WarmProcess(command).finish()
     assert result.returncode == 1
     assert "RuntimeError: a bug of mine" in result.stderr
     summary = json.loads(Path("runs/own/summary.json").read_text())

@@ -118,7 +118,7 @@ def assert_same(reference: dict, other: dict, tolerance: float = 1e-10) -> None:
 
 
 # A way of training knows nothing of the model, so that models which take long need not be trained in all ways.
-DEEP = {"lstm": "momentum, decay", "lstm, one label": None, "resnet18": None, "transformer": None, "vit": "steps, adam"}
+DEEP = dict.fromkeys(("lstm", "lstm, one label", "resnet18", "transformer", "vit", "leaf_cnn"))
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,12 @@ def test_hostile_arguments(arguments: list[str]) -> None:
 
 
 def test_bytes_that_are_no_text() -> None:
-    for arguments in (["run", b"name=\xff"], ["report", b"\xff"]):
-        done = subprocess.run([sys.executable, "-m", "fedarena", *arguments], capture_output=True, check=False)
-        assert done.returncode == 2
-        assert b"Traceback" not in done.stderr
-        assert b"\\udcff" in done.stderr
+    done = subprocess.run([sys.executable, "-m", "fedarena", "run", b"name=\xff"], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert b"\\udcff" in done.stderr
+    report = CliRunner().invoke(main, ["report", "\udcff"])
+    assert (report.exit_code, "\\udcff" in report.output) == (2, True)
 
 
 def test_a_terminal_that_cannot_show_everything() -> None:

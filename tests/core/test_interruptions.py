@@ -98,7 +98,7 @@ BY_PROTOCOL = {
     ("settings", "kills_wanted"),
     [
         pytest.param(SMALL, 6, id="fedyogi", marks=pytest.mark.slow),
-        pytest.param(WITH_MEMORY, 6, id="with memory"),
+        pytest.param(WITH_MEMORY, 6, id="with memory", marks=pytest.mark.slow),
         *(
             pytest.param(ON_PHONES | settings, 4, id=name, marks=() if name == "buffered" else pytest.mark.slow)
             for name, settings in BY_PROTOCOL.items()

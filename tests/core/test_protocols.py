@@ -227,7 +227,7 @@ SLOTS = st.lists(st.integers(0, 199), min_size=0, max_size=6, unique=True).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     phones=st.lists(st.tuples(st.floats(0.05, 40), SLOTS), min_size=4, max_size=14),
     protocol=st.one_of(

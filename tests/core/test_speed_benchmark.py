@@ -248,6 +248,7 @@ def test_a_tool_that_fails_is_reported(
     assert len(written["failures"]) == 3
 
 
+@pytest.mark.slow
 def test_a_measurement_in_a_process_of_its_own(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

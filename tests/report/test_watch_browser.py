@@ -81,7 +81,7 @@ def drawn(page, plot: str, number: int) -> None:
     sync_api.expect(traces).to_have_count(number, timeout=15_000)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.slow)])
 def test_the_page_follows_a_run(show, tmp_path: Path, width: int) -> None:
     page = show(tmp_path, width)
     shown(page.locator("#counts"), "No runs yet")
