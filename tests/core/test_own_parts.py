@@ -135,7 +135,7 @@ def test_an_update_of_another_shape_is_refused() -> None:
     rows = rows_of({"params": {"w": torch.ones(2, 3)}})
     server = Server(path, {"params": {"w": torch.zeros(3)}})
     partial = path.aggregator.add_up(rows)
-    result = ShardResult({0: partial}, np.arange(2), [], np.zeros(2), None, 2)
+    result = ShardResult({0: partial}, np.arange(2), [], np.zeros(2), None, 2, {})
     server.accept(result)
     with pytest.raises(BadInputError, match=r"OneNumber .* gave 'w' of shape \[\] for a parameter of shape \[3\]"):
         server.step(1)

@@ -37,7 +37,7 @@ from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
-from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, Transform
+from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS, Aggregator, Attack, Transform
 
 P = TypeVar("P")
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
@@ -159,6 +159,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         sends=not centralized,
         transforms=tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform")),
         aggregator=_make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator"),
+        attack=_make(ATTACKS, config.attack, Attack, "an attack"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )

@@ -37,7 +37,7 @@ from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
 from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
-from fedarena.transforms import AGGREGATORS, TRANSFORMS
+from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS
 
 Positive = Annotated[int, Limits(least=1)]
 NotNegative = Annotated[int, Limits(least=0)]
@@ -50,6 +50,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "fleet": FLEETS,
     "protocol": PROTOCOLS,
     "aggregator": AGGREGATORS,
+    "attack": ATTACKS,
     "selector": SELECTORS,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
@@ -131,6 +132,7 @@ class RunConfig(BaseModel):
     selector: dict[str, Any] = {"name": "uniform"}
     transforms: list[dict[str, Any]] = []  # steps that updates go through on their way, in this order
     aggregator: dict[str, Any] = {"name": AUTOMATIC}  # how updates become one; by default, as the protocol needs it
+    attack: dict[str, Any] = {"name": "none"}  # what clients do that an adversary has in its hands
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it

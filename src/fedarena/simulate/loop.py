@@ -93,7 +93,7 @@ def _play_round(
                     changes.add(clients, kept)
                 tally.count(result)
         server.step(round, simulation.server_lr_scale(round))
-    row, jobs = describe_round(simulation, world, plan, tally, round)
+    row, jobs = describe_round(simulation, world, plan, tally, server, round)
     simulation.selector.observe(round, tally.feedback())
     broadcasts = _still_needed(simulation, plan, server)
     after = Snapshot(

@@ -10,6 +10,7 @@ from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
+from fedarena.transforms.aggregators.base import VERDICT
 
 
 class Server:
@@ -28,18 +29,24 @@ class Server:
         self.version = version  # steps made so far
         self.broadcasts = {**(older_broadcasts or {}), version: self.algorithm.broadcast(state)}
         self._accepted: dict[int, Partial] = {}
+        self._observed: dict[str, float] = {}
         self._steps_made = 0  # since this server was made
+        self.verdicts: dict[int, Tensors] = {}  # by step: how much of whose update a defence used
 
     def accept(self, result: ShardResult) -> None:
         """Adds updates to those that came before, each to the step it is for."""
         for step, partial in result.partials.items():
             before = self._accepted.get(step)
-            self._accepted[step] = partial if before is None else self.path.aggregator.merge(before, partial)
+            self._accepted[step] = partial if before is None else self.path.merge(before, partial)
+        for name, value in result.observed.items():
+            self._observed[name] = self._observed.get(name, 0.0) + value
 
     def step(self, round: int, lr_scale: float = 1.0) -> None:
         """Makes the next step with the updates that were accepted for it."""
-        total = self._accepted.pop(self._steps_made)
+        total = self.path.settle(self._accepted.pop(self._steps_made), self.transform_states)
         update, self.transform_states = self.path.finish(total, self.transform_states, round, self.version)
+        if verdict := update.pop(VERDICT, None):
+            self.verdicts[self._steps_made] = verdict
 
         def take(state: Groups, update: Groups) -> Groups:
             # The same numbers on every engine, and in a run that is resumed, if a method draws some.
@@ -64,6 +71,10 @@ class Server:
         self._steps_made += 1
         self.version += 1
         self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
+
+    def measure(self) -> dict[str, float]:
+        """What transforms have to say about the steps since this server was made, by the names of columns."""
+        return self.path.measure(self.transform_states, self._observed)
 
 
 def _check_shapes(update: Tensors, params: Tensors, path: UpdatePath) -> None:

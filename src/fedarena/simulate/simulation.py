@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedarena.core.errors import DivergedError, NotFiniteError
@@ -27,6 +28,7 @@ from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
+from fedarena.transforms.attacks import Attack, NoAttack
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -80,6 +82,7 @@ class Simulation:
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
     transforms: tuple[Transform, ...] = ()  # of updates, in their order
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
+    attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
@@ -87,7 +90,18 @@ class Simulation:
     def path(self) -> UpdatePath:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
-        return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed)
+        return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+
+    @cached_property
+    def corrupted_clients(self) -> IntArray:
+        """Those that an adversary has in its hands, sorted."""
+        return self.attack.corrupted_clients(self.training_clients, self.seed)
+
+    def are_corrupted(self, clients: IntArray, round: int) -> npt.NDArray[np.bool_]:
+        """Whether each of these attacks in this round."""
+        if round < self.attack.from_round or not len(self.corrupted_clients):
+            return np.zeros(len(clients), dtype=np.bool_)
+        return np.isin(clients, self.corrupted_clients)
 
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
@@ -104,10 +118,10 @@ class Simulation:
         rounds = jobs.numbers if self.protocol.overlaps else np.full(len(jobs), round)
         schedule = self.client_lr_schedule
         scales = None if schedule is None else np.full(len(jobs), schedule.scale(round))
-        nobody = np.zeros(len(jobs), dtype=np.bool_)
+        corrupted = self.are_corrupted(jobs.clients, round)
         staleness, steps = plan.staleness[used], plan.steps[used]
         now = np.full(len(jobs), round)
-        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, nobody, scales, now)
+        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, corrupted, scales, now)
 
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedarena.metrics import OUTCOMES
-from fedarena.simulate.jobs import BoolArray
+from fedarena.simulate.jobs import BoolArray, FloatArray
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
+from fedarena.simulate.server import Server
 from fedarena.simulate.simulation import Simulation
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
@@ -42,12 +43,15 @@ class Tally:
 
 
 def describe_round(
-    simulation: Simulation, world: World, plan: RoundPlan, tally: Tally, round: int
+    simulation: Simulation, world: World, plan: RoundPlan, tally: Tally, server: Server, round: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of a round, and the columns of the jobs that ended in it."""
     jobs, used = plan.ended, plan.steps >= 0
     done = world.phones.done(jobs)
     samples = jobs.samples[used]
+    corrupted = simulation.are_corrupted(jobs.clients, round)
+    counted = _counted(plan, server)
+    rejected = used & (counted == 0)
     has_energy = simulation.fleet is not None and simulation.fleet.fleet.devices.knows_energy
     row = {
         "clients": int(used.sum()),
@@ -66,7 +70,12 @@ def describe_round(
         "joules": float(done.joules.sum()) if has_energy else None,
         "staleness": float(plan.staleness[used].mean()) if used.any() else None,
         "succeeded": plan.succeeded,
+        **server.measure(),
     }
+    if len(simulation.corrupted_clients):
+        row["corrupted"] = int((corrupted & used).sum())
+    if server.verdicts:
+        row |= {"rejected": int(rejected.sum()), "rejected_corrupted": int((rejected & corrupted).sum())}
     columns = {
         "round": np.full(len(jobs), round),
         "job": jobs.numbers,
@@ -85,6 +94,8 @@ def describe_round(
         "samples": jobs.samples,
         "loss": tally.losses,
         "weight": np.where(used, simulation.path.aggregator.factors(plan.staleness), np.nan),
+        "corrupted": corrupted,
+        "counted": counted,
         "bytes_down": done.bytes_down,
         "bytes_up": done.bytes_up,
         "real_bytes_up": tally.uploaded_bytes,
@@ -92,6 +103,17 @@ def describe_round(
         "joules": done.joules,
     }
     return row, columns
+
+
+def _counted(plan: RoundPlan, server: Server) -> FloatArray:
+    """How much a defence took of the updates of all jobs; NaN where none judged."""
+    counted = np.full(len(plan.ended), np.nan)
+    for step, verdict in server.verdicts.items():
+        of_step = np.flatnonzero(plan.steps == step)
+        of_step = of_step[np.argsort(plan.ended.clients[of_step], kind="stable")]
+        judged = np.argsort(verdict["clients"].cpu().numpy(), kind="stable")
+        counted[of_step] = verdict["counted"].cpu().numpy()[judged]
+    return counted
 
 
 def _real_bytes_up(simulation: Simulation, planned: IntArray, tally: Tally, used: BoolArray) -> int | None:

@@ -35,7 +35,7 @@ from fedarena.train import Groups, flatten_groups, unflatten_groups
 _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
 _TRANSFORM = "transform:"
-FORMAT = 6
+FORMAT = 7
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
 
@@ -95,7 +95,7 @@ class CommitState(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    format: Literal[2, 3, 4, 5, 6]  # runs of former ones lack something and can be read, but not resumed
+    format: Literal[2, 3, 4, 5, 6, 7]  # runs of former ones lack something and can be read, but not resumed
     run_id: str | None = None  # of the run whose checkpoint it is
     round: Annotated[int, Field(ge=0, strict=True)]
     clock: ClockState = ClockState()

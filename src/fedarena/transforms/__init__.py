@@ -1,6 +1,7 @@
 """What happens to an update on its way: transforms, one per file, and aggregators."""
 
 from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Partial
+from fedarena.transforms.attacks import ATTACKS, Attack
 from fedarena.transforms.clip import Clip
 from fedarena.transforms.path import ShardResult, UpdatePath, train_and_collect
 from fedarena.transforms.rows import Rows
@@ -9,8 +10,10 @@ from fedarena.transforms.transform import TRANSFORMS, Transform
 
 __all__ = [
     "AGGREGATORS",
+    "ATTACKS",
     "TRANSFORMS",
     "Aggregator",
+    "Attack",
     "Clip",
     "Partial",
     "Rows",

@@ -19,6 +19,8 @@ class Clip(Transform):
     The norm is that of what moves the model (``groups: change``), or of everything a client sends (``all``).
     """
 
+    enforced = True
+
     def __init__(self, *, bound: float = 1.0, groups: Literal["change", "all"] = "change"):
         if not bound > 0:
             raise BadInputError(f"transforms.clip.bound must be above 0, not {bound}")

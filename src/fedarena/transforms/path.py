@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,9 @@ from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import named, unnamed
+from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
+from fedarena.transforms.attacks import Attack
+from fedarena.transforms.forging import forged
 from fedarena.transforms.probes import check_aggregator, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows
 from fedarena.transforms.transform import Transform
@@ -42,6 +45,7 @@ class ShardResult:
     losses: FloatArray
     uploaded_bytes: IntArray | None  # by every client, where that depends on what it learned
     steps: int  # gradient steps of all clients
+    observed: dict[str, float]  # what transforms note about these clients, see `Transform.observe`
 
 
 class UpdatePath:
@@ -53,9 +57,13 @@ class UpdatePath:
         transforms: Sequence[Transform] = (),
         aggregator: Aggregator | None = None,
         seed: int = 0,
+        attack: Attack | None = None,
     ):
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
         self.aggregator = Mean() if aggregator is None else aggregator
+        self._attack = attack if attack is not None and attack.forges_updates else None
+        # Corrupted clients who see what others send can act only when all updates of a step are there.
+        self._colluding = self._attack is not None and self._attack.sees != "own"
 
     def check(self, update: Groups, updates_per_step: int | None) -> None:
         """Refuses what does not fit together; `update` is what one client of the algorithm sends."""
@@ -90,6 +98,7 @@ class UpdatePath:
         states: list[tuple[IntArray, Groups]] = []
         done: list[JobResults] = []
         uploaded: list[IntArray] = []
+        observed: dict[str, float] = {}
         for result in results:
             rows = Rows(
                 result.update,
@@ -99,13 +108,16 @@ class UpdatePath:
                 self.algorithm.change_groups,
                 self.seed,
             )
-            rows, kept, sent = self._transform(rows, shard, server)
-            added = {step: self.aggregator.add_up(some) for step, some in _by_server_step(rows)}
+            rows, kept, sent = self._transform(rows, shard, server, observed)
+            if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
+                rows = forged(self._attack, rows, self.transforms, server)
+            add_up = collect_rows if self._colluding else self.aggregator.add_up
+            added = {step: add_up(some) for step, some in _by_server_step(rows)}
             # A sum shows whether all terms are finite, and there is less of it to look at.
             if not (np.isfinite(result.losses).all() and all(is_finite(partial.tensors) for partial in added.values())):
                 _refuse_what_is_not_finite(result, rows)
             for step, partial in added.items():
-                partials[step] = self.aggregator.merge(partials[step], partial) if step in partials else partial
+                partials[step] = self.merge(partials[step], partial) if step in partials else partial
             if state := {**result.client_states, **kept}:
                 states.append((result.clients, map_groups(torch.Tensor.cpu, state)))
             if sent is not None:
@@ -118,21 +130,44 @@ class UpdatePath:
             np.concatenate([result.losses for result in done]),
             np.concatenate(uploaded) if uploaded else None,
             sum(int(result.work.steps.sum()) for result in done),
+            observed,
         )
+
+    def merge(self, total: Partial, more: Partial) -> Partial:
+        """Both together; `total` must not be used any more."""
+        return merge_rows(total, more) if self._colluding else self.aggregator.merge(total, more)
+
+    def settle(self, total: Partial, server: Sequence[Groups]) -> Partial:
+        """What all updates of a step come to, after corrupted clients who know those of others have sent theirs."""
+        if self._attack is None or not self._colluding:
+            return total
+        rows = collected_rows(total, self.algorithm.change_groups)
+        if rows.jobs.corrupted.any():
+            rows = forged(self._attack, rows, self.transforms, server)
+        return self.aggregator.add_up(rows)
 
     def finish(self, total: Partial, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: the one update, and what the server keeps for transforms."""
-        update, kept = self.aggregator.finish(total), []
-        for number, (transform, state) in enumerate(zip(self.transforms, server, strict=True)):
+        update, kept = self.aggregator.finish(total), list(server)
+        for number, transform in reversed(list(enumerate(self.transforms))):
             key = streams.bits(self.seed, f"server transform {number}", version).view(np.int64)
             context = JobContext(1.0, round, version, False, torch.tensor(key))
             with refusing_own_draws(transform, "at_server"):
-                update, state = transform.at_server(update, state, context)
-            kept.append(state)
+                update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
+
+    def measure(self, server: Sequence[Groups], observed: Mapping[str, float]) -> dict[str, float]:
+        """What transforms have to say about a round, by the names of columns; the last one that does is heard."""
+        measured: dict[str, float] = {}
+        for number, (transform, state) in enumerate(zip(self.transforms, server, strict=True)):
+            noted = {name.partition(":")[2]: value for name, value in observed.items() if name.startswith(f"{number}:")}
+            measured |= transform.measure(state, noted)
+        return measured
 
     def _weights(self, result: JobResults) -> FloatArray:
         """How much every client counts; an algorithm may give one number for all."""
+        if any(transform.counts_clients_equally for transform in self.transforms):
+            return np.ones(len(result.clients))
         given = np.asarray(self.algorithm.client_weight(result.work), dtype=np.float64)
         if given.shape not in ((), (len(result.clients),)):
             raise BadInputError(
@@ -144,8 +179,13 @@ class UpdatePath:
             raise BadInputError(f"{_name(self.algorithm)}.client_weight must be 0 or more, not {weights.min():g}")
         return weights
 
-    def _transform(self, rows: Rows, shard: Shard, server: Sequence[Groups]) -> tuple[Rows, Groups, IntArray | None]:
-        """The rows that go on, what clients keep for transforms, and what they upload if that is not known before."""
+    def _transform(
+        self, rows: Rows, shard: Shard, server: Sequence[Groups], observed: dict[str, float]
+    ) -> tuple[Rows, Groups, IntArray | None]:
+        """The rows that go on, what clients keep for transforms, and what they upload if that is not known before.
+
+        What transforms note is added to `observed`.
+        """
         sent = self.algorithm.uploaded_bytes(rows.update)
         depends = any(transform.depends_on_data for transform in self.transforms)
         example = map_groups(lambda t: torch.zeros_like(t[0]), rows.update) if self.transforms else {}
@@ -157,6 +197,8 @@ class UpdatePath:
             with refusing_own_draws(transform, "at_client"):
                 update, after = transform.at_client(replace(rows, stream=name), before, server[number])
             _check_rows(update, rows, transform)
+            for noted, value in transform.observe(rows, update).items():
+                observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
             rows = replace(rows, update=update)
             kept |= named(name, after)
             if depends:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedarena.core.registry import Registry
 from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows
@@ -20,6 +22,8 @@ class Transform:
     """
 
     depends_on_data = False  # whether uploads of different clients differ in size
+    enforced = False  # whether the server can make sure of it, so that corrupted clients cannot avoid it
+    counts_clients_equally = False  # whether every client has the same weight, whatever the algorithm says
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
         """Why this transform does not fit an algorithm with such updates (of one client); None: it does."""
@@ -40,9 +44,18 @@ class Transform:
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """The aggregated update that goes on to the server's step, and what the server keeps.
 
-        `context` has the round, the version of the server's model, and random numbers keyed by these.
+        `context` has the round, the version of the server's model, and random numbers keyed by these. Transforms come
+        in the opposite order here: the last thing that clients did is the first that the server deals with.
         """
         return update, server
+
+    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+        """What the simulator notes about these clients; added up over all clients of a round for `measure`."""
+        return {}
+
+    def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
+        """Values for columns of the round's row, from what the server keeps and what was observed."""
+        return {}
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:
         """How updates are sent after this, if they were sent like `wire` before.

@@ -50,7 +50,10 @@ class Aggregator:
         return total
 
     def finish(self, total: Partial) -> Groups:
-        """The one update; its group ``"cohort"`` has, under ``"clients"``, of how many clients it is."""
+        """The one update; its group ``"cohort"`` has, under ``"clients"``, of how many clients it is.
+
+        A defence also says in the group ``"verdict"`` how much of every client's update it used (see `verdict_of`).
+        """
         raise NotImplementedError
 
     def move_server(
@@ -68,6 +71,14 @@ class Aggregator:
 def cohort_of(clients: float) -> Groups:
     """The group that tells the algorithm how many clients an update is of."""
     return {"cohort": {"clients": torch.tensor(clients, dtype=torch.float64)}}
+
+
+VERDICT = "verdict"
+
+
+def verdict_of(clients: IntArray, counted: FloatArray) -> Groups:
+    """The group that says how much of each of these clients' updates was used: 1 all, 0 nothing."""
+    return {VERDICT: {"clients": torch.as_tensor(clients), "counted": torch.as_tensor(counted, dtype=torch.float64)}}
 
 
 def named(prefix: str, groups: Groups) -> Groups:
