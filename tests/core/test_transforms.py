@@ -182,7 +182,7 @@ def test_zeros_are_not_sent_and_a_dense_update_is_never_longer() -> None:
     update = {"params": {"w": torch.tensor([[1.0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8]])}}
     path = UpdatePath(FedAvg(), [TopK(share=1.0)])
     assert path.planned_bytes({"params": {"w": update["params"]["w"][0]}}) == 8 * 4
-    _, _, sent = path._transform(rows_of(update), no_shard(), [{}])
+    _, _, sent = path._transform(rows_of(update), no_shard(), [{}], {})
     assert sent.tolist() == [4 + 4, 8 * 4]
 
 
