@@ -347,6 +347,13 @@ def test_a_suite_may_be_run_again_with_trackers(tmp_path: Path) -> None:
     assert shown.environment["settings_fingerprint"] == untracked
 
 
+def test_two_of_one_kind_show_the_same_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    track = [own(tmp_path / "one"), own(tmp_path / "other")]
+    start_run(config(rounds=2, track=track), tmp_path)
+    assert not [str(warning.message) for warning in recwarn if "tracker" in str(warning.message)]
+    assert notes(tmp_path / "one") == notes(tmp_path / "other")
+
+
 def test_pieces_and_forks_have_their_own_tracks(tmp_path: Path) -> None:
     with fedarena.open(SMALL, runs_folder=tmp_path, track=own(tmp_path / "notes")) as run:
         run.advance(3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ class Session:
         self._settings = dict(settings)
         self._tracker = make_tracker(settings)
         self._reader = RowReader(folder, ROUNDS_AND_TIMINGS)
-        lock = f"{self.name.rpartition(':')[2]}.{_LOCK_FILE}"
+        # A run may be shown by two trackers of one kind that have other options.
+        which = zlib.crc32(json.dumps(self._settings, sort_keys=True, default=str).encode())
+        lock = f"{self.name.rpartition(':')[2]}-{which:08x}.{_LOCK_FILE}"
         self._lock = filelock.FileLock(folder / "checkpoint" / lock, timeout=0, thread_local=False)
 
     def begin(self) -> None:
