@@ -76,6 +76,28 @@ def test_the_same_on_both_engines(tmp_path: Path, settings) -> None:
     both(tmp_path, **settings)
 
 
+class NoisyOwnModels(FedAvg):
+    """Every client's own model is the global one with noise of its own."""
+
+    def personal_models(self, client):
+        params = client.broadcast["params"]
+        return [{name: p + 0.1 * client.job.normal(name, p) * client.job.round for name, p in params.items()}]
+
+
+def test_own_personal_models_know_client_and_round(tmp_path: Path) -> None:
+    runs = []
+    for name in ("cohort", "reference"):
+        engine = {"name": name, "dtype": "float64"}
+        settings = {"algorithm": NoisyOwnModels, "rounds": 2, "evaluation.every": 1, "local.lr": 1e-9, "engine": engine}
+        runs.append(start_run(config(name=name, **settings), tmp_path))
+    losses = [run.clients.to_pandas().pivot(index="client", columns="round", values="personal_loss") for run in runs]
+    np.testing.assert_allclose(*losses, rtol=1e-9)
+    # The model stays, so that only the noise changes from round to round; in round 0 there is none.
+    moved = (losses[0][2] - losses[0][0]) / (losses[0][1] - losses[0][0])
+    assert (losses[0][1] != losses[0][0]).all()
+    assert not np.allclose(moved, moved.iloc[0], rtol=0.05)
+
+
 def test_states_in_another_order_when_cohorts_grow(tmp_path: Path) -> None:
     growing = {
         "fleet": {"name": "uniform", "seconds_per_sample": 0.1},

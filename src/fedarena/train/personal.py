@@ -24,8 +24,9 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.engine import ClientData, ClientSamples, ClientScores, Engine, Part, train_jobs
 from fedarena.train.evaluation import OwnTask, client_scores
 from fedarena.train.execution import in_order
-from fedarena.train.jobs import Client, IntArray, Job, newcomer
+from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.optimizers import LocalTraining
+from fedarena.train.own_code import is_own
 from fedarena.train.personal_data import PersonalData
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm, stack_groups
 
@@ -96,7 +97,7 @@ class PersonalEvaluation:
 
         def score_own(positions: IntArray) -> MetricStates:
             torch.set_num_threads(threads)  # of this thread
-            return score(positions, self._own_models(broadcast, states, clients[positions]))
+            return score(positions, self._own_models(broadcast, states, clients[positions], round))
 
         def fine_tuned() -> Iterator[MetricStates]:
             by_client = np.argsort(clients, kind="stable")
@@ -121,7 +122,7 @@ class PersonalEvaluation:
             (results,) = train_jobs(self._tuner(data, part), [Job(client, round)], {0: broadcast}, states)
             model = results.update["params"]
         else:
-            candidates = self._own_models(broadcast, states, clients)
+            candidates = self._own_models(broadcast, states, clients, round)
             model = candidates[0]
             if len(candidates) > 1:
                 model = self._choose(OwnTask(self.engine.task).task, candidates, data.for_choosing(clients))
@@ -135,23 +136,29 @@ class PersonalEvaluation:
             self._tuners[part] = self.engine.like_this(FineTuning(algorithm), algorithm.fine_tuning, data, seed)
         return self._tuners[part]
 
-    def _own_models(self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray) -> list[Tensors]:
+    def _own_models(
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, round: int
+    ) -> list[Tensors]:
         """The candidates of these clients, each with a row per client."""
         algorithm = self.engine.algorithm
         new = algorithm.client_init(broadcast)
-        example = newcomer(broadcast, new)
-        device = next(iter(broadcast["params"].values())).device
+        like = next(iter(broadcast["params"].values()))
+        device = like.device
+        jobs = JobArrays.of([Job(int(client), round) for client in clients])
+        job_rows = jobs.tensors(like, self.engine.seed, "personal models")
         found = [of_algorithm(states.get(int(client))) for client in clients]
         each = [new if state is None else map_groups(lambda t: t.to(device), state) for state in found]
 
-        def models_of(state: Groups) -> list[Tensors]:
-            return algorithm.personal_models(replace(example, state=state))
+        def models_of(state: Groups, job_row: Tensors) -> list[Tensors]:
+            return algorithm.personal_models(Client(broadcast, state, context_of(job_row)))
 
+        # Ours differ by what clients keep alone.
+        all_alike = not new and not is_own(type(algorithm).personal_models)
         with torch.no_grad():
-            if self.lanes is None or not new:
-                models = models_of(each[0])
+            if self.lanes is None or all_alike:
+                models = models_of(each[0], {name: rows[0] for name, rows in job_rows.items()})
                 return [{name: p.expand(len(clients), *p.shape) for name, p in model.items()} for model in models]
-            stacked: list[Tensors] = vmap(models_of)(stack_groups(each))
+            stacked: list[Tensors] = vmap(models_of)(stack_groups(each) if new else {}, job_rows)
         return stacked
 
     def _choose(self, task: Task, candidates: list[Tensors], samples: ClientSamples) -> Tensors:
