@@ -145,9 +145,25 @@ class Tuple(Own):
         return (super().forward(x),)
 
 
+class Compiled(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.last = torch.compile(self.last)
+
+
+class OldWeightNorm(Own):
+    def __init__(self, spec):
+        super().__init__(spec)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nn.utils.weight_norm(self.last)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (Compiled, "its layer 'last' is compiled by torch.compile; leave that out"),
+        (OldWeightNorm, "cannot be copied .* take torch.nn.utils.parametrizations.weight_norm"),
         (Overwrites, "does not work on .* modified by an inplace operation"),
         (Counts, "puts out something else when it is called again with the same samples"),
         (Spectral, r"keeps running statistics in .* use GroupNorm instead, or a layer that stays in evaluation mode"),

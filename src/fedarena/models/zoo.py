@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,12 +54,34 @@ def build_model(
     if not trainable_parameters(module):
         frozen = " but frozen ones (requires_grad=False)" if next(module.parameters(), None) is not None else ""
         raise BadInputError(f"The model {name!r} has no parameters{frozen}, so there is nothing to train")
+    _refuse_what_engines_cannot_take(name, module)
     module = with_keyed_dropout(module)
     for samples in (2, 1):
         made = task(module) if task else make_task(module, spec)
         _try_out(name, made, samples)
     check_scores_apart(made)
     return module
+
+
+def _refuse_what_engines_cannot_take(name: str, module: nn.Module) -> None:
+    """Engines copy a model, and record what it computes."""
+    for path, part in module.named_modules():
+        if hasattr(part, "_orig_mod"):  # what torch.compile puts around a module
+            where = f"its layer {path!r} is" if path else "it is"
+            raise BadInputError(
+                f"The model {name!r} cannot be recorded, because {where} compiled by torch.compile; "
+                "leave that out: engines compile what they record"
+            )
+    try:
+        copy.deepcopy(module)
+    except Exception as error:  # somebody's own model can fail in any way
+        reason = " ".join(str(error).split())
+        raise BadInputError(
+            f"The model {name!r} cannot be copied ({reason}); instead of torch.nn.utils.weight_norm, "
+            "take torch.nn.utils.parametrizations.weight_norm"
+            if "weight_norm" in reason
+            else f"The model {name!r} cannot be copied with copy.deepcopy, which engines do: {reason}"
+        ) from error
 
 
 def _try_out(name: str, task: Task, samples: int) -> None:
