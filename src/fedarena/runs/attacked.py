@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedarena.core.errors import BadInputError
@@ -12,14 +13,17 @@ from fedarena.transforms import Attack
 from fedarena.transforms.attacks import AttackedRun, NoAttack
 
 
-def prepare_attack(simulation: Simulation, spec: DataSpec) -> list[str]:
-    """Tells the attack what it is about, and gives what the user should know; `spec` is the form of the samples."""
+def prepare_attack(simulation: Simulation, spec: DataSpec, dtypes: Mapping[str, str]) -> list[str]:
+    """Tells the attack what it is about, and gives what the user should know.
+
+    `spec` is the form of the samples, and `dtypes` the types of their columns.
+    """
     attack, clients = simulation.attack, len(simulation.training_clients)
     if isinstance(attack, NoAttack):
         return []
     corrupted = len(simulation.corrupted_clients)
     per_step = simulation.protocol.updates_per_step or simulation.cohort
-    attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed))
+    attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes))
     if corrupted == 0 and attack.share > 0:
         return [
             f"attack.share={attack.share:g} of {counted(clients, 'client')} is nobody, so nobody attacks; "

@@ -168,7 +168,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
-    warnings += prepare_attack(simulation, data_spec(federation))
+    dtypes = {name: column.dtype for name, column in federation.columns.items()}
+    warnings += prepare_attack(simulation, data_spec(federation), dtypes)
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(

@@ -75,7 +75,7 @@ class Backdoor(PoisoningAttack):
         if not spec.is_text:
             if self.token is not None:
                 raise BadInputError(f"attack.token is for texts, and this federation has {spec}; leave it out")
-            self._check_patch(spec)
+            self._check_patch(run)
             self._poison = self._trigger = Patch(self.size, self.corner, self.value)
             self._metric = AttackSuccess(self.target)
             return
@@ -120,7 +120,10 @@ class Backdoor(PoisoningAttack):
         assert self._metric is not None
         return self._metric
 
-    def _check_patch(self, spec: DataSpec) -> None:
+    def _check_patch(self, run: AttackedRun) -> None:
+        spec = run.spec
+        if run.dtypes.get("x") == "uint8" and not 0 <= self.value <= 1:
+            raise BadInputError(f"attack.value must be from 0 to 1, as pixels are bytes here, not {self.value}")
         sides = spec.input_shape[-2:] if len(spec.input_shape) > 1 else spec.input_shape
         if not sides or self.size > min(sides):
             what = "picture" if len(sides) == 2 else "sample"

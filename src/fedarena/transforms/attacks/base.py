@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,7 @@ class AttackedRun:
     corrupted: int  # how many of them it has in its hands
     updates_per_step: int  # of the server: how many updates are expected to come together
     seed: int
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of the samples' columns, as NumPy calls them
 
 
 @dataclass(frozen=True)
