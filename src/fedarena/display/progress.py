@@ -20,8 +20,10 @@ from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.display.reporting import Reporting
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import FORMER_METRICS, MetricInfo
+from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment
 from fedarena.simulate import RoundOutcome
+from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 
 def bars_of_runs(console: Screen) -> Progress:
@@ -92,6 +94,8 @@ class ProgressBars(Reporting):
         self._rounds = run.config.rounds
         self._begin_hour, self._hours = run.config.clock.start_hour, run.config.clock.hours
         label = self._label or str(run.config.name)
+        if (sentence := attack_sentence(run.simulation)) is not None:
+            self._print(sentence)
         if self._live:
             count = f"{rounds_done}/{self._rounds}"
             self._task = self._progress.add_task(
@@ -108,6 +112,9 @@ class ProgressBars(Reporting):
         score = None if value is None else f"{metric.label} {metric.text(value)}"
         if personal is not None:
             score = f"{score}, personal {metric.text(personal)}"
+        success = outcome.row.get(ATTACK_SUCCESS)
+        if score is not None and success is not None:
+            score = f"{score}, attack success {success:.2f}"
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
             score = f"{score} after {quantity(3600 * hours, SECONDS)}"

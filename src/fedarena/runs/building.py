@@ -20,6 +20,7 @@ from fedarena.fleet import Fleet
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
+from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
@@ -39,6 +40,7 @@ from fedarena.simulate.simulation import example_update
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS, Aggregator, Attack, Transform
+from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
@@ -94,6 +96,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
     local = config.local
     data, training_clients = _training_data(federation, training_clients, local, config)
+    attack = _make(ATTACKS, config.attack, Attack, "an attack")
+    check_attackable(attack, config.training)
+    trained_on = PoisonedData(data, attack, config.seed) if attack.poisons_data else data
     cohort = config.cohort or USUAL_COHORT  # it is known since the federation is open
     if cohort > len(training_clients):
         raise BadInputError(
@@ -110,7 +115,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
-    engine = ENGINES.get(options.pop("name"))(task, algorithm, local, data, config.seed, **options)
+    engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
     if centralized and kept:
@@ -192,10 +197,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
         always_steps=mechanism.always_steps,
-        attack=_make(ATTACKS, config.attack, Attack, "an attack"),
+        attack=attack,
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
+    dtypes = {name: column.dtype for name, column in federation.columns.items()}
+    warnings += prepare_attack(simulation, data_spec(federation), dtypes)
     simulation.path.check(update, protocol.updates_per_step)
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(

@@ -16,6 +16,7 @@ from fedarena.core.outside_text import as_file_name
 from fedarena.core.words import some
 from fedarena.data import Federation
 from fedarena.models import constant_tensors
+from fedarena.runs.attacked import describe_attack
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.environment import describe_environment, describe_repositories
@@ -46,7 +47,10 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
     federation = {"federation": experiment.federation.name}
-    return describe_environment() | federation | measured(experiment) | repositories | _identity(experiment, source)
+    attack = describe_attack(experiment.simulation)
+    told = {} if attack is None else {"attack": attack}
+    identity = _identity(experiment, source)
+    return describe_environment() | federation | told | measured(experiment) | repositories | identity
 
 
 def settings_fingerprint(config: RunConfig) -> str:

@@ -18,6 +18,7 @@ from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
+from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
@@ -250,6 +251,8 @@ class Run:
             raise BadInputError(
                 f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
             )
+        if len(self._simulation.corrupted_clients) and config.seed != self.config.seed:
+            raise BadInputError("A fork of a run under attack cannot change the seed: who is corrupted follows from it")
         for key, value in asdict(config.evaluation).items():
             if key not in _FORKABLE_EVALUATION and value != getattr(self.config.evaluation, key):
                 raise BadInputError(
@@ -301,6 +304,8 @@ class Run:
         self._recorder.log(f"started after round {self.round} of {self.config.rounds}")
         for warning in self.experiment.warnings:
             self._warn(warning)
+        if (sentence := attack_sentence(self._simulation)) is not None:
+            self._recorder.log(sentence)
         self._observer.started(self.experiment, self.folder, self.round)
         if self.config.track:
             self._tracking = Tracking(self.folder, self.config.track, self._warn)
@@ -373,8 +378,8 @@ class Run:
         invitable = len(self._simulation.training_clients)
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)
         task, baseline = self._simulation.task, experiment.baseline
-        said = experiment.warnings
-        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said)
+        said, attack = experiment.warnings, describe_attack(self._simulation)
+        summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said, attack)
         version = 0 if self._snapshot is None else self._snapshot.clock.version
         if (privacy := experiment.mechanism.summary(version)) is not None:
             summary["privacy"] = privacy

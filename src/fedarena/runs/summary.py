@@ -33,6 +33,7 @@ from fedarena.metrics.metric import Loss
 from fedarena.models import Task
 from fedarena.runs.config import RunConfig
 from fedarena.storage.job_table import JobTable
+from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 
 def summarize(
@@ -45,11 +46,12 @@ def summarize(
     message: str | None,
     attributes: pa.Table | None = None,
     warnings: Sequence[str] = (),
+    attack: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
     `training_clients` is how many could be invited, `attributes` what is known about those who were evaluated,
-    `warnings` what the user was told when the run began.
+    `warnings` what the user was told when the run began, `attack` who attacked and how.
     """
     rounds, timings = tables["rounds"], tables["timings"]
     infos, lead = [metric.info for metric in task.metrics], task.lead.info
@@ -87,8 +89,21 @@ def summarize(
             "clients_per_second": clients / train_seconds if train_seconds else None,
         },
         **({"participation": summarize_participation(jobs.index, jobs.used, training_clients)} if at_clients else {}),
+        **({} if attack is None else {"attack": _summarize_attack(attack, rounds, evaluated)}),
         **_summarize_time(rounds, jobs, lead, baseline),
         **({} if attributes is None else {"strata": strata(tables["clients"], attributes, metrics=task.metrics)}),
+    }
+
+
+def _summarize_attack(
+    attack: Mapping[str, Any], rounds: pa.Table, evaluated: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the corrupted clients did, and what came of it."""
+    measured = [row[ATTACK_SUCCESS] for row in evaluated if row[ATTACK_SUCCESS] is not None]
+    return {
+        **attack,
+        "corrupted_updates": _total(rounds, "corrupted"),
+        "success": measured[-1] if measured else None,
     }
 
 

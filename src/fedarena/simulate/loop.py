@@ -22,6 +22,7 @@ from fedarena.simulate.tally import Tally, describe_round
 from fedarena.simulate.world import World
 from fedarena.train import ClientScores, Groups
 from fedarena.train.engine import IntArray
+from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 # Some thousand years; beyond that, fractions of a second get lost.
 _LONGEST_SECONDS = 1e11
@@ -164,6 +165,9 @@ def _evaluate(
         scores = simulation.engine.evaluate(params, clients, part)
         row |= {"eval_clients": len(scores.clients), "eval_samples": int(scores.samples.sum())}
         row |= summarize_scores(simulation, scores, snapshot.round)
+        if (test := simulation.triggered_test) is not None:
+            (triggered,) = simulation.engine.evaluate(params, clients, part, test).metrics.values()
+            row[ATTACK_SUCCESS] = triggered.total if np.isfinite(triggered.total) else None
         if simulation.fit_clients is not None:
             fit = simulation.engine.evaluate(params, simulation.fit_clients, "train")
             totals = {name: found.total for name, found in fit.metrics.items()}

@@ -23,12 +23,13 @@ from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.world import World
-from fedarena.train import Algorithm, Engine, Groups, JobArrays, Shard, Work, count_bytes
+from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, Work, count_bytes
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.attacks import Attack, NoAttack
+from fedarena.transforms.poisoned_data import TriggeredData, poisoned
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -106,6 +107,13 @@ class Simulation:
             return np.zeros(len(clients), dtype=np.bool_)
         return np.isin(clients, self.corrupted_clients)
 
+    @cached_property
+    def triggered_test(self) -> OtherTest | None:
+        """How often the trigger of an attack works, if it has one."""
+        if not self.attack.has_trigger:
+            return None
+        return OtherTest(TriggeredData(self.engine.data, self.attack, self.seed), [self.attack.success()])
+
     def first_snapshot(self) -> Snapshot:
         """Where a run stands before its first round."""
         params = self.engine.initial_params()
@@ -124,7 +132,10 @@ class Simulation:
         corrupted = self.are_corrupted(jobs.clients, round)
         staleness, steps = plan.staleness[used], plan.steps[used]
         now = np.full(len(jobs), round)
-        return JobArrays(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, corrupted, scales, now)
+        elsewhere = poisoned(jobs.clients, corrupted) if self.attack.poisons_data and corrupted.any() else None
+        return JobArrays(
+            jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, corrupted, scales, now, elsewhere
+        )
 
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""

@@ -126,7 +126,7 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
 def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables of rounds and clients as they would be if the last round had not been evaluated."""
     rounds, clients = tables["rounds"], tables["clients"]
-    kept = [column.name for column in ROUNDS if not column.name.startswith("eval_")]
+    kept = [column.name for column in ROUNDS if not column.name.startswith(("eval_", "attack_success"))]
     last = rounds.slice(len(rounds) - 1).to_pylist()[0]
     row = pa.RecordBatch.from_pylist([{name: last[name] for name in kept}], schema=rounds.schema)
     earlier = pc.less(clients["round"], last["round"])

@@ -2,7 +2,7 @@
 
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.cohort import CohortEngine
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, JobResults, train_jobs
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, JobResults, OtherTest, train_jobs
 from fedarena.train.flops import count_training_flops
 from fedarena.train.jobs import Client, Job, JobArrays, JobContext
 from fedarena.train.optimizers import LocalTraining
@@ -37,6 +37,7 @@ __all__ = [
     "JobContext",
     "JobResults",
     "LocalTraining",
+    "OtherTest",
     "PartialWork",
     "ReferenceEngine",
     "Shard",

@@ -24,7 +24,7 @@ from fedarena.models.dropout import KeyedDropout
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
@@ -166,7 +166,7 @@ class CohortEngine:
         """Of what these clients downloaded, which is the same."""
         if not self.algorithm.needs_start_loss:
             return None
-        return self.evaluate(broadcasts[int(jobs.versions[0])]["params"], jobs.clients, "train").means("loss")
+        return self.evaluate(broadcasts[int(jobs.versions[0])]["params"], jobs.holders, "train").means("loss")
 
     def _trainable_together(self, jobs: JobArrays) -> list[JobArrays]:
         """Jobs from different starts train together, unless their first model has to be scored."""
@@ -212,12 +212,13 @@ class CohortEngine:
             fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
         return int(2 ** (max(1, fitting).bit_length() - 1))
 
-    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
         """Scores one model on these clients."""
         self.hardware.set_up()
         self.task.module.eval()
         batch_size = self._evaluation_batch_size
-        return evaluate_clients(self.task, params, self.data, clients, part, batch_size, self.workers)
+        data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
+        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics)
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int

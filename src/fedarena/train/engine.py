@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.registry import Registry
+from fedarena.metrics import Metric
 from fedarena.metrics.totals import MetricScores
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
@@ -93,6 +94,14 @@ class ClientScores:
         return kept
 
 
+@dataclass(frozen=True)
+class OtherTest:
+    """Scores of something else than the task: other metrics, of other samples of the same clients."""
+
+    data: ClientData
+    metrics: Sequence[Metric]
+
+
 class Engine(Protocol):
     """Executes local training and evaluation. Time and order of execution never change a result."""
 
@@ -124,8 +133,8 @@ class Engine(Protocol):
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; several may be worked on at the same time."""
 
-    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
-        """Scores one model on these clients, each of which has at least one sample."""
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
+        """Scores one model on these clients, each of which has at least one sample, by the task or an `other` test."""
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int

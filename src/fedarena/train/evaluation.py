@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
@@ -45,8 +46,13 @@ def evaluate_clients(
     part: Part,
     batch_size: int = 64,
     workers: int = 1,
+    metrics: Sequence[Metric] | None = None,
 ) -> ClientScores:
-    """Every metric of every client; memory is bounded by a few batches per worker, however many clients."""
+    """Every metric of every client; memory is bounded by a few batches per worker, however many clients.
+
+    The metrics are those of the task unless others are given.
+    """
+    metrics = task.metrics if metrics is None else metrics
     samples = data.counts(clients, part)
     own = OwnTask(task, params)
     device = next(iter(params.values())).device
@@ -56,10 +62,10 @@ def evaluate_clients(
         columns = data.samples(clients[first:last], part).columns
         owners = np.repeat(np.arange(last - first), samples[first:last])
         sums = SampleSums(owners, last - first)
-        _measure(own, columns, batch_size, device, sums)
+        _measure(own, columns, batch_size, device, sums, metrics)
         return sums.finish(np.arange(first, last))
 
-    totals = Totals(task.metrics)
+    totals = Totals(metrics)
     for states in in_order(measure_block, _blocks(samples, rows=16 * batch_size), workers):
         totals.add(states)
     return client_scores(totals, clients, samples)
@@ -80,7 +86,12 @@ def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
 
 
 def _measure(
-    own: OwnTask, columns: Mapping[str, Array], batch_size: int, device: torch.device, sums: SampleSums
+    own: OwnTask,
+    columns: Mapping[str, Array],
+    batch_size: int,
+    device: torch.device,
+    sums: SampleSums,
+    metrics: Sequence[Metric],
 ) -> None:
     task, params = own.task, own.params
     tensors = {name: column_tensor(values) for name, values in columns.items()}
@@ -88,7 +99,7 @@ def _measure(
     with torch.no_grad():
         for start in range(0, rows, batch_size):
             batch = task.batch({n: t[start : start + batch_size].to(device) for n, t in tensors.items()})
-            sums.add({name: to_array(name, t) for name, t in task.measure(params, batch).items()})
+            sums.add({name: to_array(name, t) for name, t in task.measure(params, batch, metrics).items()})
 
 
 def to_array(name: str, values: Tensor) -> Array:

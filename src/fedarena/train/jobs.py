@@ -31,6 +31,12 @@ class Job:
     server_step: int = 0  # which of the round's steps of the server it is used in
     corrupted: bool = False  # whether an adversary has the client in its hands
     lr_scale: float | None = None  # what a schedule makes of the learning rate; None: there is no schedule
+    data_of: int | None = None  # index of the samples it trains on; None: that of the client
+
+    @property
+    def holder(self) -> int:
+        """Under which index the samples are that it trains on."""
+        return self.client if self.data_of is None else self.data_of
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,7 @@ class JobArrays:
     corrupted: npt.NDArray[np.bool_]
     lr_scales: npt.NDArray[np.float64] | None = None  # None: there is no schedule
     server_rounds: IntArray | None = None  # in which they are used, where that is not what keys them
+    data_of: IntArray | None = None  # indexes of the samples they train on; None: those of the clients
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> JobArrays:
@@ -99,6 +106,7 @@ class JobArrays:
             return np.array([getattr(job, name) for job in jobs], dtype=np.int64)
 
         scales = [job.lr_scale for job in jobs]
+        elsewhere = any(job.data_of is not None for job in jobs)
         return cls(
             clients=integers("client"),
             rounds=integers("round"),
@@ -108,7 +116,13 @@ class JobArrays:
             server_steps=integers("server_step"),
             corrupted=np.array([job.corrupted for job in jobs], dtype=np.bool_),
             lr_scales=None if None in scales else np.array(scales, dtype=np.float64),
+            data_of=integers("holder") if elsewhere else None,
         )
+
+    @property
+    def holders(self) -> IntArray:
+        """Under which indexes the samples are that they train on."""
+        return self.clients if self.data_of is None else self.data_of
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -124,6 +138,7 @@ class JobArrays:
             server_step=int(self.server_steps[position]),
             corrupted=bool(self.corrupted[position]),
             lr_scale=None if self.lr_scales is None else float(self.lr_scales[position]),
+            data_of=None if self.data_of is None else int(self.data_of[position]),
         )
 
     def take(self, positions: Any) -> JobArrays:

@@ -156,7 +156,7 @@ class LaneTraining:
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, engine.lanes)
         self.widths = _widths(self.schedule)
-        self.columns, first_row = engine.training_samples.rows(self.jobs.clients)
+        self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}

@@ -15,7 +15,7 @@ from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.seeding import all_seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
-from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, Part, steps_in_shares
+from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
@@ -91,7 +91,7 @@ class ReferenceEngine:
             else:
                 params, loss = self._train(job, batches, client)
         processed = sum(len(batch["y"]) for batch in batches)
-        work = Work(samples, len(batches), processed, self._start_loss(job.client, broadcast))
+        work = Work(samples, len(batches), processed, self._start_loss(job.holder, broadcast))
         with torch.no_grad():
             update, state = self.algorithm.client_update(params, client, work)
         amounts = {name: None if value is None else np.array([value]) for name, value in vars(work).items()}
@@ -103,15 +103,15 @@ class ReferenceEngine:
             losses=np.array([loss]),
         )
 
-    def _start_loss(self, client: int, broadcast: Groups) -> torch.Tensor | None:
+    def _start_loss(self, holder: int, broadcast: Groups) -> torch.Tensor | None:
         if not self.algorithm.needs_start_loss:
             return None
-        scores = self.evaluate(broadcast["params"], np.array([client]), "train")
+        scores = self.evaluate(broadcast["params"], np.array([holder]), "train")
         self.task.module.train()
         return torch.tensor(scores.means("loss")[0])
 
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
-        columns = self.data.samples(np.array([job.client]), "train").columns
+        columns = self.data.samples(np.array([job.holder]), "train").columns
         samples = len(next(iter(columns.values())))
         steps = int(steps_in_shares(np.array([job.share]), np.array([samples]), self.algorithm, self.local)[0])
         indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
@@ -150,11 +150,12 @@ class ReferenceEngine:
         trained = {name: p.detach() for name, p in model.named_parameters() if name in broadcast["params"]}
         return trained, _mean_loss(losses, batches)
 
-    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
         """Scores one model on these clients."""
         self.hardware.set_up()
         self.task.module.eval()
-        return evaluate_clients(self.task, params, self.data, clients, part)
+        data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
+        return evaluate_clients(self.task, params, data, clients, part, metrics=metrics)
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int

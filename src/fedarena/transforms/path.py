@@ -31,8 +31,8 @@ from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import named, unnamed
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.attacks import Attack
-from fedarena.transforms.forging import forged
-from fedarena.transforms.probes import check_aggregator, check_transform
+from fedarena.transforms.forging import forged, remembered
+from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import dense, wire_bytes
@@ -78,6 +78,13 @@ class UpdatePath:
                 )
             check_transform(transform, update, self.algorithm.change_groups)
         check_aggregator(self.aggregator, update, self.algorithm.change_groups)
+        if self._attack is not None:
+            if obstacle := self._attack.obstacle(self.algorithm, update):
+                raise BadInputError(
+                    f"The attack {_name(self._attack)} does not fit {_name(self.algorithm)}: {obstacle}; "
+                    "choose another attack, or another algorithm"
+                )
+            check_attack(self._attack, update, self.algorithm.change_groups)
         if self.aggregator.takes_one_update and updates_per_step != 1:
             raise BadInputError(
                 f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
@@ -113,7 +120,7 @@ class UpdatePath:
             )
             rows, kept, sent = self._transform(rows, shard, server, observed)
             if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
-                rows = forged(self._attack, rows, self.transforms, server)
+                rows = forged(self._attack, rows, self.transforms, server, shard)
             add_up = collect_rows if self._colluding else self.aggregator.add_up
             added = {step: add_up(some) for step, some in _by_server_step(rows)}
             # A sum shows whether all terms are finite, and there is less of it to look at.
@@ -121,8 +128,7 @@ class UpdatePath:
                 _refuse_what_is_not_finite(result, rows)
             for step, partial in added.items():
                 partials[step] = self.merge(partials[step], partial) if step in partials else partial
-            if state := {**result.client_states, **kept}:
-                states.append((result.clients, map_groups(torch.Tensor.cpu, state)))
+            states += self._kept_by(rows, {**result.client_states, **kept}, shard)
             if sent is not None:
                 uploaded.append(sent)
             done.append(result)
@@ -193,6 +199,17 @@ class UpdatePath:
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise BadInputError(f"{_name(self.algorithm)}.client_weight must be 0 or more, not {weights.min():g}")
         return weights
+
+    def _kept_by(self, rows: Rows, state: Groups, shard: Shard) -> list[tuple[IntArray, Groups]]:
+        """What these clients keep, a row each; corrupted ones may keep more than others."""
+        corrupted = rows.jobs.corrupted
+        clients, on_cpu = rows.jobs.clients, map_groups(torch.Tensor.cpu, state)
+        if self._attack is None or not self._attack.remembers_downloads or not corrupted.any():
+            return [(clients, on_cpu)] if state else []
+        theirs, others = np.flatnonzero(corrupted), np.flatnonzero(~corrupted)
+        memory = map_groups(torch.Tensor.cpu, remembered(rows.take(theirs), shard))
+        kept = [(clients[theirs], {**map_groups(lambda t: t[theirs], on_cpu), **memory})]
+        return kept + ([(clients[others], map_groups(lambda t: t[others], on_cpu))] if state and len(others) else [])
 
     def _transform(
         self, rows: Rows, shard: Shard, server: Sequence[Groups], observed: dict[str, float]

@@ -5,6 +5,8 @@ Which clients are in the same rows is the engine's business: what depends on it 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.train import Groups, Job, JobArrays, Work, map_groups, stack_groups
 from fedarena.train.own_code import is_own, refusing_own_draws
 from fedarena.transforms.aggregators import Aggregator
+from fedarena.transforms.attacks import Attack
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
 
@@ -49,6 +52,24 @@ def check_transform(transform: Transform, update: Groups, change_groups: tuple[s
         raise BadInputError(
             f"{type(transform).__name__}.at_client gives a client another update when others are with it; treat every "
             "row by itself: the first dimension of all tensors is that of clients"
+        )
+
+
+def check_attack(attack: Attack, update: Groups, change_groups: tuple[str, ...]) -> None:
+    """Refuses an attack whose clients see nothing but their own update, and send another one when others are there."""
+    if attack.sees != "own" or attack.remembers_downloads or not is_own(type(attack).forge):
+        return
+    rows = replace(_rows(update, change_groups), stream="attack")
+
+    def sent(chosen: list[int]) -> Groups:
+        some = rows.take(np.array(chosen))
+        with refusing_own_draws(attack, "forge"):
+            return attack.forge(some, some)
+
+    if not _alike(map_groups(lambda t: t[:1], sent([0, 1])), sent([0])):
+        raise BadInputError(
+            f"{type(attack).__name__}.forge gives a client another update when others are with it; treat every row by "
+            'itself, or let the attack say what it sees (sees = "corrupted" or "all")'
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
 
@@ -27,6 +28,8 @@ class Rows:
     change_groups: tuple[str, ...]  # the groups of an update that move the model
     seed: int = 0  # of the run
     stream: str = "hooks"  # who draws random numbers
+    downloaded: Tensors = field(default_factory=dict)  # parameters that they began with, for attacks that ask for them
+    memory: Groups = field(default_factory=dict)  # what they downloaded the last time, see `forging`
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
@@ -65,6 +68,8 @@ class Rows:
             self.change_groups,
             self.seed,
             self.stream,
+            {name: t[rows.to(t.device)] for name, t in self.downloaded.items()},
+            map_groups(lambda t: t[rows.to(t.device)], self.memory),
         )
 
 
