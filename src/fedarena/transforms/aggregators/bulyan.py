@@ -16,7 +16,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.train import Groups
 from fedarena.transforms.aggregators.base import AGGREGATORS, ServerStep
 from fedarena.transforms.aggregators.collected import Collected
-from fedarena.transforms.aggregators.defence import Defence, combine_columns, corrupted_among, sorted_columns, too_few
+from fedarena.transforms.aggregators.defence import Defence, combine_columns, corrupted_among, too_few
+from fedarena.transforms.aggregators.krum import best_first
 from fedarena.transforms.rows import FloatArray, IntArray
 
 
@@ -64,14 +65,18 @@ def select(squared_distances: FloatArray, corrupted: int) -> IntArray:
         there = left[order]
         counts = there & (np.cumsum(there, axis=1) <= neighbours)
         scores = np.where(left, (nearest_first * counts).sum(1), np.inf)
-        left[np.argmin(scores)] = False
+        left[best_first(scores, squared_distances @ left)[0]] = False
     return np.flatnonzero(~left)
 
 
 def near_median(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Every column's mean of the values that are nearest to its median, and how many of them each row has."""
-    ordered, count = sorted_columns(rows).double(), len(rows)
-    median = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
-    nearest = (rows.double() - median).abs().sort(dim=0, stable=True).indices[:number]
-    used = torch.zeros(rows.shape, dtype=torch.int64, device=rows.device).scatter_(0, nearest, 1).sum(1)
-    return rows.gather(0, nearest).double().mean(0), used
+    """Every column's mean of the values that are nearest to its median, and how many of them each row has.
+
+    Of two that are as near, one below and one above, the one below comes first.
+    """
+    ordered, order = rows.sort(dim=0, stable=True)
+    values, count = ordered.double(), len(rows)
+    median = (values[(count - 1) // 2] + values[count // 2]) / 2
+    nearest = (values - median).abs().sort(dim=0, stable=True).indices[:number]
+    used = torch.zeros(rows.shape, dtype=torch.int64, device=rows.device).scatter_(0, order.gather(0, nearest), 1)
+    return values.gather(0, nearest).mean(0), used.sum(1)

@@ -223,8 +223,7 @@ class Collected:
         products = np.zeros((count, count))
         for (one, other), of_pair in zip(pairs, self._in_blocks(multiply, pairs), strict=True):
             products[np.ix_(one, other)] = of_pair
-            products[np.ix_(other, one)] = of_pair.T
-        return products
+        return np.triu(products) + np.triu(products, 1).T  # to the last bit the same both ways
 
     def _sum_of_changes(self, function: Callable[[Columns], Tensor]) -> FloatArray:
         """A number for every client: the sum over all columns that move the model."""

@@ -131,7 +131,7 @@ def sorted_columns(rows: Tensor) -> Tensor:
     """``[columns, clients]``: the values of every column in ascending order."""
     if rows.device.type != "cpu":
         return rows.T.sort(dim=1).values
-    values = np.ascontiguousarray(rows.numpy().T)  # NumPy sorts several times as fast as torch
+    values = np.array(rows.numpy().T, order="C", copy=True)  # NumPy sorts several times as fast as torch
     values.sort(axis=1)
     return torch.from_numpy(values)
 

@@ -43,7 +43,7 @@ class GeometricMedian(Defence):
     def weigh(self, updates: Collected) -> FloatArray:
         """The weights of the last pass."""
         given = updates.weights if self.weighted else np.ones(len(updates))
-        weights = given / given.sum()
+        weights: FloatArray = given / given.sum()
         for _ in range(self.iterations):
             distances = updates.distances_to(updates.weighted_mean(weights, only_changes=True))
             nearer = given / np.maximum(distances, self.smoothing)

@@ -11,7 +11,7 @@ import numpy as np
 from fedarena.transforms.aggregators.base import AGGREGATORS
 from fedarena.transforms.aggregators.collected import Collected
 from fedarena.transforms.aggregators.defence import Defence, check_share, corrupted_among, too_few
-from fedarena.transforms.rows import FloatArray
+from fedarena.transforms.rows import FloatArray, IntArray
 
 
 @AGGREGATORS.register("krum")
@@ -31,17 +31,19 @@ class Krum(Defence):
     def weigh(self, updates: Collected) -> FloatArray:
         """1 for the chosen one."""
         weights = np.zeros(len(updates))
-        weights[np.argmin(self.scores(updates))] = 1.0
+        weights[self.order(updates)[0]] = 1.0
         return weights
 
-    def scores(self, updates: Collected) -> FloatArray:
-        """The smaller, the nearer to others."""
-        return krum_scores(updates.squared_distances(), corrupted_among(self.share, len(updates)))
+    def order(self, updates: Collected) -> IntArray:
+        """The positions of updates, those with the smallest scores first."""
+        distances, corrupted = updates.squared_distances(), corrupted_among(self.share, len(updates))
+        nearest = np.sort(distances, axis=1)[:, 1 : len(updates) - corrupted - 1]  # the first is the one to itself
+        return best_first(nearest.sum(1), distances.sum(1))
 
 
-def krum_scores(squared_distances: FloatArray, corrupted: int) -> FloatArray:
-    """The sums of everybody's squared distances to the n - f - 2 nearest others."""
-    count = len(squared_distances)
-    nearest = np.sort(squared_distances, axis=1)[:, 1 : count - corrupted - 1]  # the first is the distance to itself
-    scores: FloatArray = nearest.sum(1)
-    return scores
+def best_first(scores: FloatArray, totals: FloatArray) -> IntArray:
+    """Positions in ascending order of scores.
+
+    Two who are each other's only neighbour have the same; then the sums of distances to all others decide.
+    """
+    return np.lexsort((totals, scores))

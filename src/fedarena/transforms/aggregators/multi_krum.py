@@ -32,5 +32,5 @@ class MultiKrum(Krum):
         """1 for those who are chosen."""
         chosen = len(updates) - corrupted_among(self.share, len(updates)) if self.selected is None else self.selected
         weights = np.zeros(len(updates))
-        weights[np.argsort(self.scores(updates), kind="stable")[:chosen]] = 1.0
+        weights[self.order(updates)[:chosen]] = 1.0
         return weights
