@@ -112,7 +112,7 @@ def trusting(own: np.ndarray) -> ServerStep:
 matrices = st.builds(drawn, st.integers(0, 10**6), st.integers(7, 15), st.integers(2, 9))
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(matrices, st.data())
 def test_every_rule_is_that_of_plain_numpy(matrix, data) -> None:
     weights = np.array(data.draw(st.lists(st.integers(1, 5), min_size=len(matrix), max_size=len(matrix))))

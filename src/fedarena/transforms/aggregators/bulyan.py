@@ -57,16 +57,19 @@ def select(squared_distances: FloatArray, corrupted: int) -> IntArray:
     count = len(squared_distances)
     others = squared_distances.copy()
     np.fill_diagonal(others, -1.0)  # itself comes first
-    order = np.argsort(others, axis=1, kind="stable")[:, 1:]
-    nearest_first = np.take_along_axis(squared_distances, order, axis=1)
-    left = np.ones(count, dtype=np.bool_)
-    for remaining in range(count, 2 * corrupted, -1):
-        neighbours = max(remaining - corrupted - 2, 1)
-        there = left[order]
-        counts = there & (np.cumsum(there, axis=1) <= neighbours)
-        scores = np.where(left, (nearest_first * counts).sum(1), np.inf)
-        left[best_first(scores, squared_distances @ left)[0]] = False
-    return np.flatnonzero(~left)
+    neighbours = np.argsort(others, axis=1, kind="stable")[:, 1:]
+    distances = np.take_along_axis(squared_distances, neighbours, axis=1)
+    left = np.arange(count)
+    while len(left) > 2 * corrupted:
+        nearest = max(len(left) - corrupted - 2, 1)
+        best = best_first(distances[:, :nearest].sum(1), distances.sum(1))[0]
+        # Who is selected is nobody's neighbour any more.
+        stay = np.delete(neighbours, best, axis=0) != left[best]
+        shape = (len(left) - 1, max(len(left) - 2, 0))
+        neighbours = np.delete(neighbours, best, axis=0)[stay].reshape(shape)
+        distances = np.delete(distances, best, axis=0)[stay].reshape(shape)
+        left = np.delete(left, best)
+    return np.setdiff1d(np.arange(count), left)
 
 
 def near_median(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
