@@ -1,6 +1,6 @@
 """What happens to an update on its way: transforms, one per file, and aggregators."""
 
-from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Partial
+from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Collected, Defence, Partial, ServerStep
 from fedarena.transforms.attacks import ATTACKS, Attack
 from fedarena.transforms.clip import Clip
 from fedarena.transforms.path import ShardResult, UpdatePath, train_and_collect
@@ -15,8 +15,11 @@ __all__ = [
     "Aggregator",
     "Attack",
     "Clip",
+    "Collected",
+    "Defence",
     "Partial",
     "Rows",
+    "ServerStep",
     "ShardResult",
     "TopK",
     "Transform",
