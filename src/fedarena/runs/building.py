@@ -37,7 +37,8 @@ from fedarena.simulate import (
 )
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
-from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
+from fedarena.simulate.trusted import TrustedTraining
+from fedarena.train import ENGINES, Algorithm, Engine, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS, Aggregator, Attack, Transform
 from fedarena.transforms.poisoned_data import PoisonedData
@@ -198,12 +199,13 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         epsilon_budget=mechanism.budget,
         always_steps=mechanism.always_steps,
         attack=attack,
+        trusted=_trusted_training(aggregator, engine, federation, config.seed),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     dtypes = {name: column.dtype for name, column in federation.columns.items()}
     warnings += prepare_attack(simulation, data_spec(federation), dtypes)
-    simulation.path.check(update, protocol.updates_per_step)
+    simulation.path.check(update, protocol.updates_per_step, cohort)
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
@@ -324,6 +326,23 @@ def _training_data(
     per_round = in_pool if local.steps is None else local.steps * local.batch_size
     pooled = PooledFederation(federation, clients, config.seed, per_round)
     return pooled, pooled.made_up_clients(config.rounds)
+
+
+def _trusted_training(
+    aggregator: Aggregator, engine: Engine, federation: Federation, seed: int
+) -> TrustedTraining | None:
+    """The server's own training, if the aggregator asks for it: on samples drawn from those of all training clients."""
+    wanted = aggregator.trusted_samples
+    if not wanted:
+        return None
+    pooled = PooledFederation(federation, _training_clients(federation, []), seed, wanted)
+    if wanted > pooled.pool_size:
+        raise BadInputError(
+            f"aggregator.trusted_samples is {wanted}, but the federation {federation.name!r} has only "
+            f"{counted(pooled.pool_size, 'training sample')}; choose fewer"
+        )
+    own = engine.like_this(engine.algorithm, engine.local, pooled, seed)
+    return TrustedTraining(own, int(pooled.made_up_clients(1)[0]))
 
 
 def _evaluation_clients(federation: Federation, config: RunConfig) -> IntArray:

@@ -80,7 +80,14 @@ def _play_round(
     round = before.round + 1
     plan = _plan(simulation, world, before)
     waiting = simulation.jobs_of(plan, round)
-    server = Server(simulation.path, before.state, before.transform_states, before.clock.version, before.broadcasts)
+    server = Server(
+        simulation.path,
+        before.state,
+        before.transform_states,
+        before.clock.version,
+        before.broadcasts,
+        before.aggregator_state,
+    )
     changes = ClientStateChanges(before.client_states)
     tally = Tally(simulation, plan)
     for step in range(plan.server_steps):
@@ -94,12 +101,19 @@ def _play_round(
                 for clients, kept in result.client_states:
                     changes.add(clients, kept)
                 tally.count(result)
-        server.step(round, simulation.server_lr_scale(round))
+        trusted = simulation.trusted_update(server.broadcasts[server.version], server.version, round)
+        server.step(round, simulation.server_lr_scale(round), trusted)
     row, jobs = describe_round(simulation, world, plan, tally, server, round)
     simulation.selector.observe(round, tally.feedback())
     broadcasts = _still_needed(simulation, plan, server)
     after = Snapshot(
-        round, server.state, changes.client_states(), plan.clock, broadcasts, tuple(server.transform_states)
+        round,
+        server.state,
+        changes.client_states(),
+        plan.clock,
+        broadcasts,
+        tuple(server.transform_states),
+        server.aggregator_state,
     )
     return after, row, jobs
 

@@ -24,15 +24,18 @@ class Server:
         transform_states: Sequence[Groups] = (),
         version: int = 0,
         older_broadcasts: Mapping[int, Groups] | None = None,
+        aggregator_state: Groups | None = None,
     ):
         self.path, self.algorithm = path, path.algorithm
         self.state, self.transform_states = state, list(transform_states)
+        self.aggregator_state = aggregator_state or {}
         self.version = version  # steps made so far
         self.broadcasts = {**(older_broadcasts or {}), version: self.algorithm.broadcast(state)}
         self._accepted: dict[int, Partial] = {}
         self._observed: dict[str, float] = {}
         self._steps_made = 0  # since this server was made
         self.verdicts: dict[int, Tensors] = {}  # by step: how much of whose update a defence used
+        self.steps_left_out = 0  # for which a defence had too few updates
 
     def accept(self, result: ShardResult) -> None:
         """Adds updates to those that came before, each to the step it is for."""
@@ -42,16 +45,29 @@ class Server:
         for name, value in result.observed.items():
             self._observed[name] = self._observed.get(name, 0.0) + value
 
-    def step(self, round: int, lr_scale: float = 1.0) -> None:
-        """Makes the next step with the updates that were accepted for it."""
+    def step(self, round: int, lr_scale: float = 1.0, trusted: Groups | None = None) -> None:
+        """Makes the next step with the updates that were accepted for it.
+
+        `trusted` is the update that the server trained itself, if it has samples.
+        """
         accepted = self._accepted.pop(self._steps_made, None)
         if accepted is None:  # a private server lets nobody see that no update came
             total = self.path.nothing(example_update(self.algorithm, self.state["params"]), self.transform_states)
         else:
             total = self.path.settle(accepted, self.transform_states)
-        update, self.transform_states = self.path.finish(total, self.transform_states, round, self.version)
+        update, self.aggregator_state = self.path.aggregate(total, self.aggregator_state, round, self.version, trusted)
         if verdict := update.pop(VERDICT, None):
             self.verdicts[self._steps_made] = verdict
+        if verdict and not update:
+            self.steps_left_out += 1
+        else:
+            self._move(update, total, round, lr_scale)
+        self._steps_made += 1
+        self.version += 1
+        self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
+
+    def _move(self, update: Groups, total: Partial, round: int, lr_scale: float) -> None:
+        update, self.transform_states = self.path.finish(update, self.transform_states, round, self.version)
 
         def take(state: Groups, update: Groups) -> Groups:
             # The same numbers on every engine, and in a run that is resumed, if a method draws some.
@@ -73,9 +89,6 @@ class Server:
             self.state = {**self.state, "params": moved}
         if not is_finite(self.state):
             raise DivergedError("The server's state became infinite or undefined", round, None)
-        self._steps_made += 1
-        self.version += 1
-        self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
 
     def measure(self) -> dict[str, float]:
         """What transforms have to say about the steps since this server was made, by the names of columns."""

@@ -22,6 +22,7 @@ from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.selectors import Selector, Uniform
+from fedarena.simulate.trusted import TrustedTraining
 from fedarena.simulate.world import World
 from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, Work, count_bytes
 from fedarena.train.batches import count_processed
@@ -87,6 +88,7 @@ class Simulation:
     epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
     epsilon_budget: float | None = None  # a round that would spend more is not begun
     always_steps: bool = False  # whether the server makes a step in every round, also when no update came
+    trusted: TrustedTraining | None = None  # what the server itself trains, for aggregators that compare with it
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
@@ -118,8 +120,10 @@ class Simulation:
         """Where a run stands before its first round."""
         params = self.engine.initial_params()
         state = self.algorithm.server_init(params)
-        kept = self.path.server_init(example_update(self.algorithm, params))
-        return Snapshot(0, state, clock=Clock(time=self.clock.start_seconds), transform_states=tuple(kept))
+        example = example_update(self.algorithm, params)
+        kept, of_aggregator = self.path.server_init(example), self.path.aggregator.server_init(example)
+        clock = Clock(time=self.clock.start_seconds)
+        return Snapshot(0, state, clock=clock, transform_states=tuple(kept), aggregator_state=of_aggregator)
 
     def jobs_of(self, plan: RoundPlan, round: int) -> JobArrays:
         """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
@@ -143,6 +147,13 @@ class Simulation:
             yield from train_and_collect(self.engine, self.path, shards, transform_states)
         except NotFiniteError as error:
             raise DivergedError(error.what, round, self.client_ids([error.client])[0]) from error
+
+    def trusted_update(self, broadcast: Groups, version: int, round: int) -> Groups | None:
+        """What the server comes to by training on its own samples from this model, if it has such."""
+        if self.trusted is None:
+            return None
+        schedule = self.client_lr_schedule
+        return self.trusted.update(broadcast, version, round, None if schedule is None else schedule.scale(round))
 
     def server_lr_scale(self, round: int) -> float:
         """How much of its step the server makes in this round."""
@@ -247,12 +258,20 @@ class Snapshot:
     clock: Clock = field(default_factory=Clock)
     broadcasts: Mapping[int, Groups] = field(default_factory=dict)  # older ones, from which jobs are still training
     transform_states: tuple[Groups, ...] = ()  # what the server keeps for every transform
+    aggregator_state: Groups = field(default_factory=dict)  # what it keeps for the aggregator
 
     def placed(self, place: Callable[[Groups], Groups]) -> Snapshot:
         """The same with the server's tensors where `place` puts them."""
         broadcasts = {version: place(groups) for version, groups in self.broadcasts.items()}
         kept = tuple(map(place, self.transform_states))
-        return replace(self, state=place(self.state), broadcasts=broadcasts, transform_states=kept)
+        of_aggregator = place(self.aggregator_state)
+        return replace(
+            self,
+            state=place(self.state),
+            broadcasts=broadcasts,
+            transform_states=kept,
+            aggregator_state=of_aggregator,
+        )
 
 
 def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def describe_round(
         "wasted_bytes": int((done.bytes_down + done.bytes_up)[~used].sum()),
         "joules": float(done.joules.sum()) if has_energy else None,
         "staleness": float(plan.staleness[used].mean()) if used.any() else None,
-        "succeeded": plan.succeeded,
+        "succeeded": plan.succeeded and server.steps_left_out < plan.server_steps,
         "epsilon": simulation.epsilon(plan.clock.version),
         **server.measure(),
     }

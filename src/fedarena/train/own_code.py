@@ -67,10 +67,10 @@ def refusing_draws(who: str, instead: str, tracker: LayerTracker | None = None) 
 
 
 def refusing_own_draws(part: object, method: str) -> Any:
-    """The same for one method of a transform, if it is not this package's."""
+    """The same for one method of a transform or an aggregator, if it is not this package's."""
     if not is_own(type(part)):
         return nullcontext()
-    context = "context" if method == "at_server" else "rows.context"
+    context = {"at_server": "context", "conclude": "step.context"}.get(method, "rows.context")
     return refusing_draws(f"{type(part).__name__}.{method}", f'{context}.normal("purpose", like=tensor)')
 
 

@@ -80,8 +80,11 @@ def is_finite(groups: Groups) -> bool:
     if not tensors:
         return True
     # A sum is finite only if all terms are, and is one pass over memory; it may overflow though they are.
-    sums = torch.stack([t.sum().double() for t in tensors])
-    return bool(torch.isfinite(sums).all()) or all(bool(torch.isfinite(t).all()) for t in tensors)
+    sums: dict[torch.device, list[Tensor]] = {}
+    for t in tensors:
+        sums.setdefault(t.device, []).append(t.sum().double())
+    finite = all(bool(torch.isfinite(torch.stack(of_device)).all()) for of_device in sums.values())
+    return finite or all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
 def flatten_groups(groups: Groups) -> Tensors:

@@ -1,6 +1,6 @@
 """What happens to an update on its way: transforms, one per file, and aggregators."""
 
-from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Partial
+from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Collected, Defence, Partial, ServerStep
 from fedarena.transforms.attacks import ATTACKS, Attack
 from fedarena.transforms.clip import Clip
 from fedarena.transforms.clip_and_noise import ClipAndNoise
@@ -17,8 +17,11 @@ __all__ = [
     "Attack",
     "Clip",
     "ClipAndNoise",
+    "Collected",
+    "Defence",
     "Partial",
     "Rows",
+    "ServerStep",
     "ShardResult",
     "TopK",
     "Transform",

@@ -10,6 +10,7 @@ import torch
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
     Engine,
@@ -28,7 +29,7 @@ from fedarena.train import (
 from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
-from fedarena.transforms.aggregators.base import named, unnamed
+from fedarena.transforms.aggregators.base import ServerStep, named, unnamed
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.forging import forged, remembered
@@ -68,8 +69,11 @@ class UpdatePath:
         # Corrupted clients who see what others send can act only when all updates of a step are there.
         self._colluding = self._attack is not None and self._attack.sees != "own"
 
-    def check(self, update: Groups, updates_per_step: int | None) -> None:
-        """Refuses what does not fit together; `update` is what one client of the algorithm sends."""
+    def check(self, update: Groups, updates_per_step: int | None, cohort: int | None = None) -> None:
+        """Refuses what does not fit together; `update` is what one client of the algorithm sends.
+
+        A step of the server is of so many updates; where that depends on who comes, of those of a cohort at most.
+        """
         for transform in self.transforms:
             if obstacle := transform.obstacle(self.algorithm, update):
                 raise BadInputError(
@@ -77,6 +81,11 @@ class UpdatePath:
                     "leave it out, or choose another algorithm"
                 )
             check_transform(transform, update, self.algorithm.change_groups)
+        if obstacle := self.aggregator.obstacle(self.algorithm, update):
+            raise BadInputError(
+                f"The aggregator {_name(self.aggregator)} does not fit {_name(self.algorithm)}: {obstacle}; "
+                "choose another one, such as mean, or another algorithm"
+            )
         check_aggregator(self.aggregator, update, self.algorithm.change_groups)
         if self._attack is not None:
             if obstacle := self._attack.obstacle(self.algorithm, update):
@@ -85,6 +94,13 @@ class UpdatePath:
                     "choose another attack, or another algorithm"
                 )
             check_attack(self._attack, update, self.algorithm.change_groups)
+        most = updates_per_step or cohort
+        if most is not None and (shortage := self.aggregator.shortage(most)):
+            raise BadInputError(
+                f"A step of the server gets {counted(most, 'update')} under this protocol and cohort, and the "
+                f"aggregator {_name(self.aggregator)} {shortage}; let more clients take part in a step, or choose "
+                "another aggregator"
+            )
         if self.aggregator.takes_one_update and updates_per_step != 1:
             raise BadInputError(
                 f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
@@ -167,12 +183,22 @@ class UpdatePath:
             rows = replace(rows, update=map_groups(torch.zeros_like, sent))
         return self.aggregator.add_up(rows)
 
-    def finish(self, total: Partial, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
-        """At the server: the one update, and what the server keeps for transforms."""
-        update, kept = self.aggregator.finish(total), list(server)
+    def aggregate(
+        self, total: Partial, kept: Groups, round: int, version: int, trusted: Groups | None = None
+    ) -> tuple[Groups, Groups]:
+        """At the server: what the aggregator makes of all updates, and what it keeps.
+
+        `trusted` is the update that the server trained itself.
+        """
+        context = self._context("aggregator", round, version)
+        with refusing_own_draws(self.aggregator, "conclude"):
+            return self.aggregator.conclude(total, kept, ServerStep(context, trusted))
+
+    def finish(self, update: Groups, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
+        """At the server: what transforms make of the aggregated update, and what the server keeps for them."""
+        kept = list(server)
         for number, transform in reversed(list(enumerate(self.transforms))):
-            key = streams.bits(self.seed, f"server transform {number}", version).view(np.int64)
-            context = JobContext(1.0, round, version, False, torch.tensor(key))
+            context = self._context(f"server transform {number}", round, version)
             with refusing_own_draws(transform, "at_server"):
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
@@ -184,6 +210,11 @@ class UpdatePath:
             noted = {name.partition(":")[2]: value for name, value in observed.items() if name.startswith(f"{number}:")}
             measured |= transform.measure(state, noted)
         return measured
+
+    def _context(self, stream: str, round: int, version: int) -> JobContext:
+        """What is known about a step of the server, with random numbers of its own."""
+        key = streams.bits(self.seed, stream, version).view(np.int64)
+        return JobContext(1.0, round, version, False, torch.tensor(key))
 
     def _weights(self, result: JobResults) -> FloatArray:
         """How much every client counts; an algorithm may give one number for all."""

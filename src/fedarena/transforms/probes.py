@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
-from fedarena.train import Groups, Job, JobArrays, Work, map_groups, stack_groups
+from fedarena.train import Groups, Job, JobArrays, JobContext, Work, map_groups, stack_groups
 from fedarena.train.own_code import is_own, refusing_own_draws
-from fedarena.transforms.aggregators import Aggregator
+from fedarena.transforms.aggregators import Aggregator, Partial
+from fedarena.transforms.aggregators.base import ServerStep
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
@@ -78,9 +79,14 @@ def check_aggregator(aggregator: Aggregator, update: Groups, change_groups: tupl
     if not is_own(type(aggregator).add_up) or aggregator.takes_one_update:
         return
     rows = _rows(update, change_groups)
-    whole = aggregator.finish(aggregator.add_up(rows))
+    step = ServerStep(JobContext(1.0, 1, 0, False, torch.tensor(0)), trusted=update)
+
+    def concluded(total: Partial) -> Groups:
+        return aggregator.conclude(total, aggregator.server_init(update), step)[0]
+
+    whole = concluded(aggregator.add_up(rows))
     first, second = (aggregator.add_up(rows.take(np.array([client]))) for client in range(_CLIENTS))
-    if not _alike(whole, aggregator.finish(aggregator.merge(first, second))):
+    if not _alike(whole, concluded(aggregator.merge(first, second))):
         raise BadInputError(
             f"The aggregator {type(aggregator).__name__} comes to something else when updates are added up in two "
             "parts and merged: let add_up give sums (or override merge), and divide in finish"

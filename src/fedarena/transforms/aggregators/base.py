@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedarena.core.registry import Registry
-from fedarena.train import Groups
+from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import FloatArray, IntArray, Rows
 
 
@@ -21,6 +21,14 @@ class Partial:
     numbers: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ServerStep:
+    """What an aggregator is told about the step of the server that it works for."""
+
+    context: JobContext  # the round, the version of the model, and random numbers keyed by these
+    trusted: Groups | None = None  # the update that the server trained itself, if it has samples
+
+
 class Aggregator:
     """Adds up, merges and finishes. Keyword-only constructor arguments are its settings.
 
@@ -30,6 +38,19 @@ class Aggregator:
 
     needs_rows = False  # whether partial results hold the update of every single client
     takes_one_update = False  # whether a step of the server must be of a single update
+    trusted_samples = 0  # training samples that the server has itself, and trains on for every step
+
+    def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
+        """Why this aggregator does not fit an algorithm with such updates (of one client); None: it does."""
+        return None
+
+    def shortage(self, updates: int) -> str | None:
+        """Why so many updates are too few for a step of the server; None: they are enough."""
+        return None
+
+    def server_init(self, update: Groups) -> Groups:
+        """What it keeps at the server before the first round; `update` shows what one looks like."""
+        return {}
 
     def factors(self, staleness: IntArray) -> FloatArray:
         """How much of an update is left that began so many steps of the server ago."""
@@ -55,6 +76,13 @@ class Aggregator:
         A defence also says in the group ``"verdict"`` how much of every client's update it used (see `verdict_of`).
         """
         raise NotImplementedError
+
+    def conclude(self, total: Partial, kept: Groups, step: ServerStep) -> tuple[Groups, Groups]:
+        """The one update, and what is kept at the server, for aggregators that `finish` by more than the updates.
+
+        Where there is nothing but a verdict, the server makes no step.
+        """
+        return self.finish(total), kept
 
     def move_server(
         self,
