@@ -37,7 +37,16 @@ from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
 from fedarena.train import ENGINES, Algorithm, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
-from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS, Aggregator, Attack, Transform
+from fedarena.transforms import (
+    AGGREGATORS,
+    ATTACKS,
+    DOWNLOADS,
+    TRANSFORMS,
+    Aggregator,
+    Attack,
+    Compressor,
+    Transform,
+)
 
 P = TypeVar("P")
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
@@ -160,10 +169,15 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         transforms=tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform")),
         aggregator=_make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator"),
         attack=_make(ATTACKS, config.attack, Attack, "an attack"),
+        download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
+    if simulation.downlink is not None:
+        if centralized:
+            raise BadInputError("training=centralized downloads nothing; leave download out")
+        simulation.downlink.check(algorithm.server_init(params))
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "

@@ -11,6 +11,7 @@ from fedarena.models.seeding import all_seeded
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
+from fedarena.transforms.downlink import Downlink
 
 
 class Server:
@@ -23,11 +24,14 @@ class Server:
         transform_states: Sequence[Groups] = (),
         version: int = 0,
         older_broadcasts: Mapping[int, Groups] | None = None,
+        downlink: Downlink | None = None,
+        download_state: Groups | None = None,
     ):
         self.path, self.algorithm = path, path.algorithm
         self.state, self.transform_states = state, list(transform_states)
         self.version = version  # steps made so far
-        self.broadcasts = {**(older_broadcasts or {}), version: self.algorithm.broadcast(state)}
+        self._downlink, self.download_state = downlink, download_state or {}
+        self.broadcasts = {**(older_broadcasts or {}), version: self._broadcast()}
         self._accepted: dict[int, Partial] = {}
         self._observed: dict[str, float] = {}
         self._steps_made = 0  # since this server was made
@@ -70,7 +74,14 @@ class Server:
             raise DivergedError("The server's state became infinite or undefined", round, None)
         self._steps_made += 1
         self.version += 1
-        self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
+        if self._downlink is not None:
+            self.download_state = self._downlink.advance(self.state, self.download_state, self.version)
+        self.broadcasts[self.version] = self._broadcast()
+
+    def _broadcast(self) -> Groups:
+        if self._downlink is None:
+            return self.algorithm.broadcast(self.state)
+        return self._downlink.broadcast(self.state, self.download_state)
 
     def measure(self) -> dict[str, float]:
         """What transforms have to say about the steps since this server was made, by the names of columns."""

@@ -29,6 +29,8 @@ from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.attacks import Attack, NoAttack
+from fedarena.transforms.compressor import Compressor, Uncompressed
+from fedarena.transforms.downlink import Downlink
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -83,6 +85,7 @@ class Simulation:
     transforms: tuple[Transform, ...] = ()  # of updates, in their order
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
+    download: Compressor = field(default_factory=Uncompressed)  # of what clients download
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
@@ -91,6 +94,12 @@ class Simulation:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
         return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+
+    @cached_property
+    def downlink(self) -> Downlink | None:
+        """What models go through on their way to clients; None: they are sent as they are."""
+        is_compressed = not isinstance(self.download, Uncompressed)
+        return Downlink(self.algorithm, self.download, self.seed) if is_compressed else None
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -108,7 +117,15 @@ class Simulation:
         params = self.engine.initial_params()
         state = self.algorithm.server_init(params)
         kept = self.path.server_init(example_update(self.algorithm, params))
-        return Snapshot(0, state, clock=Clock(time=self.clock.start_seconds), transform_states=tuple(kept))
+        downloads = {} if self.downlink is None else self.downlink.start(state)
+        clock = Clock(time=self.clock.start_seconds)
+        return Snapshot(0, state, clock=clock, transform_states=tuple(kept), download_state=downloads)
+
+    def broadcast(self, snapshot: Snapshot) -> Groups:
+        """What clients have who download now."""
+        if self.downlink is None:
+            return self.algorithm.broadcast(snapshot.state)
+        return self.downlink.broadcast(snapshot.state, snapshot.download_state)
 
     def jobs_of(self, plan: RoundPlan, round: int) -> JobArrays:
         """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
@@ -185,6 +202,14 @@ class Simulation:
             return size
         return round(size * self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()}))
 
+    def sent_sizes(self, sizes: IntArray) -> IntArray:
+        """The same for many."""
+        if self.clock.model_bytes is None:
+            return sizes
+        factor = self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()})
+        scaled: IntArray = np.rint(sizes * factor).astype(np.int64)
+        return scaled
+
     def processed_samples(self, clients: IntArray, shares: FloatArray) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""
         samples, local = self.engine.data.counts(clients, "train"), self.engine.local
@@ -223,12 +248,15 @@ class Snapshot:
     clock: Clock = field(default_factory=Clock)
     broadcasts: Mapping[int, Groups] = field(default_factory=dict)  # older ones, from which jobs are still training
     transform_states: tuple[Groups, ...] = ()  # what the server keeps for every transform
+    download_state: Groups = field(default_factory=dict)  # what it keeps about what clients hold
 
     def placed(self, place: Callable[[Groups], Groups]) -> Snapshot:
         """The same with the server's tensors where `place` puts them."""
         broadcasts = {version: place(groups) for version, groups in self.broadcasts.items()}
         kept = tuple(map(place, self.transform_states))
-        return replace(self, state=place(self.state), broadcasts=broadcasts, transform_states=kept)
+        downloads = place(self.download_state)
+        state = place(self.state)
+        return replace(self, state=state, broadcasts=broadcasts, transform_states=kept, download_state=downloads)
 
 
 def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:

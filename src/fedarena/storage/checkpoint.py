@@ -35,6 +35,7 @@ from fedarena.train import Groups, flatten_groups, unflatten_groups
 _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
 _TRANSFORM = "transform:"
+_DOWNLOAD = "download:"
 FORMAT = 7
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -165,10 +166,12 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
         for key in [key for key in groups if key.startswith(_TRANSFORM)]:
             number, _, group = key.removeprefix(_TRANSFORM).partition(":")
             transforms[int(number)][group] = groups.pop(key)
+        downloads = {key: groups.pop(key) for key in list(groups) if key.startswith(_DOWNLOAD)}
+        downloads = {key.removeprefix(_DOWNLOAD): tensors for key, tensors in downloads.items()}
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"The checkpoint {path} does not hold what {STATE_FILE} says: {error}") from None
     clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, jobs)
-    return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()))
+    return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()), downloads)
 
 
 def read_best(folder: Path, best: BestModelState) -> Tensors:
@@ -206,7 +209,7 @@ def snapshot_groups(snapshot: Snapshot) -> Groups:
         groups |= {f"{_BROADCAST}{version}:{group}": tensors for group, tensors in broadcast.items()}
     for number, kept in enumerate(snapshot.transform_states):
         groups |= {f"{_TRANSFORM}{number}:{group}": tensors for group, tensors in kept.items()}
-    return groups
+    return groups | {f"{_DOWNLOAD}{group}": tensors for group, tensors in snapshot.download_state.items()}
 
 
 def open_client_states(folder: Path, state: CommitState) -> ClientStateLog:
