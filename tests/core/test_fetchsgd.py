@@ -9,11 +9,11 @@ from logistic_clients import CLASSES, COHORT, FEATURES, LOCAL, cohorts, flat, me
 from test_asynchronous_training import run as run_in_time
 
 from fedarena.algorithms import FedAvg, FetchSGD
-from fedarena.algorithms.sketch import CountSketch
 from fedarena.core.errors import BadInputError
 from fedarena.simulate.protocols import Asynchronous, Buffered
 from fedarena.simulate.simulation import transferred_bytes
 from fedarena.train import CohortEngine, ReferenceEngine
+from fedarena.train.sketch import CountSketch
 
 ENGINES = pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 LENGTH = CLASSES * FEATURES + CLASSES

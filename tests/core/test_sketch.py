@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import vmap
 
-from fedarena.algorithms.sketch import CountSketch, keep_largest
+from fedarena.train.sketch import CountSketch, keep_largest
 
 LENGTHS = st.integers(1, 60)
 ROWS = st.integers(1, 6)

@@ -171,7 +171,8 @@ def rows_of(update, weights=None) -> Rows:
 def test_bytes_are_planned_and_real(make_federation, engine_kind) -> None:
     _, *rounds = run(make_federation, engine_kind, [TopK(share=0.2)])
     numbers = 18  # of the model, 8 bytes each
-    planned = round(0.2 * numbers) * (8 + 4)
+    # Of 4 values, a byte that says how places are sent, and a bit for every place.
+    planned = round(0.2 * numbers) * 8 + 1 + 3
     for outcome in rounds:
         assert set(np.asarray(outcome.jobs["bytes_up"]).tolist()) == {planned}
         assert (np.asarray(outcome.jobs["real_bytes_up"]) <= planned).all()
@@ -183,7 +184,7 @@ def test_zeros_are_not_sent_and_a_dense_update_is_never_longer() -> None:
     path = UpdatePath(FedAvg(), [TopK(share=1.0)])
     assert path.planned_bytes({"params": {"w": update["params"]["w"][0]}}) == 8 * 4
     _, _, sent = path._transform(rows_of(update), no_shard(), [{}], {})
-    assert sent.tolist() == [4 + 4, 8 * 4]
+    assert sent.tolist() == [4 + 1 + 1, 8 * 4]
 
 
 def no_shard():

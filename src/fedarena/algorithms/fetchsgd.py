@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedarena.algorithms.checks import check_fraction, check_positive
 from fedarena.algorithms.registry import ALGORITHMS
-from fedarena.algorithms.sketch import CountSketch, keep_largest
 from fedarena.core.limits import Limits
 from fedarena.models import Tensors
 from fedarena.train import Algorithm, Client, Groups, Work
+from fedarena.train.sketch import CountSketch, keep_largest
 
 _DEFAULT_COMPRESSION = 10  # how much smaller than the model a sketch is
 _DEFAULT_COLUMNS_PER_TOP = 4  # with much fewer columns, large coordinates hide each other

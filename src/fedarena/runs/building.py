@@ -40,7 +40,16 @@ from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import ENGINES, Algorithm, Engine, LocalTraining, count_training_flops, personal_notes
 from fedarena.train.engine import IntArray, Part
-from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS, Aggregator, Attack, Transform
+from fedarena.transforms import (
+    AGGREGATORS,
+    ATTACKS,
+    DOWNLOADS,
+    TRANSFORMS,
+    Aggregator,
+    Attack,
+    Compressor,
+    Transform,
+)
 from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
@@ -200,12 +209,17 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         always_steps=mechanism.always_steps,
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),
+        download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     dtypes = {name: column.dtype for name, column in federation.columns.items()}
     warnings += prepare_attack(simulation, data_spec(federation), dtypes)
     simulation.path.check(update, protocol.updates_per_step, cohort)
+    if simulation.downlink is not None:
+        if centralized:
+            raise BadInputError("training=centralized downloads nothing; leave download out")
+        simulation.downlink.check(algorithm.server_init(params))
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "

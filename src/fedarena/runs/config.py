@@ -38,7 +38,7 @@ from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.schedules import SCHEDULES
 from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
-from fedarena.transforms import AGGREGATORS, ATTACKS, TRANSFORMS
+from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS
 
 Positive = Annotated[int, Limits(least=1)]
 NotNegative = Annotated[int, Limits(least=0)]
@@ -53,6 +53,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "aggregator": AGGREGATORS,
     "attack": ATTACKS,
     "privacy": MECHANISMS,
+    "download": DOWNLOADS,
     "selector": SELECTORS,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
@@ -136,6 +137,7 @@ class RunConfig(BaseModel):
     aggregator: dict[str, Any] = {"name": AUTOMATIC}  # how updates become one; by default, as the protocol needs it
     attack: dict[str, Any] = {"name": "none"}  # what clients do that an adversary has in its hands
     privacy: dict[str, Any] = {"name": "none"}  # the mechanism of differential privacy
+    download: dict[str, Any] = {"name": "none"}  # how what clients download is compressed
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it

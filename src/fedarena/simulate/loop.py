@@ -13,6 +13,7 @@ from fedarena.core.errors import DivergedError, TrainingStuckError
 from fedarena.core.words import counted
 from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
 from fedarena.simulate.client_states import ClientStateChanges
+from fedarena.simulate.downloads import Downloads
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
@@ -53,8 +54,10 @@ def simulate(
     latest = _LatestModel(simulation)
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
+    downloads = Downloads(simulation)
     for round, feedback in history:
         selector.observe(round, feedback)
+        downloads.observe(feedback)
     if start is None:
         start = simulation.first_snapshot()
         row = {"end_seconds": start.clock.time, "epsilon": simulation.epsilon(start.clock.version)}
@@ -63,7 +66,7 @@ def simulate(
     while not simulation.is_over(snapshot.round, snapshot.clock):
         began = time.perf_counter()
         latest.snapshot = snapshot
-        snapshot, row, jobs = _play_round(simulation, world, snapshot)
+        snapshot, row, jobs = _play_round(simulation, downloads.planned(world, snapshot), snapshot, downloads)
         yield _evaluate(simulation, snapshot, row, jobs, time.perf_counter() - began)
     if snapshot.clock.version == 0:
         raise TrainingStuckError(
@@ -74,7 +77,7 @@ def simulate(
 
 
 def _play_round(
-    simulation: Simulation, world: World, before: Snapshot
+    simulation: Simulation, world: World, before: Snapshot, downloads: Downloads
 ) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
     """One round: plan, train, transform and aggregate, step. What it leaves behind, its row, and its jobs."""
     round = before.round + 1
@@ -87,6 +90,8 @@ def _play_round(
         before.clock.version,
         before.broadcasts,
         before.aggregator_state,
+        simulation.downlink,
+        before.download_state,
     )
     changes = ClientStateChanges(before.client_states)
     tally = Tally(simulation, plan)
@@ -103,17 +108,20 @@ def _play_round(
                 tally.count(result)
         trusted = simulation.trusted_update(server.broadcasts[server.version], server.version, round)
         server.step(round, simulation.server_lr_scale(round), trusted)
-    row, jobs = describe_round(simulation, world, plan, tally, server, round)
-    simulation.selector.observe(round, tally.feedback())
-    broadcasts = _still_needed(simulation, plan, server)
+    real_bytes_down = downloads.real(plan.ended, server.download_state)
+    row, jobs = describe_round(simulation, world, plan, tally, server, round, real_bytes_down)
+    feedback = tally.feedback()
+    simulation.selector.observe(round, feedback)
+    downloads.observe(feedback)
     after = Snapshot(
         round,
         server.state,
         changes.client_states(),
         plan.clock,
-        broadcasts,
+        _still_needed(simulation, plan, server),
         tuple(server.transform_states),
         server.aggregator_state,
+        server.download_state,
     )
     return after, row, jobs
 
@@ -152,7 +160,7 @@ class _LatestModel:
 
     def losses(self, clients: IntArray) -> FloatArray:
         assert self.snapshot is not None
-        params = self._simulation.algorithm.broadcast(self.snapshot.state)["params"]
+        params = self._simulation.broadcast(self.snapshot)["params"]
         return self._simulation.engine.evaluate(params, clients, "train").means("loss")
 
 
@@ -173,7 +181,7 @@ def _evaluate(
     row = {"round": snapshot.round, **row}
     scores = personal_scores = None
     if is_last or simulation.evaluates(snapshot.round, snapshot.clock):
-        broadcast = simulation.algorithm.broadcast(snapshot.state)
+        broadcast = simulation.broadcast(snapshot)
         clients, part = simulation.evaluation_clients, simulation.evaluation_part
         params = simulation.algorithm.evaluation_params(snapshot.state)
         scores = simulation.engine.evaluate(params, clients, part)

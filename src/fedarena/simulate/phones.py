@@ -38,6 +38,8 @@ class Load:
     partial_work: PartialWork | None = None
     # Shares that jobs of these clients can have, at most those wanted; needed if there is partial work.
     possible_shares: Callable[[IntArray, FloatArray], FloatArray] | None = None
+    # What these clients download to get to this version of the model, where that depends on what they have.
+    download_bytes_of: Callable[[IntArray, int], IntArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,12 @@ class Phones:
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""
         samples = self.load.processed_samples(clients, np.ones(len(clients)))
-        download, compute, upload = self._seconds(clients, numbers, samples)
         down_bytes, up_bytes = (
             np.full(len(clients), size) for size in (self.load.download_bytes, self.load.upload_bytes)
         )
+        if self.load.download_bytes_of is not None:
+            down_bytes = self.load.download_bytes_of(clients, version)
+        download, compute, upload = self._seconds(clients, numbers, samples, down_bytes)
         shares = self._shares(clients, download, compute, upload)
         if (shares < 1).any():
             whole = samples
@@ -151,7 +155,7 @@ class Phones:
         return begin + work if fleet is None else fleet.finish_time(clients, begin, work, "pause")
 
     def _seconds(
-        self, clients: IntArray, numbers: IntArray, samples: IntArray
+        self, clients: IntArray, numbers: IntArray, samples: IntArray, down_bytes: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         if self.fleet is None:
             return np.zeros(len(clients)), np.zeros(len(clients)), np.zeros(len(clients))
@@ -160,7 +164,7 @@ class Phones:
         up = devices.draw_upload(rows, streams.bits(self.seed, "upload speed", clients, numbers))
         work = samples * self.load.compute_factor
         compute = devices.compute_seconds(rows, work, samples * self.load.flops_per_sample)
-        return 8 * self.load.download_bytes / down, compute, 8 * self.load.upload_bytes / up
+        return 8 * down_bytes / down, compute, 8 * self.load.upload_bytes / up
 
     def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:
         """How much of whole jobs that take so long clients do."""

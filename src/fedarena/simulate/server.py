@@ -12,6 +12,7 @@ from fedarena.simulate.simulation import example_update
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
+from fedarena.transforms.downlink import Downlink
 
 
 class Server:
@@ -25,12 +26,15 @@ class Server:
         version: int = 0,
         older_broadcasts: Mapping[int, Groups] | None = None,
         aggregator_state: Groups | None = None,
+        downlink: Downlink | None = None,
+        download_state: Groups | None = None,
     ):
         self.path, self.algorithm = path, path.algorithm
         self.state, self.transform_states = state, list(transform_states)
         self.aggregator_state = aggregator_state or {}
         self.version = version  # steps made so far
-        self.broadcasts = {**(older_broadcasts or {}), version: self.algorithm.broadcast(state)}
+        self._downlink, self.download_state = downlink, download_state or {}
+        self.broadcasts = {**(older_broadcasts or {}), version: self._broadcast()}
         self._accepted: dict[int, Partial] = {}
         self._observed: dict[str, float] = {}
         self._steps_made = 0  # since this server was made
@@ -64,7 +68,14 @@ class Server:
             self._move(update, total, round, lr_scale)
         self._steps_made += 1
         self.version += 1
-        self.broadcasts[self.version] = self.algorithm.broadcast(self.state)
+        if self._downlink is not None:
+            self.download_state = self._downlink.advance(self.state, self.download_state, self.version)
+        self.broadcasts[self.version] = self._broadcast()
+
+    def _broadcast(self) -> Groups:
+        if self._downlink is None:
+            return self.algorithm.broadcast(self.state)
+        return self._downlink.broadcast(self.state, self.download_state)
 
     def _move(self, update: Groups, total: Partial, round: int, lr_scale: float) -> None:
         update, self.transform_states = self.path.finish(update, self.transform_states, round, self.version)

@@ -30,6 +30,8 @@ from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.attacks import Attack, NoAttack
+from fedarena.transforms.compressor import Compressor, Uncompressed
+from fedarena.transforms.downlink import Downlink
 from fedarena.transforms.poisoned_data import TriggeredData, poisoned
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Simulation:
     epsilon_budget: float | None = None  # a round that would spend more is not begun
     always_steps: bool = False  # whether the server makes a step in every round, also when no update came
     trusted: TrustedTraining | None = None  # what the server itself trains, for aggregators that compare with it
+    download: Compressor = field(default_factory=Uncompressed)  # of what clients download
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
@@ -97,6 +100,12 @@ class Simulation:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
         return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+
+    @cached_property
+    def downlink(self) -> Downlink | None:
+        """What models go through on their way to clients; None: they are sent as they are."""
+        is_compressed = not isinstance(self.download, Uncompressed)
+        return Downlink(self.algorithm, self.download, self.seed) if is_compressed else None
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -121,9 +130,20 @@ class Simulation:
         params = self.engine.initial_params()
         state = self.algorithm.server_init(params)
         example = example_update(self.algorithm, params)
-        kept, of_aggregator = self.path.server_init(example), self.path.aggregator.server_init(example)
-        clock = Clock(time=self.clock.start_seconds)
-        return Snapshot(0, state, clock=clock, transform_states=tuple(kept), aggregator_state=of_aggregator)
+        return Snapshot(
+            0,
+            state,
+            clock=Clock(time=self.clock.start_seconds),
+            transform_states=tuple(self.path.server_init(example)),
+            aggregator_state=self.path.aggregator.server_init(example),
+            download_state={} if self.downlink is None else self.downlink.start(state),
+        )
+
+    def broadcast(self, snapshot: Snapshot) -> Groups:
+        """What clients have who download now."""
+        if self.downlink is None:
+            return self.algorithm.broadcast(snapshot.state)
+        return self.downlink.broadcast(snapshot.state, snapshot.download_state)
 
     def jobs_of(self, plan: RoundPlan, round: int) -> JobArrays:
         """The jobs of a round whose updates are used, for the engine, in the order in which they are used."""
@@ -220,6 +240,14 @@ class Simulation:
             return size
         return round(size * self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()}))
 
+    def sent_sizes(self, sizes: IntArray) -> IntArray:
+        """The same for many."""
+        if self.clock.model_bytes is None:
+            return sizes
+        factor = self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()})
+        scaled: IntArray = np.rint(sizes * factor).astype(np.int64)
+        return scaled
+
     def processed_samples(self, clients: IntArray, shares: FloatArray) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""
         samples, local = self.engine.data.counts(clients, "train"), self.engine.local
@@ -259,18 +287,19 @@ class Snapshot:
     broadcasts: Mapping[int, Groups] = field(default_factory=dict)  # older ones, from which jobs are still training
     transform_states: tuple[Groups, ...] = ()  # what the server keeps for every transform
     aggregator_state: Groups = field(default_factory=dict)  # what it keeps for the aggregator
+    download_state: Groups = field(default_factory=dict)  # what it keeps about what clients hold
 
     def placed(self, place: Callable[[Groups], Groups]) -> Snapshot:
         """The same with the server's tensors where `place` puts them."""
         broadcasts = {version: place(groups) for version, groups in self.broadcasts.items()}
         kept = tuple(map(place, self.transform_states))
-        of_aggregator = place(self.aggregator_state)
         return replace(
             self,
             state=place(self.state),
             broadcasts=broadcasts,
             transform_states=kept,
-            aggregator_state=of_aggregator,
+            aggregator_state=place(self.aggregator_state),
+            download_state=place(self.download_state),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.metrics import OUTCOMES
-from fedarena.simulate.jobs import BoolArray, FloatArray
+from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
@@ -39,11 +39,18 @@ class Tally:
     def feedback(self) -> Feedback:
         """What the selector is told."""
         jobs = self._plan.ended
-        return Feedback(jobs.clients, self._plan.steps >= 0, self.losses, jobs.end - jobs.begin, jobs.samples)
+        held = np.where(np.isfinite(jobs.downloaded), jobs.versions, -1)
+        return Feedback(jobs.clients, self._plan.steps >= 0, self.losses, jobs.end - jobs.begin, jobs.samples, held)
 
 
 def describe_round(
-    simulation: Simulation, world: World, plan: RoundPlan, tally: Tally, server: Server, round: int
+    simulation: Simulation,
+    world: World,
+    plan: RoundPlan,
+    tally: Tally,
+    server: Server,
+    round: int,
+    real_bytes_down: FloatArray | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of a round, and the columns of the jobs that ended in it."""
     jobs, used = plan.ended, plan.steps >= 0
@@ -59,8 +66,9 @@ def describe_round(
         "steps": tally.steps,
         "train_loss": float((tally.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
         "bytes_down": int(done.bytes_down.sum()),
+        "real_bytes_down": _real_bytes(done.bytes_down, real_bytes_down),
         "bytes_up": int(done.bytes_up.sum()),
-        "real_bytes_up": _real_bytes_up(simulation, done.bytes_up, tally, used),
+        "real_bytes_up": _real_bytes(done.bytes_up, np.where(used, tally.uploaded_bytes, np.nan)),
         "flops": float(done.flops.sum()),
         "invited": len(jobs),
         "failed": int((~used).sum()),
@@ -98,6 +106,7 @@ def describe_round(
         "corrupted": corrupted,
         "counted": counted,
         "bytes_down": done.bytes_down,
+        "real_bytes_down": np.full(len(jobs), np.nan) if real_bytes_down is None else real_bytes_down,
         "bytes_up": done.bytes_up,
         "real_bytes_up": tally.uploaded_bytes,
         "flops": done.flops,
@@ -117,9 +126,9 @@ def _counted(plan: RoundPlan, server: Server) -> FloatArray:
     return counted
 
 
-def _real_bytes_up(simulation: Simulation, planned: IntArray, tally: Tally, used: BoolArray) -> int | None:
-    """All uploads of a round, where what clients really sent differs from what was planned."""
-    known = np.isfinite(tally.uploaded_bytes) & used
-    if not known.any():
+def _real_bytes(planned: IntArray, real: FloatArray | None) -> int | None:
+    """All that was sent in a round, where what clients really sent or got differs from what was planned."""
+    known = np.zeros(len(planned), dtype=np.bool_) if real is None else np.isfinite(real)
+    if real is None or not known.any():
         return None
-    return int(planned[~known].sum() + tally.uploaded_bytes[known].sum())
+    return int(planned[~known].sum() + real[known].sum())

@@ -36,6 +36,7 @@ _RUNNING = "clock:running"
 _BROADCAST = "clock:broadcast:"
 _TRANSFORM = "transform:"
 _AGGREGATOR = "aggregator:"
+_DOWNLOAD = "download:"
 FORMAT = 7
 _NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
@@ -166,12 +167,18 @@ def read_snapshot(folder: Path, state: CommitState, client_states: ClientStates)
         for key in [key for key in groups if key.startswith(_TRANSFORM)]:
             number, _, group = key.removeprefix(_TRANSFORM).partition(":")
             transforms[int(number)][group] = groups.pop(key)
-        of_aggregator = {key: groups.pop(key) for key in list(groups) if key.startswith(_AGGREGATOR)}
+        of_aggregator, downloads = (_taken(groups, prefix) for prefix in (_AGGREGATOR, _DOWNLOAD))
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"The checkpoint {path} does not hold what {STATE_FILE} says: {error}") from None
     clock = Clock(state.clock.time, state.clock.version, state.clock.next_job, jobs)
-    kept = {key.removeprefix(_AGGREGATOR): tensors for key, tensors in of_aggregator.items()}
-    return Snapshot(state.round, groups, client_states, clock, broadcasts, tuple(transforms.values()), kept)
+    kept = tuple(transforms.values())
+    return Snapshot(state.round, groups, client_states, clock, broadcasts, kept, of_aggregator, downloads)
+
+
+def _taken(groups: Groups, prefix: str) -> Groups:
+    """Takes out the groups whose names begin with `prefix`, without it."""
+    names = [name for name in groups if name.startswith(prefix)]
+    return {name.removeprefix(prefix): groups.pop(name) for name in names}
 
 
 def read_best(folder: Path, best: BestModelState) -> Tensors:
@@ -210,7 +217,7 @@ def snapshot_groups(snapshot: Snapshot) -> Groups:
     for number, kept in enumerate(snapshot.transform_states):
         groups |= {f"{_TRANSFORM}{number}:{group}": tensors for group, tensors in kept.items()}
     groups |= {_AGGREGATOR + group: tensors for group, tensors in snapshot.aggregator_state.items()}
-    return groups
+    return groups | {_DOWNLOAD + group: tensors for group, tensors in snapshot.download_state.items()}
 
 
 def open_client_states(folder: Path, state: CommitState) -> ClientStateLog:

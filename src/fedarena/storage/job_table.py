@@ -28,6 +28,7 @@ class JobTable:
     outcome: IntArray  # index into the names
     round: IntArray
     index: IntArray
+    start_version: IntArray
     staleness: IntArray
     samples: IntArray
     begin_seconds: FloatArray

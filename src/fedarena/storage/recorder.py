@@ -302,13 +302,11 @@ class Recorder:
             return
         jobs = JobTable.from_table(self._read_table("jobs"))
         seconds = jobs.end_seconds - jobs.begin_seconds
+        held = np.where(np.isfinite(jobs.downloaded_seconds), jobs.start_version, -1)
+        columns: tuple[Any, ...] = (jobs.index, jobs.used, jobs.loss, seconds, jobs.samples, held)
         bounds = np.searchsorted(jobs.round, np.arange(1, self._latest.round + 2))
         for round, (begin, end) in enumerate(itertools.pairwise(bounds.tolist()), start=1):
-            rows = slice(begin, end)
-            yield (
-                round,
-                Feedback(jobs.index[rows], jobs.used[rows], jobs.loss[rows], seconds[rows], jobs.samples[rows]),
-            )
+            yield round, Feedback(*(column[begin:end] for column in columns))
 
     def log(self, message: str) -> None:
         """Adds a line to ``log.txt``."""

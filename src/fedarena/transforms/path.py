@@ -36,7 +36,7 @@ from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows
 from fedarena.transforms.transform import Transform
-from fedarena.transforms.wire import dense, wire_bytes
+from fedarena.transforms.wire import SENT, dense, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -260,12 +260,13 @@ class UpdatePath:
             with refusing_own_draws(transform, "at_client"):
                 update, after = transform.at_client(replace(rows, stream=name), before, server[number])
             _check_rows(update, rows, transform)
+            if depends:
+                wire = transform.sent(wire, update)
+            update = {group: tensors for group, tensors in update.items() if group != SENT}
             for noted, value in transform.observe(rows, update).items():
                 observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
             rows = replace(rows, update=update)
             kept |= named(name, after)
-            if depends:
-                wire = transform.sent(wire, update)
         if depends:
             sent = np.broadcast_to(np.asarray(wire_bytes(wire), dtype=np.int64), len(rows))
         return rows, kept, sent

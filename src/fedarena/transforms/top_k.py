@@ -2,74 +2,62 @@
 
 (Also Aji, Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.) A client adds what it did not
 send before to its update, sends the k coordinates of largest magnitude, and keeps the rest for its next job:
-c = u + e;  sent = top_k(c);  e = c - sent.
+c = u + e;  sent = top_k(c);  e = c - sent. It is a contraction: |c - sent|² ≤ (1 - k / length) |c|².
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
-from fedarena.core.errors import BadInputError
-from fedarena.train import COVERAGE, Algorithm, Groups
-from fedarena.transforms.rows import Rows, flat, unflat
-from fedarena.transforms.transform import TRANSFORMS, Transform
-from fedarena.transforms.wire import Sent, Wire, sparse
+from fedarena.models import Tensors
+from fedarena.train import Groups
+from fedarena.transforms.compressor import (
+    Compressor,
+    check_fits,
+    check_k,
+    check_share,
+    compressor,
+    length_of,
+    number_sent,
+)
+from fedarena.transforms.encodings import Message, Values
+from fedarena.transforms.rows import Rows
+from fedarena.transforms.wire import common_type
 
-_PLACE_BITS = 32
-_ERROR = "error"
 
-
-@TRANSFORMS.register("top_k")
-class TopK(Transform):
-    """Sends the `share` of an update's coordinates that are largest, each with its place (4 bytes).
+@compressor("top_k")
+class TopK(Compressor):
+    """Sends the `share` of an update's coordinates that are largest, or the `k` largest, and where they are.
 
     With `error_feedback`, a client keeps what it has not sent, and adds it to its next update.
     """
 
-    depends_on_data = True
+    def __init__(self, *, share: float = 0.01, k: int | None = None, error_feedback: bool = True):
+        check_share("top_k", share)
+        check_k("top_k", k)
+        self.share, self.k, self.error_feedback = share, k, error_feedback
 
-    def __init__(self, *, share: float = 0.01, error_feedback: bool = True):
-        if not 0 < share <= 1:
-            raise BadInputError(f"transforms.top_k.share must be above 0 and at most 1, not {share}")
-        self.share, self.error_feedback = share, error_feedback
+    def check(self, form: Tensors) -> None:
+        """There must be so many coordinates."""
+        check_fits("top_k", self.k, form)
 
-    def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
-        """Coordinates must be those of a model, and all of them trained by everybody."""
-        if not update.get("params") or "params" not in algorithm.change_groups:
-            return "its clients do not send changes of the model's parameters"
-        if type(algorithm).uploaded_bytes is not Algorithm.uploaded_bytes:
-            return "its clients compress what they send already"
-        return "some of its clients train only a part of the model" if COVERAGE in update else None
+    def encoding(self, form: Tensors) -> Values:
+        """Where the largest are, and their values."""
+        return Values(length_of(form), common_type(form))
 
-    def client_init(self, update: Groups) -> Groups:
-        """What was not sent: nothing so far."""
-        if not self.error_feedback:
-            return {}
-        return {_ERROR: {name: torch.zeros_like(t) for name, t in update["params"].items()}}
+    def compress(self, vectors: Tensor, rows: Rows, kept: Groups) -> tuple[Message, Groups]:
+        """The largest coordinates, zeros elsewhere."""
+        largest = torch.topk(vectors.abs(), self._count(vectors.shape[1]), dim=1).indices
+        return {"values": torch.zeros_like(vectors).scatter(1, largest, vectors.gather(1, largest))}, {}
 
-    def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
-        """The largest coordinates; the others stay at the client."""
-        params = {"params": rows.update["params"]}
-        whole = flat(params)
-        if self.error_feedback:
-            whole = whole + flat(kept)
-        largest = torch.topk(whole.abs(), self._count(whole.shape[1]), dim=1).indices
-        sent = torch.zeros_like(whole).scatter(1, largest, whole.gather(1, largest))
-        rest = {_ERROR: unflat(whole - sent, params)["params"]} if self.error_feedback else {}
-        return rows.update | unflat(sent, params), rest
+    def restore(self, messages: Message, form: Tensors) -> Tensor:
+        """The same."""
+        return messages["values"]
 
-    def sent(self, wire: Wire, updates: Groups | None) -> Wire:
-        """So many values with their places; in fact fewer where updates have zeros."""
-        each = list(wire["params"].values())
-        whole = Sent(sum(sent.values for sent in each), each[0].value_bits)
-        values: Any
-        if updates is None:
-            values = self._count(whole.values)
-        else:
-            values = (flat({"params": updates["params"]}) != 0).sum(1).cpu().numpy()
-        return wire | {"params": {"largest": sparse(whole, values, _PLACE_BITS)}}
+    def values_left(self, values: int, form: Tensors) -> int:
+        """So many are sent, at most."""
+        return min(values, self._count(length_of(form)))
 
     def _count(self, coordinates: int) -> int:
-        return max(1, round(self.share * coordinates))
+        return number_sent(self.share, self.k, coordinates)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedarena.core.registry import Registry
 from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import Wire
+from fedarena.transforms.wire import Wire, changed
 
 
 class Transform:
@@ -61,9 +61,10 @@ class Transform:
         """How updates are sent after this, if they were sent like `wire` before.
 
         Before anybody trained, what is planned for one client; with `updates`, of which every client has a row, what
-        clients really send.
+        clients really send. Here, values that may have changed are sent as they are, whatever was done to send them in
+        fewer bytes before; zeros still need not be sent.
         """
-        return wire
+        return wire if type(self).at_client is Transform.at_client else changed(wire, updates)
 
 
 TRANSFORMS: Registry[type[Transform]] = Registry("transform", base=Transform)

@@ -5,48 +5,69 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+from torch import Tensor
 
+from fedarena.models import Tensors
 from fedarena.train import Groups
+from fedarena.transforms.encodings import Values
+from fedarena.transforms.rows import flat
+
+# A group that a transform may add to updates: how many bytes every client sends for each of the other groups, if not
+# raw numbers. Whoever calls `Transform.at_client` takes it off; see `Transform.sent`.
+SENT = "sent"
 
 
 @dataclass(frozen=True)
 class Sent:
-    """How one tensor is sent: so many values, each of so many bits, and where each belongs unless all are sent.
+    """How a group of an update is sent."""
 
-    Numbers of values are of one client, or arrays with an entry per client.
-    """
-
-    values: Any
-    value_bits: int
-    place_bits: int = 0
+    bytes: Any  # of one client, or an array with an entry per client
+    form: Tensors  # one client's tensors, to see their shapes
+    values: int  # numbers that may be other than zero, as far as is known before
+    is_packed: bool = False  # otherwise, raw numbers
 
     @property
-    def bytes(self) -> Any:
-        """The size of all values, rounded up to whole bytes."""
-        return -(-(self.values * (self.value_bits + self.place_bits)) // 8)
+    def length(self) -> int:
+        """How many numbers there are."""
+        return sum(t.numel() for t in self.form.values())
 
 
-Wire = dict[str, dict[str, Sent]]  # as the groups of an update
+Wire = dict[str, Sent]  # by groups
 
 
 def dense(update: Groups) -> Wire:
     """One client's update as raw numbers."""
     return {
-        group: {name: Sent(t.numel(), 8 * t.element_size()) for name, t in tensors.items()}
+        group: Sent(sum(t.numel() * t.element_size() for t in tensors.values()), tensors, _numbers(tensors))
         for group, tensors in update.items()
     }
 
 
-def sparse(sent: Sent, values: Any, place_bits: int) -> Sent:
-    """The same tensor with only some of its values, each with its place, unless all of them would take less."""
-    smaller = replace(sent, values=values, place_bits=place_bits)
-    if np.ndim(values):
-        fewest = np.minimum(smaller.bytes, sent.bytes)
-        return Sent(fewest, 8)
-    return smaller if smaller.bytes < sent.bytes else sent
+def changed(wire: Wire, updates: Groups | None) -> Wire:
+    """What is left of this if all values are changed: nothing but that zeros need not be sent where some were not.
+
+    `updates` have a row per client; None: what is planned.
+    """
+    return {group: _changed(sent, group, updates) if sent.is_packed else sent for group, sent in wire.items()}
+
+
+def _changed(sent: Sent, group: str, updates: Groups | None) -> Sent:
+    encoding = Values(sent.length, common_type(sent.form))
+    if updates is None:
+        return replace(sent, bytes=encoding.planned_bytes(sent.values))
+    return replace(sent, bytes=encoding.sizes({"values": flat({group: updates[group]})}))
 
 
 def wire_bytes(wire: Wire) -> Any:
     """All of it: a number, or an array with an entry per client."""
-    return sum((sent.bytes for tensors in wire.values() for sent in tensors.values()), 0)
+    return sum((sent.bytes for sent in wire.values()), 0)
+
+
+def common_type(form: Tensors) -> Any:
+    """The type of numbers of tensors that are sent as one vector."""
+    first: Tensor = next(iter(form.values()))
+    return first.dtype
+
+
+def _numbers(form: Tensors) -> int:
+    return sum(t.numel() for t in form.values())

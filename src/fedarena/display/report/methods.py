@@ -127,13 +127,14 @@ def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
     """All columns of the evaluated rounds, and `hours`, `bytes`, `flops` and `joules` spent until each of them.
 
     Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known. Bytes are those
-    that were planned; `real_bytes` are those that were really sent, where that depends on what clients learned.
+    that were planned; `real_bytes` are those that were really sent, where that depends on what was learned.
     """
     down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
-    really_up = column(run.rounds, "real_bytes_up")
+    really_down, really_up = (column(run.rounds, name) for name in ("real_bytes_down", "real_bytes_up"))
     spent = {
         "bytes": down + up,
-        "real_bytes": down + np.where(np.isfinite(really_up), really_up, up),
+        "real_bytes": np.where(np.isfinite(really_down), really_down, down)
+        + np.where(np.isfinite(really_up), really_up, up),
         "flops": np.nan_to_num(column(run.rounds, "flops")),
         "joules": _known_joules(run.rounds),
     }

@@ -37,6 +37,7 @@ class Feedback:
     losses: FloatArray  # mean training loss; NaN unless used
     seconds: FloatArray  # how long the job took, or ran until it failed
     samples: IntArray  # processed
+    held_versions: IntArray | None = None  # of the model, that each client has downloaded; -1: not completely
 
 
 class Selector:

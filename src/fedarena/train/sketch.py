@@ -21,23 +21,24 @@ from fedarena.core import streams
 
 
 class CountSketch:
-    """Sketches of vectors of one length; where a coordinate goes depends on length and row alone, on every machine."""
+    """Sketches of vectors of one length; where a coordinate goes depends on length, row and `key`, on every machine."""
 
-    def __init__(self, length: int, rows: int, columns: int, device: torch.device | str = "cpu"):
+    def __init__(self, length: int, rows: int, columns: int, device: torch.device | str = "cpu", key: int = 0):
         self.length, self.rows, self.columns = length, rows, columns
         self._depth = -(-length // columns)  # coordinates in a cell, at most
-        orders, signs = zip(*(_deal(length, row) for row in range(rows)), strict=True)
+        orders, signs = zip(*(_deal(length, row, key) for row in range(rows)), strict=True)
         self._orders = [torch.from_numpy(order).to(device) for order in orders]
         self._signs = [torch.from_numpy(sign).to(device) for sign in signs]
 
     def sketch(self, values: Tensor) -> Tensor:
-        """The table ``[rows, columns]`` of a vector."""
+        """The table ``[rows, columns]`` of a vector; of several, which are rows of a matrix, one table each."""
         unused = self._depth * self.columns - self.length
+        shape = (*values.shape[:-1], self._depth, self.columns)
         table = [
-            F.pad(values.index_select(0, order) * signs, (0, unused)).view(self._depth, self.columns).sum(0)
+            F.pad(values.index_select(-1, order) * signs, (0, unused)).view(shape).sum(-2)
             for order, signs in zip(self._orders, self._signs, strict=True)
         ]
-        return torch.stack(table)
+        return torch.stack(table, dim=-2)
 
     def estimate(self, table: Tensor) -> Tensor:
         """The vector that a table is the sketch of, as well as one can tell: the median over the rows."""
@@ -47,6 +48,19 @@ class CountSketch:
             estimates[row].index_copy_(0, order.long(), in_order)
         middle = estimates.sort(0).values[(self.rows - 1) // 2 : self.rows // 2 + 1]
         return middle.mean(0)
+
+    def mean_estimate(self, tables: Tensor) -> Tensor:
+        """The vectors that tables ``[…, rows, columns]`` are sketches of: the mean over the rows, which is linear."""
+        total = tables.new_zeros(*tables.shape[:-2], self.length)
+        for row, (order, signs) in enumerate(zip(self._orders, self._signs, strict=True)):
+            in_order = tables[..., row, :].repeat(*[1] * (tables.dim() - 2), self._depth)[..., : self.length] * signs
+            total.index_copy_(-1, order.long(), total.index_select(-1, order) + in_order)
+        return total / self.rows
+
+    def coordinates_in_columns(self) -> Tensor:
+        """How many coordinates are added up in the cells of each column."""
+        columns = torch.arange(self.columns, device=self._orders[0].device)
+        return ((self.length - 1 - columns) // self.columns + 1).clamp(min=1)
 
 
 def keep_largest(values: Tensor, count: int) -> Tensor:
@@ -61,12 +75,12 @@ def keep_largest(values: Tensor, count: int) -> Tensor:
     return torch.where(kept, values, 0.0)
 
 
-def _deal(length: int, row: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+def _deal(length: int, row: int, key: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     """The coordinates in the order in which they are dealt out in a row, and the sign of each."""
     coordinates = np.arange(length, dtype=np.uint64)
     width = np.uint64((length - 1).bit_length())
     # Sorting numbers that end with the coordinate is much faster than sorting coordinates by random numbers.
-    keys = (streams.bits(0, "count sketch", row, coordinates) >> width << width) | coordinates
+    keys = (streams.bits(key, "count sketch", row, coordinates) >> width << width) | coordinates
     keys.sort()
     order = keys & ((np.uint64(1) << width) - np.uint64(1))
     positive = (keys >> width) & np.uint64(1)

@@ -1,0 +1,98 @@
+"""Vectors whose coordinates are whole multiples of few scales, as quantized ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fedarena.train.jobs import IntArray
+from fedarena.transforms.encodings.base import Encoding, Message, raw_bytes, raw_tensor
+from fedarena.transforms.encodings.bits import (
+    Bits,
+    from_bits,
+    from_bytes,
+    from_gamma,
+    gamma_bits,
+    to_bits,
+    to_bytes,
+    to_gamma,
+    whole_bytes,
+)
+from fedarena.transforms.encodings.support import decode_support, encode_support, support_bytes
+
+_FIXED, _SPARSE, _GAMMA = range(3)
+
+
+class Levels(Encoding):
+    """The parts ``scales``, one for every piece of the vector, and ``levels``, whole numbers from -`most` to `most`.
+
+    Scales are sent as they are. Then a byte says how levels are: *fixed*, all in so many bits as the largest needs;
+    *sparse*, where they are not zero, their signs, and their sizes in so many bits; or *gamma*, where sizes are in
+    Elias' gamma code, which suits QSGD, whose levels are mostly small. The shortest is taken.
+    """
+
+    def __init__(self, pieces: Sequence[int], most: int, dtype: torch.dtype, makes_zeros: bool = True):
+        self.length, self.scales, self.most, self.dtype = sum(pieces), len(pieces), most, dtype
+        self.makes_zeros = makes_zeros  # whether coordinates become zero that were not
+        self._fixed_width, self._size_width = (2 * most).bit_length(), (most - 1).bit_length()
+
+    def encode(self, message: Message) -> bytes:
+        """Scales and levels."""
+        levels = _whole(message["levels"])
+        mask = levels != 0
+        sizes = np.abs(levels[mask])
+        gamma = int(gamma_bits(sizes).sum()) if len(sizes) else 0
+        form = int(np.argmin(self._forms(np.array(len(sizes)), np.array(gamma))))
+        code: Bits
+        if form == _FIXED:
+            support, code = b"", to_bits(levels + self.most, self._fixed_width)
+        else:
+            support, signs = encode_support(mask), (levels[mask] < 0).astype(np.uint8)
+            coded = to_gamma(sizes) if form == _GAMMA else to_bits(sizes - 1, self._size_width)
+            code = np.concatenate([signs, coded])
+        return raw_bytes(message["scales"]) + bytes([form]) + support + to_bytes(code)
+
+    def decode(self, data: bytes) -> Message:
+        """Scales and levels."""
+        begin = self.scales * self.dtype.itemsize
+        scales, form, rest = raw_tensor(data[:begin], self.dtype), data[begin], data[begin + 1 :]
+        if form == _FIXED:
+            levels = from_bits(from_bytes(rest), self.length, self._fixed_width) - self.most
+        else:
+            mask, end = decode_support(rest, self.length)
+            count, code = int(mask.sum()), from_bytes(rest[end:])
+            negative, coded = code[:count], code[count:]
+            sizes = from_gamma(coded, count) if form == _GAMMA else from_bits(coded, count, self._size_width) + 1
+            levels = np.zeros(self.length, dtype=np.int64)
+            levels[mask] = np.where(negative, -sizes, sizes)
+        return {"scales": scales, "levels": torch.from_numpy(levels).to(self.dtype)}
+
+    def sizes(self, messages: Message) -> IntArray:
+        """By how many levels are not zero, and how large these are."""
+        # Torch counts faster than NumPy on one core, and on a GPU nothing but sums leave it.
+        sizes = messages["levels"].nan_to_num().abs()
+        counts = (sizes != 0).sum(1)
+        lengths = torch.frexp(sizes).exponent if self.most > 1 else sizes
+        gamma = 2 * lengths.sum(1, dtype=torch.int64) - counts
+        levels: IntArray = self._forms(counts.cpu().numpy(), gamma.cpu().numpy()).min(0)
+        return self.scales * self.dtype.itemsize + levels
+
+    def planned_bytes(self, values: int) -> int:
+        """As if no coordinate became zero that is not expected to be."""
+        counts = np.array(values)
+        fixed, sparse, _ = self._forms(counts, counts * (1 + 2 * self._fixed_width))
+        all_stay = values < self.length or not self.makes_zeros
+        return self.scales * self.dtype.itemsize + int(min(fixed, sparse) if all_stay else fixed)
+
+    def _forms(self, counts: IntArray, gamma: IntArray) -> IntArray:
+        """The bytes of every form."""
+        support = support_bytes(self.length, counts)
+        fixed = np.broadcast_to(whole_bytes(self.length * self._fixed_width), counts.shape)
+        sparse = support + whole_bytes(counts * (1 + self._size_width))
+        return 1 + np.stack([fixed, sparse, support + whole_bytes(counts + gamma)])
+
+
+def _whole(levels: torch.Tensor) -> IntArray:
+    return levels.nan_to_num().to(torch.int64).cpu().numpy()
