@@ -137,6 +137,8 @@ class Comparison(Sequence[Result]):
                 f"{name}_worst_decile": row.score_worst_decile,
                 f"personal_{name}": row.personal_score,
                 **row.metrics,
+                "epsilon": row.epsilon,
+                "attack_success": row.attack_success,
                 "bytes": row.bytes,
                 "flops": row.flops,
                 "virtual_hours": row.hours,

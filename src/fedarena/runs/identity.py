@@ -20,9 +20,10 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.environment import describe_environment, describe_repositories
 from fedarena.runs.own_source import OwnSource, own_source
+from fedarena.simulate.simulation import Simulation, transferred_bytes
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles, read_constants
-from fedarena.train import Groups, flatten_groups
+from fedarena.train import Groups, count_bytes, flatten_groups
 
 OWN_SOURCE = "own_source"
 
@@ -46,7 +47,8 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
     federation = {"federation": experiment.federation.name}
-    return describe_environment() | federation | measured(experiment) | repositories | _identity(experiment, source)
+    known = federation | measured(experiment) | raw_bytes(experiment.simulation)
+    return describe_environment() | known | repositories | _identity(experiment, source)
 
 
 def settings_fingerprint(config: RunConfig) -> str:
@@ -73,6 +75,19 @@ def measured(experiment: Experiment) -> dict[str, Any]:
     """What a run measures, and what it is judged by, for those who look at it before it ends."""
     task = experiment.simulation.task
     return {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
+
+
+def raw_bytes(simulation: Simulation) -> dict[str, int]:
+    """What a job would download and upload as raw numbers, to tell what compression saves.
+
+    A method that sends less than the model, such as a sketch of it, is compared with the model.
+    """
+    if not simulation.sends:
+        return {}
+    params = simulation.engine.initial_params()
+    whole = count_bytes({"params": params})
+    down, up = (simulation.sent_bytes(max(size, whole)) for size in transferred_bytes(simulation.algorithm, params))
+    return {"raw_download_bytes": down, "raw_upload_bytes": up}
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:

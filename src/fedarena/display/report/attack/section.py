@@ -1,0 +1,79 @@
+"""The section about corrupted clients: what attacks do, who takes part in them, whom defences reject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedarena.analysis.leading_metric import leading_metrics, runs_with
+from fedarena.display.drawing.html import Html, join, tag
+from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
+from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
+from fedarena.display.report.attack.table import attack_columns, attack_rows
+from fedarena.display.report.figures.curves import attack_success_figure, metric_figure
+from fedarena.display.report.sections.elements import Plot, explanations, if_any, in_pairs, swatches, table
+from fedarena.metrics.info import MetricInfo
+from fedarena.storage.run_data import RunData
+
+_MATRIX = "Means over seeds. A cross: all runs diverged. "
+
+
+def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
+    """Everything about attacks and defences, for every metric that runs lead with."""
+    return join(
+        [
+            *(_of_metric(runs_with(runs, metric), runs, metric, plot) for metric in leading_metrics(runs)),
+            in_pairs(
+                [
+                    if_any(
+                        plot,
+                        corrupted_figure(runs),
+                        "Share of the updates that a round used which are of corrupted clients. They are drawn once "
+                        "for the whole run; how many of them a round invites is chance.",
+                    ),
+                    if_any(
+                        plot,
+                        rejected_figure(runs),
+                        "Share of the used updates of which the defence took nothing: those of corrupted clients "
+                        "(found out) and those of honest ones (false alarms).",
+                    ),
+                ]
+            ),
+        ]
+    )
+
+
+def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: MetricInfo, plot: Plot) -> Html:
+    success = if_any(
+        plot,
+        attack_success_figure(runs),
+        "Share of the test samples with the backdoor's trigger that get its label; a model that learned no backdoor "
+        "is not at 0 if it takes some of them for that label anyway.",
+    )
+    beside = plot(metric_figure(runs, metric), "The same rounds, on data without a trigger.") if success else Html("")
+    better = "Up" if metric.higher_is_better else "Down"
+    return join(
+        [
+            _table(having, runs, metric),
+            if_any(
+                plot,
+                robustness_figure(having, metric),
+                f"{_MATRIX}{'Dark' if metric.higher_is_better else 'Light'} cells withstood the attack.",
+            ),
+            if_any(plot, success_matrix_figure(having), f"{_MATRIX}Light cells withstood the attack."),
+            in_pairs([beside, success]),
+            if_any(
+                plot,
+                attack_tradeoff_figure(runs, metric),
+                f"After the last evaluation; large dots are means over seeds. {better} and to the left is better.",
+            ),
+        ]
+    )
+
+
+def _table(having: Sequence[RunData], runs: Sequence[RunData], metric: MetricInfo) -> Html:
+    rows, marks = attack_rows(having, metric), swatches(runs)
+    columns = attack_columns(rows, metric)
+    heads = ["method", *(tag("abbr", column.title, title=column.explanation) for column in columns)]
+    body = [[marks[row.label], *(column.text(row) for column in columns)] for row in rows]
+    explained = explanations({column.title: column.explanation for column in columns})
+    return tag("div", table(heads, body, "attacks"), explained, class_="above")
