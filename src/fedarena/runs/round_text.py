@@ -31,6 +31,11 @@ def epsilon_text(epsilon: float) -> str:
     return f"{epsilon:.0f}" if epsilon >= 99.95 else f"{epsilon:.1f}" if epsilon >= 9.995 else f"{epsilon:.2f}"
 
 
+def delta_text(delta: float) -> str:
+    """ "1e-5"."""
+    return f"{delta:.3g}".replace("e-0", "e-")
+
+
 def is_simulated(config: Mapping[str, Any]) -> bool:
     """Whether a run adds the noise of another cohort than it has, so that its ε is not one that it really gives."""
     cohort = (config.get("privacy") or {}).get("noise_cohort")

@@ -29,6 +29,8 @@ _DIVERGED: Final = "×"
 _ROW: Final = 46  # pixels of an attack: its name, and the cells below it
 _NAME: Final = 0.44  # of these, for the name
 _CHARACTER_PIXELS: Final = 6.6
+_FULLEST: Final = 0.55  # of the colour: text in the fullest cell must be legible, light or dark
+_LEAST_CONTRAST: Final = 0.2  # of a metric's span, from the palest to the fullest cell
 _MOST_TEXT: Final = 22  # characters of a defence's name
 
 
@@ -79,15 +81,15 @@ def robustness_figure(runs: Sequence[RunData], metric: MetricInfo | None = None)
     found = robustness_matrix(runs_with(runs, metric), metric.name)
     if found is None:
         return None
-    limits = (metric.low, metric.high) if metric.high is not None else (None, None)
-    return _figure(found, f"{as_title(metric)} by attack and defence", limits)
+    span = None if metric.low is None or metric.high is None else metric.high - metric.low
+    return _figure(found, f"{as_title(metric)} by attack and defence", span)
 
 
 def success_matrix_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """The success of attacks in the same form, of those that have one."""
     knowing = [run for run in runs if np.isfinite(column(run.rounds, SUCCESS)).any()]
     found = robustness_matrix(knowing, SUCCESS)
-    return None if found is None else _figure(found, "Attack success by attack and defence", (0.0, 1.0))
+    return None if found is None else _figure(found, "Attack success by attack and defence", 1.0)
 
 
 def _panel(attacked: Sequence[RunData], runs: Sequence[RunData], share: float, column: str) -> Iterator[Cell]:
@@ -125,16 +127,17 @@ def _key(run: RunData) -> str:
     return json.dumps(_defence_settings(run), sort_keys=True, default=str)
 
 
-def _figure(found: Matrix, title: str, limits: tuple[float | None, float | None]) -> go.Figure:
+def _figure(found: Matrix, title: str, span: float | None) -> go.Figure:
+    """The picture; where the metric has a `span`, differences that are a small part of it have pale colours."""
     rows, columns = len(found.attacks), len(found.defences)
     names = [_short(defence) for defence in found.defences]
     figure = empty_figure(title, "", "")
     below = 16 + round(_CHARACTER_PIXELS * max(map(len, names)))  # turned names of the defences
-    panels = [Panel(str(share), _ROW * rows, 34) for share in found.shares]
+    panels = [Panel(str(share), _ROW * rows, 26 if number == 0 else 52) for number, share in enumerate(found.shares)]
     places = stack(figure, panels, below)
-    scores = [cell.score.mean for cell in found.cells.values() if cell.score is not None]
-    low, high = limits
-    low, high = min(scores, default=0.0) if low is None else low, max(scores, default=1.0) if high is None else high
+    scores = [cell.score.mean for cell in found.cells.values() if cell.score is not None] or [0.0]
+    low, high = min(scores), max(scores)
+    high = max(high, low + (1e-9 if span is None else _LEAST_CONTRAST * span))
     # Names of attacks are above their cells and not beside them: that leaves cells their width on a phone.
     edges = [*(edge for row in range(rows) for edge in (row, row + _NAME)), rows]
     for number, share in enumerate(found.shares, start=1):
@@ -147,12 +150,12 @@ def _figure(found: Matrix, title: str, limits: tuple[float | None, float | None]
             text=texts,
             customdata=hovers,
             texttemplate="%{text}",
-            textfont={"size": 12},
+            textfont={"size": 12, "color": INK},
             hovertemplate="%{customdata}<extra></extra>",
             hoverongaps=False,
             colorscale=[[0, PAPER], [1, SERIES_LIGHT[0]]],
             zmin=low,
-            zmax=max(high, low + 1e-9),
+            zmax=low + (high - low) / _FULLEST,
             xgap=2,
             showscale=False,
             showlegend=False,

@@ -24,17 +24,18 @@ def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
             *(_of_metric(runs_with(runs, metric), runs, metric, plot) for metric in leading_metrics(runs)),
             in_pairs(
                 [
-                    if_any(
-                        plot,
-                        corrupted_figure(runs),
-                        "Share of the updates that a round used which are of corrupted clients. They are drawn once "
-                        "for the whole run; how many of them a round invites is chance.",
-                    ),
+                    *(_tradeoff(runs, metric, plot) for metric in leading_metrics(runs)),
                     if_any(
                         plot,
                         rejected_figure(runs),
                         "Share of the used updates of which the defence took nothing: those of corrupted clients "
                         "(found out) and those of honest ones (false alarms).",
+                    ),
+                    if_any(
+                        plot,
+                        corrupted_figure(runs),
+                        "Share of the updates that a round used which are of corrupted clients. They are drawn once "
+                        "for the whole run; how many of them a round invites is chance.",
                     ),
                 ]
             ),
@@ -50,7 +51,6 @@ def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: Metri
         "is not at 0 if it takes some of them for that label anyway.",
     )
     beside = plot(metric_figure(runs, metric), "The same rounds, on data without a trigger.") if success else Html("")
-    better = "Up" if metric.higher_is_better else "Down"
     return join(
         [
             _table(having, runs, metric),
@@ -61,12 +61,16 @@ def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: Metri
             ),
             if_any(plot, success_matrix_figure(having), f"{_MATRIX}Light cells withstood the attack."),
             in_pairs([beside, success]),
-            if_any(
-                plot,
-                attack_tradeoff_figure(runs, metric),
-                f"After the last evaluation; large dots are means over seeds. {better} and to the left is better.",
-            ),
         ]
+    )
+
+
+def _tradeoff(runs: Sequence[RunData], metric: MetricInfo, plot: Plot) -> Html:
+    better = "Up" if metric.higher_is_better else "Down"
+    return if_any(
+        plot,
+        attack_tradeoff_figure(runs, metric),
+        f"After the last evaluation; large dots are means over seeds. {better} and to the left is better.",
     )
 
 

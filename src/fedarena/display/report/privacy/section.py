@@ -16,7 +16,7 @@ from fedarena.display.report.privacy.figures import (
 from fedarena.display.report.privacy.spent import PrivacySpent, spent_by
 from fedarena.display.report.privacy.table import privacy_columns, privacy_rows
 from fedarena.display.report.sections.elements import Plot, explanations, if_any, in_pairs, swatches, table
-from fedarena.runs.round_text import epsilon_text
+from fedarena.runs.round_text import delta_text, epsilon_text
 from fedarena.storage.run_data import RunData
 
 
@@ -86,7 +86,7 @@ def _about_epsilon(runs: Sequence[RunData]) -> str:
     """By which bound and for which δ, and what is only simulated."""
     found = [spent for method in methods_of(runs) for spent in spent_by(method)]
     bounds = listing(list(dict.fromkeys(spent.bound for spent in found if spent.bound is not None)))
-    deltas = listing(list(dict.fromkeys(f"{spent.delta:.3g}" for spent in found if spent.delta is not None)))
+    deltas = listing(list(dict.fromkeys(delta_text(spent.delta) for spent in found if spent.delta is not None)))
     told = f"Proved upper bound{f' ({bounds})' if bounds else ''}{f' for δ = {deltas}' if deltas else ''}. "
     told += "Dashed: the budget. " if any(spent.budget is not None for spent in found) else ""
     cohorts = listing(list(dict.fromkeys(f"{one.noise_cohort:,}" for one in found if one.noise_cohort is not None)))

@@ -13,6 +13,7 @@ from fedarena.runs.round_text import epsilon_text, is_simulated
 from fedarena.storage.run_data import RunData
 
 _NO_MECHANISM = ("", "none")
+BOUNDS = {"rdp": "RDP", "pld": "PLD"}  # how accountants are called everywhere
 COLUMNS = ("epsilon", "clip_norm", "clipped_share", "noise_to_signal")
 
 
@@ -65,7 +66,7 @@ def privacy_spent(run: RunData) -> PrivacySpent | None:
         epsilon=float(told[-1]),
         budget=_number(settings.get("epsilon")),
         delta=_number(settings.get("delta")),
-        bound=next((str(settings[key]) for key in ("accountant", "bound") if settings.get(key)), None),
+        bound=BOUNDS.get(str(settings.get("accountant")), settings.get("accountant")),
         mechanism=mechanism_of(run),
         noise_cohort=int(settings["noise_cohort"]) if is_simulated(run.config) else None,
         budget_is_spent=_budget_is_spent(run),

@@ -10,7 +10,7 @@ import numpy as np
 from fedarena.display.drawing.units import ABSENT, listing, significant
 from fedarena.display.report.methods import Method, column
 from fedarena.display.report.privacy.spent import PrivacySpent, mechanism_of, spent_by, tells_privacy
-from fedarena.runs.round_text import epsilon_text
+from fedarena.runs.round_text import delta_text, epsilon_text
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ PRIVACY_COLUMNS: tuple[PrivacyColumn, ...] = (
     PrivacyColumn(
         "δ",
         "the chance for which ε does not speak",
-        lambda row: _each(row, lambda spent: None if spent.delta is None else f"{spent.delta:.3g}"),
+        lambda row: _each(row, lambda spent: None if spent.delta is None else delta_text(spent.delta)),
     ),
     PrivacyColumn("bound", "the accounting that proves ε", lambda row: _each(row, lambda spent: spent.bound)),
     PrivacyColumn(

@@ -17,7 +17,7 @@ from fedarena.display.report.privacy.spent import spent_by
 from fedarena.display.report.tables.differences import Differences, difference_text, interval_text, runner_up
 from fedarena.display.report.tables.final import FinalTable, final_table
 from fedarena.metrics.info import MetricInfo
-from fedarena.runs.round_text import epsilon_text
+from fedarena.runs.round_text import delta_text, epsilon_text
 from fedarena.storage.run_data import RunData
 
 
@@ -61,7 +61,7 @@ def _spent(method: Method) -> str:
     if not spent:
         return ""
     most = max(spent, key=lambda one: one.epsilon)
-    delta = "" if most.delta is None else f", δ = {most.delta:.3g}"
+    delta = "" if most.delta is None else f", δ = {delta_text(most.delta)}"
     simulated = ", which is only simulated" if most.is_simulated else ""
     return f", spending ε = {epsilon_text(most.epsilon)}{delta}{simulated}"
 
