@@ -83,8 +83,7 @@ def real_run(folder: Path, **settings: Any) -> RunData:
         cohort=10,
         evaluation={"every": 2},
         runs_folder=folder,
-        progress=False,
-        **settings,
+        **{"progress": False, **settings},
     )
 
 

@@ -54,16 +54,16 @@ class Matrix:
     defences: Sequence[str]
 
 
-def robustness_matrix(runs: Sequence[RunData], column: str) -> Matrix | None:
+def robustness_matrix(runs: Sequence[RunData], score: str) -> Matrix | None:
     """Attacks by defences by share of corrupted clients; None where there is no such matrix in the runs.
 
     A defence is everything in which runs differ beside the attack. Runs without an attack are a row of their own, for
     every share whose defences they have.
     """
-    runs = [run for run in distinct_runs(runs) if column in run.rounds.column_names]
+    runs = [run for run in distinct_runs(runs) if _knows(run, score)]
     cells: dict[tuple[float, str, str], Cell] = {}
     for share in sorted({_share(run) for run in runs if is_attacked(run)}):
-        for cell in _panel([run for run in runs if is_attacked(run) and _share(run) == share], runs, share, column):
+        for cell in _panel([run for run in runs if is_attacked(run) and _share(run) == share], runs, share, score):
             cells[share, cell.attack, cell.defence] = cell
     shares = sorted({share for share, _, _ in cells})
     attacks = list(dict.fromkeys(attack for _, attack, _ in cells))
@@ -87,12 +87,11 @@ def robustness_figure(runs: Sequence[RunData], metric: MetricInfo | None = None)
 
 def success_matrix_figure(runs: Sequence[RunData]) -> go.Figure | None:
     """The success of attacks in the same form, of those that have one."""
-    knowing = [run for run in runs if np.isfinite(column(run.rounds, SUCCESS)).any()]
-    found = robustness_matrix(knowing, SUCCESS)
+    found = robustness_matrix(runs, SUCCESS)
     return None if found is None else _figure(found, "Attack success by attack and defence", 1.0)
 
 
-def _panel(attacked: Sequence[RunData], runs: Sequence[RunData], share: float, column: str) -> Iterator[Cell]:
+def _panel(attacked: Sequence[RunData], runs: Sequence[RunData], share: float, score: str) -> Iterator[Cell]:
     """The cells of one share. What differs between shares alone, such as how many a defence expects, names nothing."""
     defences = {_key(run): _defence_settings(run) for run in attacked}
     names = dict(zip(defences, described(list(defences.values()), "aggregator"), strict=True))
@@ -106,8 +105,12 @@ def _panel(attacked: Sequence[RunData], runs: Sequence[RunData], share: float, c
     for (attack, defence), found in groups.items():
         counted = Method("", tuple(found)).counted
         broken = all(run.status == "diverged" for run in found)
-        finals = [] if broken else [float(evaluation_curve(run)[column][-1]) for run in counted]
+        finals = [] if broken else [float(evaluation_curve(run)[score][-1]) for run in counted]
         yield Cell(attack, defence, share, Spread.of(finals))
+
+
+def _knows(run: RunData, name: str) -> bool:
+    return name in run.rounds.column_names and bool(np.isfinite(column(run.rounds, name)).any())
 
 
 def _share(run: RunData) -> float:
