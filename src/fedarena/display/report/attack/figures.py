@@ -6,6 +6,7 @@ Each function returns None where no run has anything of the kind.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import plotly.graph_objects as go
@@ -14,12 +15,14 @@ from fedarena.analysis.leading_metric import leading_metric, runs_with
 from fedarena.display.drawing.marks import add_line, add_points
 from fedarena.display.drawing.metrics import as_title, hover_value
 from fedarena.display.drawing.style import empty_figure, figure_text, styles
-from fedarena.display.report.attack.judged import corrupted_share, judged, last_success
+from fedarena.display.report.attack.judged import corrupted_share, is_attacked, judged, last_success
 from fedarena.display.report.figures.by_round import by_round_figure
 from fedarena.display.report.figures.share_bars import Share, share_bars_figure
 from fedarena.display.report.methods import evaluation_curve, methods_of
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
+
+MAX_LINES: Final = 12  # that differ by chance alone
 
 
 def attack_tradeoff_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure | None:
@@ -53,7 +56,10 @@ def attack_tradeoff_figure(runs: Sequence[RunData], metric: MetricInfo | None = 
 
 
 def corrupted_figure(runs: Sequence[RunData]) -> go.Figure | None:
-    """The share of used updates that are of corrupted clients, over rounds."""
+    """The share of used updates that are of corrupted clients, over rounds; None where lines would be too many."""
+    attacked = [method for method in methods_of(runs) if any(map(is_attacked, method.runs))]
+    if len(attacked) > MAX_LINES:
+        return None
     title, label = "Corrupted clients over rounds", "share of used updates"
     figure = by_round_figure(runs, corrupted_share, title, label, "%{y:.1%}")
     if figure is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from fedarena.analysis.leading_metric import leading_metrics, runs_with
 from fedarena.display.drawing.html import Html, join, tag
+from fedarena.display.drawing.units import count
 from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
 from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
 from fedarena.display.report.attack.table import attack_columns, attack_rows
@@ -14,7 +16,8 @@ from fedarena.display.report.sections.elements import Plot, explanations, if_any
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 
-_MATRIX = "Means over seeds. A cross: all runs diverged. "
+MOST_ROWS: Final = 12  # of a table that is not folded
+_MATRIX: Final = "Means over seeds. A cross: all runs diverged. "
 
 
 def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
@@ -53,13 +56,13 @@ def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: Metri
     beside = plot(metric_figure(runs, metric), "The same rounds, on data without a trigger.") if success else Html("")
     return join(
         [
-            _table(having, runs, metric),
             if_any(
                 plot,
                 robustness_figure(having, metric),
                 f"{_MATRIX}{'Dark' if metric.higher_is_better else 'Light'} cells withstood the attack.",
             ),
             if_any(plot, success_matrix_figure(having), f"{_MATRIX}Light cells withstood the attack."),
+            _table(having, runs, metric),
             in_pairs([beside, success]),
         ]
     )
@@ -80,4 +83,8 @@ def _table(having: Sequence[RunData], runs: Sequence[RunData], metric: MetricInf
     heads = ["method", *(tag("abbr", column.title, title=column.explanation) for column in columns)]
     body = [[marks[row.label], *(column.text(row) for column in columns)] for row in rows]
     explained = explanations({column.title: column.explanation for column in columns})
-    return tag("div", table(heads, body, "attacks"), explained, class_="above")
+    shown = join([table(heads, body, "attacks"), explained])
+    if len(rows) > MOST_ROWS:
+        title = tag("summary", f"All {count(len(rows), 'method')}, with attack and defence")
+        return tag("details", title, tag("div", shown, class_="inner"), class_="above")
+    return tag("div", shown, class_="above")
