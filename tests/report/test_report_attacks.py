@@ -22,7 +22,7 @@ from fedarena.display import (
     success_matrix_figure,
     write_report,
 )
-from fedarena.display.report.attack.judged import judged
+from fedarena.display.report.attack.judged import judged, told_attacks
 from fedarena.display.report.attack.matrix import UNDISTURBED, robustness_matrix
 from fedarena.display.report.attack.table import attack_columns, attack_rows
 from fedarena.display.report.methods import methods_of
@@ -116,6 +116,18 @@ def test_the_table_has_what_attacked_and_what_defended(make_run):
     assert "corrupted taken" not in texts
     success = final_table(runs).column("attack_success")
     assert [success.text(row) for row in final_table(runs).rows] == texts["attack success"]
+
+
+def test_what_attacks_do_and_see_is_said(make_run, tmp_path):
+    told = {"corrupted_clients": 48, "clients": 238, "from_round": 5, "they": "send noise", "they_see": "everything"}
+    run = with_attack(make_run())
+    run = replace(run, summary=run.summary | {"attack": told})
+    said = "48 of 238 clients corrupted, from round 5 on; they send noise; they see everything."
+    assert told_attacks([run, run]) == {"backdoor": said}
+    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<strong>backdoor</strong>: {said}" in page
+    fewer = replace(run, summary=run.summary | {"attack": told | {"corrupted_clients": 24}})
+    assert told_attacks([run, fewer]) == {"backdoor": "they send noise; they see everything."}
 
 
 def test_success_is_drawn_over_rounds_and_against_the_main_metric(make_run):

@@ -36,18 +36,16 @@ def private(make_run):
 def test_what_a_run_spent_is_read_from_its_rounds_and_settings(private, make_run):
     spent = privacy_spent(private)
     assert spent.epsilon == pytest.approx(LAST)
-    assert (spent.budget, spent.delta, spent.bound, spent.mechanism) == (2.0, 1e-5, "PLD", "gaussian")
+    assert (spent.budget, spent.delta, spent.accountant, spent.mechanism) == (2.0, 1e-5, "PLD", "gaussian")
     assert not spent.is_simulated
     assert privacy_spent(make_run()) is None
 
 
-def test_only_noise_of_another_cohort_is_a_simulation(private):
-    def with_noise_of(cohort):
-        return privacy_spent(replace(private, config=private.config | {"privacy": {"noise_cohort": cohort}}))
-
-    assert with_noise_of(5000).is_simulated
-    assert not with_noise_of(None).is_simulated
-    assert not with_noise_of(private.config["cohort"]).is_simulated
+def test_a_run_that_ended_knows_more_than_its_settings(private):
+    told = {"delta": 1e-6, "budget": 3.0, "accountant": "rdp", "bound": "a bound", "neighbours": "one client is added"}
+    spent = privacy_spent(replace(private, summary=private.summary | {"privacy": told}))
+    assert (spent.budget, spent.delta, spent.accountant, spent.bound) == (3.0, 1e-6, "RDP", "a bound")
+    assert spent.neighbours == "one client is added"
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from fedarena.core.errors import BadInputError
+from fedarena.display.drawing.units import count
 from fedarena.display.report.methods import FloatArray, Method, column
 from fedarena.storage.run_data import RunData
-from fedarena.transforms import ATTACKS
 
 NO_ATTACK: Final = "none"
-_SIGHTS: Final = {"own": "own data", "corrupted": "all corrupted", "all": "all updates"}
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,16 @@ def defence_of(run: RunData) -> str:
     return str((run.config.get("aggregator") or {}).get("name") or "mean").rpartition(":")[2]
 
 
-def sight_of(run: RunData) -> str | None:
-    """What corrupted clients see, by the threat model of their attack; None for one that is not known here."""
-    with suppress(BadInputError):
-        name = str((run.config.get("attack") or {}).get("name"))
-        return None if ":" in name or name == NO_ATTACK else _SIGHTS[ATTACKS.get(name).sees]
-    return None
+def told_attacks(runs: Sequence[RunData]) -> dict[str, str]:
+    """Of every attack that runs tell about, in a sentence: what corrupted clients do and see, and how many they are."""
+    found: dict[str, dict[str, str]] = {}  # by attack and by what is said with numbers, what is said without
+    for run in runs:
+        if told := run.summary.get("attack") or run.environment.get("attack"):
+            deed = f"they {told['they']}; they see {told['they_see']}."
+            begin = "" if told["from_round"] == 1 else f", from round {told['from_round']} on"
+            who = f"{told['corrupted_clients']:,} of {count(told['clients'], 'client')} corrupted{begin}; {deed}"
+            found.setdefault(attack_of(run), {})[who] = deed
+    return {attack: next(iter(said if len(said) == 1 else said.values())) for attack, said in found.items()}
 
 
 def corrupted_share(run: RunData) -> FloatArray:

@@ -9,6 +9,7 @@ from fedarena.analysis.leading_metric import leading_metrics, runs_with
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import count
 from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
+from fedarena.display.report.attack.judged import told_attacks
 from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
 from fedarena.display.report.attack.table import attack_columns, attack_rows
 from fedarena.display.report.figures.curves import attack_success_figure, metric_figure
@@ -24,6 +25,7 @@ def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
     """Everything about attacks and defences, for every metric that runs lead with."""
     return join(
         [
+            _about_attacks(runs),
             *(_of_metric(runs_with(runs, metric), runs, metric, plot) for metric in leading_metrics(runs)),
             in_pairs(
                 [
@@ -44,6 +46,13 @@ def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
             ),
         ]
     )
+
+
+def _about_attacks(runs: Sequence[RunData]) -> Html:
+    """What every attack does, and what its threat model lets it see."""
+    told = told_attacks(runs)
+    items = [tag("li", tag("strong", attack), f": {said}") for attack, said in told.items()]
+    return tag("ul", *items) if items else Html("")
 
 
 def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: MetricInfo, plot: Plot) -> Html:

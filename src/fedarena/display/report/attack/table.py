@@ -16,7 +16,6 @@ from fedarena.display.report.attack.judged import (
     has_attack_or_defence,
     judged,
     last_success,
-    sight_of,
 )
 from fedarena.display.report.methods import Method, methods_of
 from fedarena.display.report.tables.final_row import Spread
@@ -30,7 +29,6 @@ class AttackRow:
 
     label: str
     attack: str
-    sight: str | None
     share: float | None  # of the clients that are corrupted, as it was asked for
     defence: str
     score: Spread | None
@@ -52,7 +50,6 @@ def attack_columns(rows: Sequence[AttackRow], metric: MetricInfo) -> list[Attack
     weighs = any(row.judged.weighs for row in rows)
     columns = [
         AttackColumn("attack", "what corrupted clients do", lambda row: row.attack),
-        AttackColumn("sees", "what their threat model lets them see", lambda row: row.sight or ABSENT),
         AttackColumn("corrupted", "share of the clients that are corrupted", lambda row: _percent(row.share)),
         AttackColumn("defence", "how the server makes one update of many", lambda row: row.defence),
         AttackColumn(metric.label, "after the last evaluation, over all samples", lambda row: _score(metric, row)),
@@ -99,7 +96,6 @@ def _row(method: Method, metric: MetricInfo) -> AttackRow:
     return AttackRow(
         label=method.label,
         attack=ABSENT if attack == NO_ATTACK else attack,
-        sight=sight_of(first),
         share=None if share is None or attack == NO_ATTACK else float(share),
         defence=defence_of(first),
         score=Spread.of([float(Method(method.label, (run,)).mean_final(metric.name)) for run in known]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import count, listing
@@ -85,11 +85,16 @@ def _verdict(spent: PrivacySpent) -> str:
 def _about_epsilon(runs: Sequence[RunData]) -> str:
     """By which bound and for which δ, and what is only simulated."""
     found = [spent for method in methods_of(runs) for spent in spent_by(method)]
-    bounds = listing(list(dict.fromkeys(spent.bound for spent in found if spent.bound is not None)))
-    deltas = listing(list(dict.fromkeys(delta_text(spent.delta) for spent in found if spent.delta is not None)))
-    told = f"Proved upper bound{f' ({bounds})' if bounds else ''}{f' for δ = {deltas}' if deltas else ''}. "
+    bounds = _distinct(spent.bound or spent.accountant for spent in found)
+    deltas = _distinct(None if spent.delta is None else delta_text(spent.delta) for spent in found)
+    told = f"Proved upper bound{f' by {bounds}' if bounds else ''}{f' for δ = {deltas}' if deltas else ''}. "
+    if neighbours := _distinct(spent.neighbours for spent in found):
+        told += f"What the model does not tell: whether {neighbours}. "
     told += "Dashed: the budget. " if any(spent.budget is not None for spent in found) else ""
-    cohorts = listing(list(dict.fromkeys(f"{one.noise_cohort:,}" for one in found if one.noise_cohort is not None)))
-    if cohorts:
+    if cohorts := _distinct(None if one.noise_cohort is None else f"{one.noise_cohort:,}" for one in found):
         told += f"Simulated: it would hold with cohorts of {cohorts} clients, whose noise was added, not with these."
     return told
+
+
+def _distinct(texts: Iterable[str | None]) -> str:
+    return listing(list(dict.fromkeys(text for text in texts if text is not None)))

@@ -13,7 +13,6 @@ from fedarena.runs.round_text import epsilon_text, is_simulated
 from fedarena.storage.run_data import RunData
 
 _NO_MECHANISM = ("", "none")
-BOUNDS = {"rdp": "RDP", "pld": "PLD"}  # how accountants are called everywhere
 COLUMNS = ("epsilon", "clip_norm", "clipped_share", "noise_to_signal")
 
 
@@ -33,7 +32,9 @@ class PrivacySpent:
     epsilon: float  # proved for the run as far as it came
     budget: float | None  # the ε that it would not exceed
     delta: float | None
-    bound: str | None  # which accountant proved it
+    accountant: str | None  # which one proved it, in short
+    bound: str | None  # the same in words
+    neighbours: str | None  # what a reader of the model cannot tell
     mechanism: str
     noise_cohort: int | None  # whose noise was added, if that of another cohort than there was
     budget_is_spent: bool  # whether that ended the run
@@ -62,11 +63,15 @@ def privacy_spent(run: RunData) -> PrivacySpent | None:
     if not told.size:
         return None
     settings = run.config.get("privacy") or {}
+    summary = run.summary.get("privacy") or {}  # of a run that ended; it knows what settings leave open
+    accountant = summary.get("accountant", settings.get("accountant"))
     return PrivacySpent(
         epsilon=float(told[-1]),
-        budget=_number(settings.get("epsilon")),
-        delta=_number(settings.get("delta")),
-        bound=BOUNDS.get(str(settings.get("accountant")), settings.get("accountant")),
+        budget=_number(summary.get("budget", settings.get("epsilon"))),
+        delta=_number(summary.get("delta", settings.get("delta"))),
+        accountant=None if accountant is None else str(accountant).upper(),
+        bound=summary.get("bound"),
+        neighbours=summary.get("neighbours"),
         mechanism=mechanism_of(run),
         noise_cohort=int(settings["noise_cohort"]) if is_simulated(run.config) else None,
         budget_is_spent=_budget_is_spent(run),

@@ -52,7 +52,7 @@ PRIVACY_COLUMNS: tuple[PrivacyColumn, ...] = (
         "the chance for which ε does not speak",
         lambda row: _each(row, lambda spent: None if spent.delta is None else delta_text(spent.delta)),
     ),
-    PrivacyColumn("bound", "the accounting that proves ε", lambda row: _each(row, lambda spent: spent.bound)),
+    PrivacyColumn("bound", "the accounting that proves ε", lambda row: _each(row, lambda spent: spent.accountant)),
     PrivacyColumn(
         "noise of cohort",
         "size of the cohort whose noise is simulated",
