@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from guarded_runs import Flip, LargestAreWrong, real_run, with_attack
 
@@ -99,6 +100,19 @@ def test_real_runs_tell_whom_a_defence_rejected(tmp_path):
     assert "Flip" in page
 
 
+def test_what_a_weighing_defence_did_not_take_counts_as_left_out(make_run):
+    run = with_attack(make_run(), defence="foolsgold", caught=0.0, false_alarms=0.0)
+    jobs = [
+        {"round": 1, "outcome": "used", "corrupted": place < 2, "counted": 0.25 if place < 2 else 0.75}
+        for place in range(8)
+    ]
+    found = judged([replace(run, jobs=pa.Table.from_pylist(jobs, schema=run.jobs.schema))])
+    assert found.left_out == pytest.approx({"corrupted": 0.75, "honest": 0.25})
+    assert found.weighs
+    assert judged([run]).left_out == {"corrupted": 0.0, "honest": 0.0}  # jobs are not known
+    assert judged([make_run()]).left_out == {}
+
+
 def test_the_table_has_what_attacked_and_what_defended(make_run):
     runs = [
         with_attack(make_run("fedavg"), success=0.9),
@@ -132,16 +146,17 @@ def test_what_attacks_do_and_see_is_said(make_run, tmp_path):
 
 def test_success_is_drawn_over_rounds_and_against_the_main_metric(make_run):
     runs = [with_attack(make_run("fedavg", seed), success=0.9) for seed in (0, 1)]
-    runs += [with_attack(make_run("fedprox"), "none")]
+    runs += [with_attack(make_run("fedprox"), success=0.1), with_attack(make_run("fedyogi"), "none")]
     thick = [trace for trace in attack_success_figure(runs).data if trace.showlegend is not False]
-    assert [trace.name for trace in thick] == ["fedavg"]
+    assert [trace.name for trace in thick] == ["fedavg", "fedprox"]
     assert thick[0].y[-1] == pytest.approx(0.9 * (1 - math.exp(-6)))
-    seeds, mean = attack_tradeoff_figure(runs).data
+    seeds, mean, other = attack_tradeoff_figure(runs).data
     finals = [run.rounds["accuracy"][-1].as_py() for run in runs[:2]]
     assert list(seeds.y) == pytest.approx(finals)
     assert (mean.x[0], mean.y[0]) == pytest.approx((thick[0].y[-1], np.mean(finals)))
-    assert attack_success_figure(runs[2:]) is None
-    assert attack_tradeoff_figure(runs[2:]) is None
+    assert other.name == "fedprox"
+    assert attack_success_figure(runs[3:]) is None
+    assert attack_tradeoff_figure(runs[2:]) is None  # of one method alone
 
 
 def test_the_matrix_has_a_cell_for_every_attack_defence_and_share(matrix_runs):
@@ -206,7 +221,8 @@ def test_the_matrix_is_a_table_from_python(matrix_runs):
 def test_a_page_shows_the_matrix_and_nothing_without_attacks(matrix_runs, make_run, tmp_path):
     page = write_report(matrix_runs, tmp_path / "a.html").read_text(encoding="utf-8")
     assert "Accuracy by attack and defence" in page
-    assert "Dark cells withstood the attack" in page
+    assert "The fuller its colour, the better a defence is." in page
+    assert '<details class="above"><summary>All 15 methods' in page
     page = write_report([make_run()], tmp_path / "b.html").read_text(encoding="utf-8")
     assert 'id="attacks-and-defences"' not in page
 

@@ -47,8 +47,7 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
     federation = {"federation": experiment.federation.name}
-    known = federation | measured(experiment) | raw_bytes(experiment.simulation)
-    return describe_environment() | known | repositories | _identity(experiment, source)
+    return describe_environment() | federation | measured(experiment) | repositories | _identity(experiment, source)
 
 
 def settings_fingerprint(config: RunConfig) -> str:
@@ -72,9 +71,10 @@ def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
 
 
 def measured(experiment: Experiment) -> dict[str, Any]:
-    """What a run measures, and what it is judged by, for those who look at it before it ends."""
+    """What a run measures and what it is judged by, for those who look at it before it ends; and bytes to compare."""
     task = experiment.simulation.task
-    return {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
+    metrics = {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
+    return metrics | raw_bytes(experiment.simulation)
 
 
 def raw_bytes(simulation: Simulation) -> dict[str, int]:

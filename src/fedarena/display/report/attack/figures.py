@@ -26,11 +26,14 @@ MAX_LINES: Final = 12  # that differ by chance alone
 
 
 def attack_tradeoff_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure | None:
-    """A metric against the attack's success after the last evaluation: a dot per method, small ones are seeds."""
+    """A metric against the attack's success after the last evaluation: a dot per method, small ones are seeds.
+
+    None for fewer than two methods that know it.
+    """
     metric = metric or leading_metric(runs)
     look = styles(methods_of(runs))
     shown = [method for method in methods_of(runs_with(runs, metric)) if last_success(method)]
-    if not shown:
+    if len(shown) < 2:
         return None
     title = f"{as_title(metric)} against attack success"
     figure = empty_figure(figure_text(title), "attack success", figure_text(metric.label), height=380)
@@ -68,14 +71,13 @@ def corrupted_figure(runs: Sequence[RunData]) -> go.Figure | None:
 
 
 def rejected_figure(runs: Sequence[RunData]) -> go.Figure | None:
-    """Which share of corrupted and of honest updates defences rejected, seeds together."""
+    """How much of corrupted and of honest updates defences did not take, seeds together."""
     found = []
     for method in methods_of(runs):
-        rates = judged(method.counted)
-        kinds = {"corrupted": rates.rejected_corrupted, "honest": rates.rejected_honest}
-        shares = {kind: Share(rate, f"{kind} {rate:.1%}") for kind, rate in kinds.items() if np.isfinite(rate)}
+        left_out = judged(method.counted).left_out
+        shares = {kind: Share(share, f"{kind} {share:.1%}") for kind, share in left_out.items()}
         if shares:
             found.append((method, shares))
     if not found:
         return None
-    return share_bars_figure("Rejected updates", "share of them", found, styles(methods_of(runs)))
+    return share_bars_figure("Updates that defences left out", "share of them", found, styles(methods_of(runs)))

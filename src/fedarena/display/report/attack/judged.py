@@ -26,6 +26,16 @@ class Judged:
     counted_honest: float
 
     @property
+    def left_out(self) -> dict[str, float]:
+        """How much of the updates of each kind the defence did not take, where that is known."""
+        kinds = {
+            "corrupted": (self.counted_corrupted, self.rejected_corrupted),
+            "honest": (self.counted_honest, self.rejected_honest),
+        }
+        found = {kind: 1 - taken if np.isfinite(taken) else rejected for kind, (taken, rejected) in kinds.items()}
+        return {kind: share for kind, share in found.items() if np.isfinite(share)}
+
+    @property
     def weighs(self) -> bool:
         """Whether the defence did not only take updates or leave them."""
         kept = (1 - self.rejected_corrupted, 1 - self.rejected_honest)

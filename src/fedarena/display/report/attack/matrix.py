@@ -60,7 +60,7 @@ def robustness_matrix(runs: Sequence[RunData], score: str) -> Matrix | None:
     A defence is everything in which runs differ beside the attack. Runs without an attack are a row of their own, for
     every share whose defences they have.
     """
-    runs = [run for run in distinct_runs(runs) if _knows(run, score)]
+    runs = [run for run in distinct_runs(runs) if knows(run, score)]
     cells: dict[tuple[float, str, str], Cell] = {}
     for share in sorted({_share(run) for run in runs if is_attacked(run)}):
         for cell in _panel([run for run in runs if is_attacked(run) and _share(run) == share], runs, share, score):
@@ -109,7 +109,8 @@ def _panel(attacked: Sequence[RunData], runs: Sequence[RunData], share: float, s
         yield Cell(attack, defence, share, Spread.of(finals))
 
 
-def _knows(run: RunData, name: str) -> bool:
+def knows(run: RunData, name: str) -> bool:
+    """Whether a column of the rounds has a value."""
     return name in run.rounds.column_names and bool(np.isfinite(column(run.rounds, name)).any())
 
 

@@ -10,7 +10,7 @@ from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.units import count
 from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
 from fedarena.display.report.attack.judged import told_attacks
-from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
+from fedarena.display.report.attack.matrix import SUCCESS, knows, robustness_figure, success_matrix_figure
 from fedarena.display.report.attack.table import attack_columns, attack_rows
 from fedarena.display.report.figures.curves import attack_success_figure, metric_figure
 from fedarena.display.report.sections.elements import Plot, explanations, if_any, in_pairs, swatches, table
@@ -33,8 +33,8 @@ def attacks(runs: Sequence[RunData], plot: Plot) -> Html:
                     if_any(
                         plot,
                         rejected_figure(runs),
-                        "Share of the used updates of which the defence took nothing: those of corrupted clients "
-                        "(found out) and those of honest ones (false alarms).",
+                        "How much of the used updates of corrupted clients (found out) and of honest ones (false "
+                        "alarms) the defence did not take: those that it rejected, and of others what it took less of.",
                     ),
                     if_any(
                         plot,
@@ -62,15 +62,18 @@ def _of_metric(having: Sequence[RunData], runs: Sequence[RunData], metric: Metri
         "Share of the test samples with the backdoor's trigger that get its label; a model that learned no backdoor "
         "is not at 0 if it takes some of them for that label anyway.",
     )
-    beside = plot(metric_figure(runs, metric), "The same rounds, on data without a trigger.") if success else Html("")
+    attacked = [run for run in having if knows(run, SUCCESS)]
+    beside = if_any(
+        plot, metric_figure(attacked, metric, runs) if attacked else None, "The same runs, on data without a trigger."
+    )
     return join(
         [
             if_any(
                 plot,
                 robustness_figure(having, metric),
-                f"{_MATRIX}{'Dark' if metric.higher_is_better else 'Light'} cells withstood the attack.",
+                f"{_MATRIX}The fuller its colour, the {'better' if metric.higher_is_better else 'worse'} a defence is.",
             ),
-            if_any(plot, success_matrix_figure(having), f"{_MATRIX}Light cells withstood the attack."),
+            if_any(plot, success_matrix_figure(having), f"{_MATRIX}The fuller its colour, the worse a defence is."),
             _table(having, runs, metric),
             in_pairs([beside, success]),
         ]

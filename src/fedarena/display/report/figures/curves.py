@@ -47,10 +47,15 @@ _ROUNDS: Final = Axis("round", "round")
 _SUCCESS: Final = "attack_success"
 
 
-def metric_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure:
-    """A metric over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed."""
+def metric_figure(
+    runs: Sequence[RunData], metric: MetricInfo | None = None, among: Sequence[RunData] | None = None
+) -> go.Figure:
+    """A metric over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed.
+
+    `among` are all runs of which these are some; colours are as for all of them.
+    """
     metric = metric or leading_metric(runs)
-    look, runs = styles(methods_of(runs)), runs_with(runs, metric)
+    look, runs = styles(methods_of(among or runs)), runs_with(runs, metric)
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over rounds", _ROUNDS, look)
     rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
     add_baselines(figure, baselines(runs, metric), 0.0, max(rounds, default=1.0), hover_value(metric))

@@ -73,7 +73,7 @@ def finish_rows(figure: go.Figure, rows: int, longest: float) -> None:
     """The axes of rows of bars, the longest of which ends at that share."""
     end = max(longest, 0.01) / _ROOM_FOR_BARS
     figure.update_yaxes(visible=False, range=[-0.5, rows - 0.35])
-    figure.update_xaxes(tickformat=".0%", showgrid=True, range=[0, end], nticks=6)
+    figure.update_xaxes(tickformat=".0%" if end > 0.06 else ".1%", showgrid=True, range=[0, end], nticks=6)
     if end > 1:
         figure.update_xaxes(tickvals=[0, 0.25, 0.5, 0.75, 1])  # there is no larger share
     figure.update_layout(margin={"l": 14, "r": 20})  # for the labels of the first and the last tick

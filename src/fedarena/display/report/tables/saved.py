@@ -57,7 +57,9 @@ def _bytes(run: RunData, direction: str) -> tuple[float, float] | None:
     used = run.jobs.filter(pc.equal(run.jobs["outcome"], USED))
     if raw is None or not len(used):
         return None
-    planned = column(used, "bytes_up" if direction == "upload" else "bytes_down")
-    real = column(used, "real_bytes_up") if direction == "upload" else np.full(len(used), np.nan)
-    sent = np.where(np.isfinite(real), real, planned)
+    name = "bytes_up" if direction == "upload" else "bytes_down"
+    sent = column(used, name)
+    if f"real_{name}" in used.column_names:
+        real = column(used, f"real_{name}")
+        sent = np.where(np.isfinite(real), real, sent)
     return float(raw) * len(used), float(sent.sum())
