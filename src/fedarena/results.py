@@ -15,6 +15,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
 from fedarena.display import final_table, metric_figure, write_report
+from fedarena.display.report.attack.judged import Judged, judged
+from fedarena.display.report.attack.matrix import SUCCESS, robustness_matrix
+from fedarena.display.report.privacy.spent import PrivacySpent, privacy_spent
 from fedarena.display.reporting import REPORT_FILE
 from fedarena.metrics.info import MetricInfo
 from fedarena.runs.summary import metrics_of_run, strata
@@ -28,6 +31,19 @@ class Result(RunData):
     def plot(self, metric: str | None = None) -> go.Figure:
         """A metric over rounds with the spread over clients; by default the one that the run leads with."""
         return metric_figure([self], None if metric is None else self._metric(metric))
+
+    @property
+    def privacy(self) -> PrivacySpent | None:
+        """What the run spent of its privacy, of which budget, by which bound; None if it is not private.
+
+        `rounds` has ε round by round.
+        """
+        return privacy_spent(self)
+
+    @property
+    def judged(self) -> Judged:
+        """Which shares of the updates of corrupted and of honest clients a defence rejected, over all rounds."""
+        return judged([self])
 
     def by_attribute(self, name: str, round: int | None = None) -> pa.Table:
         """Every metric by what is known about clients, such as ``play``: one row per value, most samples first.
@@ -137,6 +153,8 @@ class Comparison(Sequence[Result]):
                 f"{name}_worst_decile": row.score_worst_decile,
                 f"personal_{name}": row.personal_score,
                 **row.metrics,
+                "epsilon": row.epsilon,
+                "attack_success": row.attack_success,
                 "bytes": row.bytes,
                 "flops": row.flops,
                 "virtual_hours": row.hours,
@@ -150,6 +168,30 @@ class Comparison(Sequence[Result]):
             rows.append(values)
         table = pa.Table.from_pylist(rows)
         return table.select([c for c in table.column_names if table[c].null_count < len(table)])
+
+    def robustness(self, metric: str | None = None) -> pa.Table:
+        """A row for every attack, defence and share of corrupted clients: means over seeds, empty where all diverged.
+
+        The score is that of `metric`, by default the one that the runs lead with; or their ``"attack_success"``.
+        """
+        column = SUCCESS if metric == SUCCESS else (self._metric(metric) if metric else leading_metric(self.runs)).name
+        found = robustness_matrix(self.runs, column)
+        if found is None:
+            raise BadInputError(
+                "These runs are no matrix: there must be two defences or more, with several attacks or several shares"
+            )
+        return pa.Table.from_pylist(
+            [
+                {
+                    "attack": cell.attack,
+                    "defence": cell.defence,
+                    "share": cell.share,
+                    column: cell.score and cell.score.mean,
+                    f"{column}_std": cell.score and cell.score.std,
+                }
+                for cell in found.cells.values()
+            ]
+        )
 
     def to_pandas(self) -> Any:
         """The table as a data frame of pandas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -9,10 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 from clocked_runs import with_clock
+from guarded_runs import with_attack, with_privacy
 from other_metrics import MAE, MSE, R2, with_metrics
 
 from fedarena.data.statistics.describe import describe
-from fedarena.display import federation_figure, metric_figure, write_picture, write_report
+from fedarena.display import federation_figure, metric_figure, robustness_figure, write_picture, write_report
 from fedarena.display.drawing.style import DARK_COLOURS, INK, PAPER, QUIET_INK, SERIES_DARK, SERIES_LIGHT
 
 pytestmark = pytest.mark.browser
@@ -22,7 +24,9 @@ WIDTHS = (1280, 390)
 FIGURES = 7
 RANKS = 1  # where there are three methods or more
 FIGURES_WITH_CLOCK = FIGURES + 10  # two of them timelines: of a synchronous and of an asynchronous run
+FIGURES_GUARDED = FIGURES + 9  # of privacy four, of attacks five
 LOCAL = ("file://", "data:", "blob:")
+AUDIT = {"epsilon_lower": 0.7, "confidence": 0.95, "canaries": 500}
 HOSTILE = "<img src=x onerror=alert(1)><b>bold</b> & $x^2$ %{y}"
 
 
@@ -74,7 +78,15 @@ def reports(comparison, make_run, tmp_path_factory):
             with_clock(run, "buffered" if i > 4 else "synchronous", energy=True) for i, run in enumerate(long(seeds=1))
         ]
 
+    def guarded():
+        private = [with_privacy(run, audit=AUDIT, noise_cohort=5000) for run in comparison]
+        return [
+            with_attack(run, defence=run.label, success=0.9, caught=None if run.label == "fedavg" else 0.8)
+            for run in private
+        ]
+
     makers = {
+        "guarded": guarded,
         "one": lambda: [make_run()],
         "comparison": lambda: comparison,
         "many": lambda: long(seeds=2),
@@ -90,6 +102,8 @@ def reports(comparison, make_run, tmp_path_factory):
     [
         *(("comparison", "light", width) for width in WIDTHS),
         *(("clock", "dark", width) for width in WIDTHS),
+        ("guarded", "light", WIDTHS[0]),
+        ("guarded", "dark", WIDTHS[1]),
         ("many", "light", WIDTHS[1]),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
@@ -103,7 +117,8 @@ def reports(comparison, make_run, tmp_path_factory):
     ],
 )
 def test_every_plot_is_drawn_and_nothing_sticks_out(show, reports, name, scheme, width):
-    expected = (FIGURES_WITH_CLOCK if "clock" in name else FIGURES) + (0 if name == "one" else RANKS)
+    drawn = FIGURES_WITH_CLOCK if "clock" in name else FIGURES_GUARDED if name == "guarded" else FIGURES
+    expected = drawn + (0 if name == "one" else RANKS)
     page = show(reports(name), width, scheme, expected)
     plots = page.evaluate(
         """() => [...document.querySelectorAll('.plot')].map(plot => {
@@ -307,6 +322,37 @@ def test_pictures_open_on_their_own(show, picture, width):
     assert not any(
         "rotate" in tick for tick in ticks.evaluate_all("all => all.map(one => one.getAttribute('transform'))")
     )
+
+
+@pytest.fixture(scope="module")
+def matrix(make_run, tmp_path_factory):
+    """Five attacks with names as long as they get, twelve defences, two shares."""
+    attacks = ("none", "sign_flip", "a_little_is_enough", "inner_product", f"{HOSTILE} and a long name of an attack")
+    defences = ("mean", "geometric_median", "a defence of one's own that has a long name", *map(str, range(9)))
+    runs = [
+        with_attack(make_run(f"{attack} {defence} {share}", rounds=5, clients=8), attack, share, defence, success=None)
+        for attack in attacks
+        for defence in defences
+        for share in (0.1, 0.3)
+        if share == 0.1 or attack != "none"
+    ]
+    return write_picture(robustness_figure(runs), tmp_path_factory.mktemp("matrix") / "matrix.html")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(WIDTHS[0], "light"), (WIDTHS[1], "dark")])
+def test_the_robustness_matrix_is_legible(show, matrix, width, scheme):
+    page = show(matrix, width, scheme, plots=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CLIPPED) == []
+    cells = page.evaluate(
+        """[...document.querySelectorAll('.heatmap-label')].filter(text => text.textContent.trim())
+            .map(text => ({text: text.textContent, ...text.getBoundingClientRect().toJSON()}))"""
+    )
+    assert len(cells) == 2 * 5 * 12
+    for one, other in itertools.pairwise(sorted(cells, key=lambda cell: (round(cell["top"]), cell["left"]))):
+        if round(one["top"]) == round(other["top"]):
+            assert one["right"] <= other["left"], "numbers of neighbours do not touch"
+    assert page.locator(".heatmaplayer image").count() == 2
 
 
 def test_pictures_follow_the_scheme(show, picture):

@@ -6,6 +6,8 @@ from fedarena.display.federations.picture import federation_figure
 from fedarena.display.fleets.heterogeneity import heterogeneity_figure
 from fedarena.display.fleets.picture import fleet_figure
 from fedarena.display.privacy_plan import privacy_figure
+from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
+from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
 from fedarena.display.report.clock.failures import failures_figure, wasted_figure
 from fedarena.display.report.clock.participation import participation_figure
 from fedarena.display.report.clock.round_time import round_time_figure
@@ -13,22 +15,36 @@ from fedarena.display.report.clock.staleness import staleness_figure
 from fedarena.display.report.clock.timeline import timeline_figure
 from fedarena.display.report.figures.clients import client_size_figure, client_spread_figure
 from fedarena.display.report.figures.cost import compute_figure, traffic_figure
-from fedarena.display.report.figures.curves import hours_figure, metric_figure, personal_figure, training_set_figure
+from fedarena.display.report.figures.curves import (
+    attack_success_figure,
+    hours_figure,
+    metric_figure,
+    personal_figure,
+    training_set_figure,
+)
 from fedarena.display.report.figures.named_clients import named_clients_figure
+from fedarena.display.report.figures.saved import saved_bytes_figure
 from fedarena.display.report.figures.speed import speed_figure
 from fedarena.display.report.figures.strata import strata_figure
 from fedarena.display.report.page import write_report
+from fedarena.display.report.privacy.figures import clip_norm_figure, clipped_share_figure, epsilon_figure, noise_figure
 from fedarena.display.report.tables.final import FinalTable, final_table
 from fedarena.display.report.tables.final_row import FinalRow
 
 __all__ = [
     "FinalRow",
     "FinalTable",
+    "attack_success_figure",
+    "attack_tradeoff_figure",
     "check_picture_path",
     "client_size_figure",
     "client_spread_figure",
+    "clip_norm_figure",
+    "clipped_share_figure",
     "comparison_figure",
     "compute_figure",
+    "corrupted_figure",
+    "epsilon_figure",
     "failures_figure",
     "federation_figure",
     "final_table",
@@ -37,13 +53,18 @@ __all__ = [
     "hours_figure",
     "metric_figure",
     "named_clients_figure",
+    "noise_figure",
     "participation_figure",
     "personal_figure",
     "privacy_figure",
+    "rejected_figure",
+    "robustness_figure",
     "round_time_figure",
+    "saved_bytes_figure",
     "speed_figure",
     "staleness_figure",
     "strata_figure",
+    "success_matrix_figure",
     "timeline_figure",
     "traffic_figure",
     "training_set_figure",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -18,12 +19,11 @@ from fedarena.core.console import Screen
 from fedarena.core.words import counted
 from fedarena.display.drawing.units import SECONDS, quantity
 from fedarena.display.reporting import Reporting
-from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import FORMER_METRICS, MetricInfo
 from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment
+from fedarena.runs.round_text import round_text
 from fedarena.simulate import RoundOutcome
-from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 
 def bars_of_runs(console: Screen) -> Progress:
@@ -53,6 +53,7 @@ class ProgressBars(Reporting):
         self._task: TaskID | None = None
         self._rounds = 0
         self._metric = FORMER_METRICS[-1]
+        self._config: dict[str, Any] = {}
         self._begin_hour = 0.0
         self._hours: float | None = None  # of virtual time, after which the run ends
 
@@ -91,6 +92,7 @@ class ProgressBars(Reporting):
         if self._task is not None:  # the building of the federation
             self._progress.remove_task(self._task)
         self._metric = _leading_metric(run)
+        self._config = run.config.to_dict()
         self._rounds = run.config.rounds
         self._begin_hour, self._hours = run.config.clock.start_hour, run.config.clock.hours
         label = self._label or str(run.config.name)
@@ -108,13 +110,7 @@ class ProgressBars(Reporting):
     def finished_round(self, outcome: RoundOutcome) -> None:
         """Moves the bar on."""
         round, metric = outcome.snapshot.round, self._metric
-        value, personal = (outcome.row.get(prefix + metric.name) for prefix in ("", PERSONAL))
-        score = None if value is None else f"{metric.label} {metric.text(value)}"
-        if personal is not None:
-            score = f"{score}, personal {metric.text(personal)}"
-        success = outcome.row.get(ATTACK_SUCCESS)
-        if score is not None and success is not None:
-            score = f"{score}, attack success {success:.2f}"
+        score = round_text(outcome.row, metric, self._config)
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
             score = f"{score} after {quantity(3600 * hours, SECONDS)}"

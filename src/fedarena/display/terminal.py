@@ -28,7 +28,18 @@ from fedarena.storage.run_data import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
 _BY_IMPORTANCE = (
-    *("score", "status", "personal", "time_to", "virtual_time", "failed", "by_client", "worst_decile"),
+    *(
+        "score",
+        "status",
+        "epsilon",
+        "attack_success",
+        "personal",
+        "time_to",
+        "virtual_time",
+        "failed",
+        "by_client",
+        "worst_decile",
+    ),
     *(
         "wasted",
         "loss",

@@ -21,9 +21,10 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.environment import describe_environment, describe_repositories
 from fedarena.runs.own_source import OwnSource, own_source
+from fedarena.simulate.simulation import Simulation, transferred_bytes
 from fedarena.storage.checkpoint import FORMAT, read_state
 from fedarena.storage.run_files import CONFIG_FILE, ENVIRONMENT_FILE, RUN_ID, RunFiles, read_constants
-from fedarena.train import Groups, flatten_groups
+from fedarena.train import Groups, count_bytes, flatten_groups
 
 OWN_SOURCE = "own_source"
 
@@ -74,9 +75,23 @@ def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
 
 
 def measured(experiment: Experiment) -> dict[str, Any]:
-    """What a run measures, and what it is judged by, for those who look at it before it ends."""
+    """What a run measures and what it is judged by, for those who look at it before it ends; and bytes to compare."""
     task = experiment.simulation.task
-    return {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
+    metrics = {"metrics": [metric.info.to_json() for metric in task.metrics], "primary_metric": task.lead.info.name}
+    return metrics | raw_bytes(experiment.simulation)
+
+
+def raw_bytes(simulation: Simulation) -> dict[str, int]:
+    """What a job would download and upload as raw numbers, to tell what compression saves.
+
+    A method that sends less than the model, such as a sketch of it, is compared with the model.
+    """
+    if not simulation.sends:
+        return {}
+    params = simulation.engine.initial_params()
+    whole = count_bytes({"params": params})
+    down, up = (simulation.sent_bytes(max(size, whole)) for size in transferred_bytes(simulation.algorithm, params))
+    return {"raw_download_bytes": down, "raw_upload_bytes": up}
 
 
 def check_same_experiment(experiment: Experiment, folder: Path) -> None:

@@ -19,6 +19,7 @@ from fedarena.runs.building import Experiment
 from fedarena.runs.config import read_settings, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
+from fedarena.runs.round_text import round_text
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import RoundOutcome
 from fedarena.storage.run_files import CONFIG_FILE
@@ -38,12 +39,11 @@ class _Telling(Observer):
 
     def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
         super().started(run, folder, rounds_done)
-        self._metric = run.simulation.leading_metric
+        self._metric, self._config = run.simulation.leading_metric, run.config.to_dict()
         self.tell("started", rounds=run.config.rounds, done=rounds_done)
 
     def finished_round(self, outcome: RoundOutcome) -> None:
-        value = outcome.row.get(self._metric.name)
-        score = None if value is None else f"{self._metric.label} {self._metric.text(value)}"
+        score = round_text(outcome.row, self._metric, self._config)
         self.tell("round", round=outcome.snapshot.round, score=score)
 
 

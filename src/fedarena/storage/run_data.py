@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -196,21 +197,13 @@ def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     options that only one of them has. Runs that differ in a lot are called by their names instead. Where somebody's own
     source was another one, names are added: what is called the same is not the same method.
     """
-    flat = [flatten_settings(run.config) for run in runs]
-    groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among runs that are alike otherwise
-    for run, settings in zip(runs, flat, strict=True):
-        for key in _all_keys(flat):
-            groups.setdefault(_alike(run, settings, key), {})[repr(settings.get(key))] = None
+    flat = [flatten_settings(with_named_transforms(run.config)) for run in runs]
     stores = {settings.get("federation.path"): run.federation_name for run, settings in zip(runs, flat, strict=True)}
     called = stores if len(set(stores.values())) == len(stores) else {}  # a store by its name, if no other has it
-    differences = [
-        tuple(
-            _difference(key, called.get(value, value) if key == "federation.path" else value)
-            for key, value in settings.items()
-            if key not in _NEVER_IN_LABELS and len(groups[_alike(run, settings, key)]) > 1
-        )
-        for run, settings in zip(runs, flat, strict=True)
-    ]
+    for settings in flat:
+        if "federation.path" in settings:
+            settings["federation.path"] = called.get(settings["federation.path"], settings["federation.path"])
+    differences = settings_apart(flat, [_method(run.config) for run in runs])
     labels = [" ".join([_method(run.config), *found]) for run, found in zip(runs, differences, strict=True)]
     unlike = {
         _method(run.config) for run, found in zip(runs, differences, strict=True) if len(found) > _MOST_DIFFERENCES
@@ -261,9 +254,53 @@ def _without_seed(run: RunData) -> str:
     return _SEED_AT_END.sub("", run.name) or run.name
 
 
-def _difference(key: str, value: Any) -> str:
+def with_named_transforms(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with transforms by their names instead of in a list, so that single options can differ."""
+    transforms = config.get("transforms") or []
+    named: dict[str, Any] = {}
+    for one in transforms:
+        name = str(one["name"])
+        number = sum(name == known.partition("#")[0] for known in named)
+        named[f"{name}#{number + 1}" if number else name] = {key: one[key] for key in one if key != "name"}
+    return {**config, "transforms": {"name": "+".join(str(one["name"]) for one in transforms), **named}}
+
+
+def settings_apart(flat: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[tuple[str, ...]]:
+    """For each of some flat settings, in words, what sets it apart from others of its kind.
+
+    Options of a part count among settings with the same part.
+    """
+    groups: dict[tuple[Any, ...], dict[str, None]] = {}  # values of a setting among those that are alike otherwise
+    for settings, kind in zip(flat, kinds, strict=True):
+        for key in _all_keys(flat):
+            groups.setdefault(_alike(kind, settings, key), {})[repr(settings.get(key))] = None
+    names = _class_names(flat)
+    return [
+        tuple(
+            _difference(key, value, names)
+            for key, value in settings.items()
+            if key not in _NEVER_IN_LABELS and len(groups[_alike(kind, settings, key)]) > 1
+            if value != "" or key != "transforms.name"  # there are none
+        )
+        for settings, kind in zip(flat, kinds, strict=True)
+    ]
+
+
+def _class_names(flat: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Of classes of somebody's own that parts are, the names alone where these tell them apart."""
+    parts = [str(value) for settings in flat for key, value in settings.items() if key.endswith(".name")]
+    names = {path: path.rpartition(":")[2] for part in parts for path in part.split("+") if ":" in path}
+    taken = Counter(names.values())
+    return {path: name for path, name in names.items() if taken[name] == 1}
+
+
+def _difference(key: str, value: Any, names: Mapping[str, str]) -> str:
     """A setting in which a run differs: names of parts and of stores speak for themselves."""
-    return f"{value}" if key.endswith(".name") or key == "federation.path" else f"{_short(key)}={value}"
+    if key.endswith(".name") and value == "none":
+        return f"no {key.split('.')[-2]}"
+    if key.endswith(".name"):
+        return "+".join(names.get(part, part) for part in str(value).split("+"))
+    return f"{value}" if key == "federation.path" else f"{_short(key)}={value}"
 
 
 def _short(key: str) -> str:
@@ -272,15 +309,15 @@ def _short(key: str) -> str:
     return f"{owners[-1]}.{last}" if last == "seed" else last
 
 
-def _all_keys(flat: Sequence[dict[str, Any]]) -> dict[str, None]:
+def _all_keys(flat: Sequence[Mapping[str, Any]]) -> dict[str, None]:
     return dict.fromkeys(key for settings in flat for key in settings)
 
 
-def _alike(run: RunData, settings: dict[str, Any], key: str) -> tuple[Any, ...]:
-    """What runs must share for a setting to tell them apart: the method, and the parts that the setting belongs to."""
+def _alike(kind: str, settings: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    """What runs must share for a setting to tell them apart: their kind, and the parts that the setting belongs to."""
     parts = key.split(".")[:-1]
     owners = (".".join([*parts[: depth + 1], "name"]) for depth in range(len(parts)))
-    return (_method(run.config), key, *(repr(settings.get(owner)) for owner in owners if owner != key))
+    return (kind, key, *(repr(settings.get(owner)) for owner in owners if owner != key))
 
 
 def _method(config: dict[str, Any]) -> str:

@@ -18,8 +18,12 @@ from fedarena.analysis.leading_metric import leading_metric, leading_metrics
 from fedarena.core.files import write_text
 from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch_colour, tag
 from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
+from fedarena.display.report.attack.judged import has_attack_or_defence
+from fedarena.display.report.attack.section import attacks
 from fedarena.display.report.clock.section import time_and_devices
 from fedarena.display.report.methods import distinct_runs, has_clock
+from fedarena.display.report.privacy.section import privacy
+from fedarena.display.report.privacy.spent import is_private, tells_privacy
 from fedarena.display.report.sections.clients import clients
 from fedarena.display.report.sections.costs import costs
 from fedarena.display.report.sections.differences import differences
@@ -101,6 +105,8 @@ def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[flo
         "Results": results(runs, levels),
         **({"Is the difference real?": differences(runs, compared, plots)} if compared else {}),
         "Learning": learning(runs, plots),
+        **({_privacy_title(runs): privacy(runs, plots)} if any(map(tells_privacy, runs)) else {}),
+        **({"Attacks and defences": attacks(runs, plots)} if any(map(has_attack_or_defence, runs)) else {}),
         **({"Time and phones": time_and_devices(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": clients(runs, plots),
         **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
@@ -112,6 +118,11 @@ def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[flo
     }
     header = [tag("p", headline(runs, compared), class_="headline"), tag("p", facts(runs), class_="facts")]
     return document(title, "FedArena report", header, [notices(runs), notes], shown, plots)
+
+
+def _privacy_title(runs: Sequence[RunData]) -> str:
+    """Updates may be clipped for another reason than privacy."""
+    return "Privacy" if is_private(runs) else "Clipping and noise"
 
 
 def document(

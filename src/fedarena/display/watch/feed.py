@@ -13,12 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedarena.core.yaml_files import parse_yaml
 from fedarena.metrics import USED
+from fedarena.runs.round_text import is_simulated
+from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track.rows import RowReader
 
 MOST_ROWS: Final = 2_000  # at once; more would not be seen, so neighbours become one
 _PIECES: Final = 120  # of time, in which phones at work are told
 _NUMBERS: Final = ("clients", "invited", "failed")
+_TOLD: Final = ("epsilon", "attack_success")
 
 
 class Feed:
@@ -28,6 +32,8 @@ class Feed:
         self.after = after
         self._metric = metric
         self._reader = RowReader(folder, ("rounds", "jobs"))
+        config = parse_yaml(RunFiles.open(folder).read(CONFIG_FILE).decode(), CONFIG_FILE)
+        self.is_simulated = isinstance(config, dict) and is_simulated(config)  # what the run says about its privacy
         self._begin: float | None = None
         self._phones = PhonesAtWork()
 
@@ -40,7 +46,7 @@ class Feed:
         if "jobs" in tables:
             failures = _failures(tables["jobs"])
             self._phones.add(tables["jobs"])
-        wanted = {"round", "end_seconds", *_NUMBERS, *(f"{self._metric}{end}" for end in ("", "_p10", "_p90"))}
+        wanted = {"round", "end_seconds", *_NUMBERS, *_TOLD, *(f"{self._metric}{end}" for end in ("", "_p10", "_p90"))}
         rounds = tables["rounds"].select([name for name in tables["rounds"].column_names if name in wanted])
         rows = [self._row(row, failures) for row in rounds.to_pylist()]
         rows = [row for row in rows if row["round"] > self.after]
@@ -60,7 +66,7 @@ class Feed:
             "score": row.get(metric),
             "low": row.get(f"{metric}_p10"),
             "high": row.get(f"{metric}_p90"),
-            **{name: row.get(name) for name in _NUMBERS},
+            **{name: row.get(name) for name in (*_NUMBERS, *_TOLD)},
             "failures": failures.get(row["round"], {}),
         }
 

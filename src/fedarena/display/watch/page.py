@@ -25,12 +25,16 @@ _PLOTS = {
     "score-hours": ("Score over virtual time", "virtual hours"),
     "phones": ("Phones at work", "virtual hours"),
     "failures": ("Failed jobs by reason", "round"),
+    "epsilon": ("Privacy spent", "round"),
+    "attack-success": ("Attack success", "round"),
 }
 _CAPTIONS = {
     "score-rounds": "The metric that runs are judged by; bands are from the 10th to the 90th percentile of clients.",
     "score-hours": "The same over the clock of the simulated world, not over real time.",
     "phones": "How many phones worked on jobs at a time; jobs that have not ended yet are not counted.",
     "failures": "Jobs a round that were not used, by why: a mean over the chosen runs; numbers above are totals.",
+    "epsilon": "ε so far, of runs with differential privacy; (sim.): only if the cohort were as large as its noise.",
+    "attack-success": "Share of the test samples with a backdoor's trigger that get its label.",
 }
 
 
@@ -58,8 +62,9 @@ def page(folders: Sequence[Path]) -> Html:
     learning = tag(
         "section", tag("h2", "Learning"), tag("div", id="keys", class_="keys"), _pair("score-rounds", "score-hours")
     )
+    guarded = tag("section", tag("h2", "Privacy and attacks"), _pair("epsilon", "attack-success"), id="guarded-section")
     phones = tag("section", tag("h2", "Phones"), _pair("phones", "failures"), id="phones-section")
-    body = tag("main", header, tag("div", id="notices"), runs, learning, phones)
+    body = tag("main", header, tag("div", id="notices"), runs, learning, guarded, phones)
     return join(
         [
             Html("<!doctype html>\n"),

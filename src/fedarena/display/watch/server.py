@@ -201,7 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         if rows:
             known[key] = feeds[key].after
             position = " ".join(f"{one}/{round}" for one, round in known.items())
-            news = {"key": key, "rows": rows, "phones": feeds[key].phones_at_work()}
+            feed = feeds[key]
+            news = {"key": key, "rows": rows, "phones": feed.phones_at_work(), "simulated": feed.is_simulated}
             self._write(f"id: {position}\nevent: rounds\ndata: {as_json(news)}\n\n")
 
     def _write(self, text: str) -> None:

@@ -13,6 +13,7 @@
   const runs = new Map(); // what the list shows, by key
   const rounds = new Map(); // rows of chosen runs, by key
   const phones = new Map(); // at work, over virtual hours, by key
+  const simulated = new Map(); // whether the ε of a chosen run is only simulated, by key
   const problems = new Map();
   let suites = [];
   let complete = false;
@@ -189,7 +190,7 @@
 
   function setChosen(keys) {
     chosen = keys;
-    for (const known of [rounds, phones, problems]) {
+    for (const known of [rounds, phones, simulated, problems]) {
       for (const key of known.keys()) if (!chosen.includes(key)) known.delete(key);
     }
     connect();
@@ -275,6 +276,7 @@
       at("score-hours-title").textContent = `${label} over virtual time`;
     }
     draw("score-rounds", curves(alike, "round", 1), {});
+    showGuarded(shown);
 
     const hours = Math.max(0, ...shown.map((key) => rounds.get(key).at(-1).hours ?? 0));
     const clocked = hours > 0;
@@ -295,6 +297,28 @@
     });
     draw("phones", working, { xaxis: inScheme(title(`virtual ${unit}`, axis)), yaxis: { rangemode: "tozero" } });
     showFailures(shown);
+  }
+
+  // What only some runs have; a figure without any of it is not there.
+  function showGuarded(shown) {
+    const told = [["epsilon", "epsilon", ".3~g"], ["attack-success", "attack_success", ".1%"]];
+    const drawn = told.filter(([name, column, format]) => {
+      const traces = shown.map((key) => {
+        const rows = rounds.get(key).filter((row) => row[column] != null);
+        const label = plotText(fullName(runs.get(key)) + (column === "epsilon" && simulated.get(key) ? " (sim.)" : ""));
+        const line = { color: colourOf(key), width: 2, dash: dashOf(key) };
+        const hovertemplate = `%{y:${format}} ${label}<extra></extra>`;
+        const mode = rows.length < 60 ? "lines+markers" : "lines";
+        const marker = { size: 5, color: colourOf(key) };
+        return { x: rows.map((row) => row.round), y: rows.map((row) => row[column]), type: "scatter", mode, marker, name: label, line, hovertemplate };
+      });
+      const range = column === "epsilon" ? { rangemode: "tozero" } : { range: [-0.02, 1.02], tickformat: ".0%" };
+      const has = draw(name, traces.filter((trace) => trace.x.length), { yaxis: range });
+      at(`${name}-figure`).hidden = !has;
+      return has;
+    });
+    at("guarded-section").hidden = !drawn.length;
+    at("epsilon-figure").parentElement.classList.toggle("alone", drawn.length < 2);
   }
 
   function showFailures(shown) {
@@ -372,8 +396,9 @@
     refresh();
   }
 
-  function takeRounds({ key, rows, phones: atWork }) {
+  function takeRounds({ key, rows, phones: atWork, simulated: isSimulated }) {
     phones.set(key, atWork);
+    simulated.set(key, isSimulated);
     problems.delete(key);
     const before = rounds.get(key) ?? [];
     const last = before.length ? before.at(-1).round : -1;

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 import plotly.graph_objects as go
 
-from fedarena.display.drawing.marks import shortened
 from fedarena.display.drawing.style import AXIS, INK, QUIET_INK, SERIES_LIGHT, empty_figure, figure_text, styles
 from fedarena.display.drawing.units import count
+from fedarena.display.report.figures.share_bars import Share, finish_rows, name_row, rows_height, share_bars_figure
 from fedarena.display.report.methods import Method, jobs_of, methods_of
 from fedarena.metrics import OUTCOMES, USED, count_outcomes
 from fedarena.metrics import wasted_share as share_wasted
@@ -38,7 +38,7 @@ def failures_figure(runs: Sequence[RunData]) -> go.Figure | None:
     reasons = [reason for reason in _all_outcomes(found) if reason != USED]
     if not reasons:
         return None
-    figure = empty_figure("Failed jobs", "share of all jobs", "", height=_height(len(found), 62))
+    figure = empty_figure("Failed jobs", "share of all jobs", "", height=rows_height(len(found), 62))
     rows = np.arange(len(found))[::-1]
     for reason in reasons:
         shares = [total.get(reason, 0) / sum(total.values()) for _, total in found]
@@ -65,9 +65,9 @@ def failures_figure(runs: Sequence[RunData]) -> go.Figure | None:
             y=row,
             showarrow=False,
         )
-        _name_row(figure, method, float(row), INK)  # colours mean reasons here
+        name_row(figure, method, float(row), INK)  # colours mean reasons here
     figure.update_layout(barmode="stack")
-    _finish_rows(figure, len(found), max(1 - total.get(USED, 0) / sum(total.values()) for _, total in found))
+    finish_rows(figure, len(found), max(1 - total.get(USED, 0) / sum(total.values()) for _, total in found))
     return figure
 
 
@@ -77,30 +77,11 @@ def wasted_figure(runs: Sequence[RunData]) -> go.Figure | None:
     found = [(method, shares) for method in methods_of(runs) if (shares := _wasted(method))]
     if not any(share for _, shares in found for share in shares.values()):
         return None
-    kinds = list(dict.fromkeys(kind for _, shares in found for kind in shares))
-    height = 0.62 / len(kinds)
-    figure = empty_figure("Wasted work", "share of all", "", height=_height(len(found), 36 + 26 * len(kinds)))
-    for row, (method, shares) in enumerate(reversed(found)):
-        places = [row + 0.24 - height * (0.36 + kinds.index(kind)) for kind in shares]
-        figure.add_bar(
-            x=list(shares.values()),
-            y=places,
-            orientation="h",
-            width=height * 0.72,
-            marker={"color": look[method.label].colour, "line": {"width": 0}},
-            text=[f"{kind} {share:.1%}" for kind, share in shares.items()],
-            textposition="outside",
-            textangle=0,
-            cliponaxis=False,
-            textfont={"color": QUIET_INK, "size": 12},
-            name=figure_text(method.label),
-            legendgroup=figure_text(method.label),
-            showlegend=False,
-            hoverinfo="skip",
-        )
-        _name_row(figure, method, row + 0.04, look[method.label].colour)
-    _finish_rows(figure, len(found), max(share for _, shares in found for share in shares.values()))
-    return figure
+    bars = [
+        (method, {kind: Share(share, f"{kind} {share:.1%}") for kind, share in shares.items()})
+        for method, shares in found
+    ]
+    return share_bars_figure("Wasted work", "share of all", bars, look)
 
 
 def _outcomes(method: Method) -> dict[str, int]:
@@ -128,28 +109,3 @@ def _wasted(method: Method) -> dict[str, float]:
     ]
     kinds = dict.fromkeys(kind for shares in by_seed for kind in shares)
     return {kind: float(np.mean([shares[kind] for shares in by_seed if kind in shares])) for kind in kinds}
-
-
-def _height(rows: int, pixels: int) -> int:
-    return 90 + pixels * rows
-
-
-def _name_row(figure: go.Figure, method: Method, row: float, colour: str) -> None:
-    """A method's name above its bar and not beside it: of any length, it leaves the plot its width on a phone."""
-    figure.add_annotation(
-        text=f"<b>{figure_text(shortened(method.label))}</b>",
-        font={"color": colour},
-        x=0,
-        xref="paper",
-        xanchor="left",
-        xshift=-6,
-        y=row + 0.37,
-        showarrow=False,
-    )
-
-
-def _finish_rows(figure: go.Figure, rows: int, longest: float) -> None:
-    figure.update_yaxes(visible=False, range=[-0.5, rows - 0.35])
-    # What is written after the longest bar needs room on a phone, too.
-    figure.update_xaxes(tickformat=".0%", showgrid=True, range=[0, max(longest, 0.01) / 0.55], nticks=6)
-    figure.update_layout(margin={"l": 14, "r": 20})  # for the labels of the first and the last tick

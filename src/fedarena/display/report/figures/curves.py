@@ -44,12 +44,18 @@ class Axis(NamedTuple):
 
 
 _ROUNDS: Final = Axis("round", "round")
+_SUCCESS: Final = "attack_success"
 
 
-def metric_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure:
-    """A metric over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed."""
+def metric_figure(
+    runs: Sequence[RunData], metric: MetricInfo | None = None, among: Sequence[RunData] | None = None
+) -> go.Figure:
+    """A metric over rounds: mean over seeds, band p10–p90 over clients, seeds thin, baseline dashed.
+
+    `among` are all runs of which these are some; colours are as for all of them.
+    """
     metric = metric or leading_metric(runs)
-    look, runs = styles(methods_of(runs)), runs_with(runs, metric)
+    look, runs = styles(methods_of(among or runs)), runs_with(runs, metric)
     figure = _over(runs, metric.name, metric.label, f"{as_title(metric)} over rounds", _ROUNDS, look)
     rounds = [curve["round"][-1] for run in runs if (curve := evaluation_curve(run))["round"].size]
     add_baselines(figure, baselines(runs, metric), 0.0, max(rounds, default=1.0), hover_value(metric))
@@ -78,6 +84,17 @@ def training_set_figure(runs: Sequence[RunData], metric: MetricInfo) -> go.Figur
         return None
     title = f"{as_title(metric)} on the training data over rounds"
     return _over(measured, column, f"training set {metric.label}", title, _ROUNDS, styles(methods_of(runs)))
+
+
+def attack_success_figure(runs: Sequence[RunData]) -> go.Figure | None:
+    """The success of a backdoor over rounds; None where no run measured it."""
+    measured = [run for run in runs if run.rounds[_SUCCESS].null_count < len(run.rounds)]
+    if not measured:
+        return None
+    label, look = "attack success", styles(methods_of(runs))
+    figure = _over(measured, _SUCCESS, label, "Attack success over rounds", _ROUNDS, look)
+    figure.update_yaxes(tickformat=".0%", range=[-0.02, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 1])
+    return figure
 
 
 def hours_figure(runs: Sequence[RunData], metric: MetricInfo | None = None) -> go.Figure | None:

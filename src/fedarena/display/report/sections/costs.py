@@ -9,17 +9,45 @@ from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.metrics import level_text, or_better
 from fedarena.display.drawing.units import BYTES, FLOPS, JOULES, SECONDS, quantity
 from fedarena.display.report.figures.cost import compute_figure, traffic_figure
+from fedarena.display.report.figures.saved import saved_bytes_figure
 from fedarena.display.report.methods import methods_of
-from fedarena.display.report.sections.elements import Plot, in_pairs, swatches, table
+from fedarena.display.report.sections.elements import Plot, if_any, in_pairs, swatches, table
 from fedarena.display.report.tables.reach import Reach, reach_table
+from fedarena.display.report.tables.saved import saved_table
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 
 
 def costs(runs: Sequence[RunData], plot: Plot, levels: Sequence[float] | None = None) -> Html:
-    """Two figures and a table for every metric that runs lead with; `levels` are of the first of them."""
+    """Two figures and a table for every metric that runs lead with, and bytes saved; `levels` are of the first."""
     leading = leading_metrics(runs)
-    return join(_costs(runs, metric, plot, levels if number == 0 else None) for number, metric in enumerate(leading))
+    shown = [_costs(runs, metric, plot, levels if number == 0 else None) for number, metric in enumerate(leading)]
+    return join([*shown, _saved(runs, plot)])
+
+
+def _saved(runs: Sequence[RunData], plot: Plot) -> Html:
+    """What compression saves, where there is any."""
+    rows, marks = saved_table(methods_of(runs)), swatches(runs)
+    if not rows:
+        return Html("")
+    several = len({row.direction for row in rows}) > 1
+    heads = ["bytes of used jobs", *(["direction"] if several else []), "raw numbers", "sent", "saved"]
+    body = [
+        [
+            marks[row.label],
+            *([row.direction] if several else []),
+            quantity(row.raw_bytes, BYTES),
+            quantity(row.sent_bytes, BYTES),
+            f"{1 - row.sent_share:.1%}",
+        ]
+        for row in rows
+    ]
+    what = "Uploads and downloads" if several else f"{rows[0].direction.capitalize()}s"
+    note = (
+        f"{what} of the jobs whose updates were used, beside what the same would have taken as raw numbers; of methods "
+        "that send less than the model by themselves, what the model would have taken. Means over seeds."
+    )
+    return tag("div", if_any(plot, saved_bytes_figure(runs), note), table(heads, body, "saved"), class_="apart")
 
 
 def _costs(runs: Sequence[RunData], metric: MetricInfo, plot: Plot, levels: Sequence[float] | None) -> Html:

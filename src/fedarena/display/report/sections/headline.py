@@ -12,10 +12,12 @@ from fedarena.analysis.leading_metric import leading_metrics
 from fedarena.display.drawing.metrics import score_text
 from fedarena.display.drawing.units import ABSENT, SECONDS, count, listing, quantity
 from fedarena.display.report.compare_settings import differing_keys
-from fedarena.display.report.methods import baselines, has_clock, methods_of
+from fedarena.display.report.methods import Method, baselines, has_clock, methods_of
+from fedarena.display.report.privacy.spent import spent_by
 from fedarena.display.report.tables.differences import Differences, difference_text, interval_text, runner_up
 from fedarena.display.report.tables.final import FinalTable, final_table
 from fedarena.metrics.info import MetricInfo
+from fedarena.runs.round_text import delta_text, epsilon_text
 from fedarena.storage.run_data import RunData
 
 
@@ -46,10 +48,22 @@ def _sentence(runs: Sequence[RunData], metric: MetricInfo, compared: Sequence[Di
         f"on the {winner.runs[0].evaluated_part} data of {count(best.eval_clients or 0, 'client')} "
         f"after {count(best.round or 0, 'round')}"
         + ("" if best.hours is None else f" and {quantity(3600 * best.hours.mean, SECONDS)} of virtual time")
+        + _spent(winner)
     )
     for score, rule in baselines(winner.runs, metric).items():
         sentence += f"; the baseline ({rule}) gives {score_text(metric, score)}"
     return f"{sentence}.{_how_sure(metric, runner_up(compared, metric, best.label))}{_personal_sentence(table)}"
+
+
+def _spent(method: Method) -> str:
+    """At which privacy; where it is only simulated, that is said at once."""
+    spent = spent_by(method)
+    if not spent:
+        return ""
+    most = max(spent, key=lambda one: one.epsilon)
+    delta = "" if most.delta is None else f", δ = {delta_text(most.delta)}"
+    simulated = ", which is only simulated" if most.is_simulated else ""
+    return f", spending ε = {epsilon_text(most.epsilon)}{delta}{simulated}"
 
 
 def _how_sure(metric: MetricInfo, pair: Pair | None) -> str:

@@ -18,7 +18,7 @@ from fedarena.storage.run_data import RunData
 # Below the labels, in the section about virtual time, and in a table of their own.
 _SHOWN_ELSEWHERE: Final = ("seeds", "status", "failed", "wasted", "energy", OTHER)
 # Numbers with a unit, which goes below the number: so many columns would not fit beside each other otherwise.
-_WITH_UNIT: Final = ("time_to", "virtual_time", "traffic", "real_traffic", "compute", "time")
+_WITH_UNIT: Final = ("time_to", "virtual_time", "traffic", "real_traffic", "compute", "time", "epsilon")
 
 
 def results(runs: Sequence[RunData], levels: Sequence[float] | None = None) -> Html:

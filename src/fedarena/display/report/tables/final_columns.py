@@ -12,6 +12,7 @@ from fedarena.display.drawing.metrics import difference_text, level_text, or_bet
 from fedarena.display.drawing.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, quantity, significant
 from fedarena.display.report.tables.final_row import FinalRow, Spread, comparable
 from fedarena.metrics.info import LOSS, MetricInfo
+from fedarena.runs.round_text import epsilon_text
 
 OTHER: Final = "other"  # the key of columns of metrics that are neither the leading one nor the loss
 
@@ -85,6 +86,23 @@ def final_columns(
             _score(other, LOSS.name if other.name == LOSS.name else OTHER, other.label, "over all samples", value)
             for other in others
             for value in [partial(_value_of, name=other.name)]
+        ),
+        Column(
+            "epsilon",
+            "ε",
+            "privacy spent; sim.: only if the cohort were as large as its noise is made for",
+            lambda row: ABSENT if row.epsilon is None else _epsilon(row.epsilon.mean, row.epsilon_is_simulated),
+            lambda row: row.epsilon,
+            shown_if_known=True,
+        ),
+        Column(
+            "attack_success",
+            "attack success",
+            "share of the test samples with a backdoor's trigger that get its label",
+            lambda row: _percent(_mean(row.attack_success)),
+            lambda row: row.attack_success,
+            "lower",
+            shown_if_known=True,
         ),
         *(_reaching(metric, level, timed) for level in levels),
         _clock(
@@ -210,6 +228,10 @@ def _percent(share: float | None) -> str:
 
 def _mean(found: Spread | None) -> float | None:
     return None if found is None else found.mean
+
+
+def _epsilon(spent: float, is_simulated: bool) -> str:
+    return epsilon_text(spent) + (" sim." if is_simulated else "")
 
 
 def _rounds(number: float | None) -> str:

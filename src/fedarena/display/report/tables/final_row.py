@@ -23,6 +23,7 @@ from fedarena.display.report.methods import (
     last_evaluation,
     seed_of,
 )
+from fedarena.display.report.privacy.spent import spent_by
 from fedarena.metrics import PERSONAL, cost_to_level, wasted_share
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
@@ -76,6 +77,9 @@ class FinalRow:
     failed: Spread | None  # shares
     wasted: Spread | None
     joules: Spread | None
+    epsilon: Spread | None  # privacy spent; None where a run does not say
+    epsilon_is_simulated: bool
+    attack_success: Spread | None
 
 
 def comparable(rows: Sequence[FinalRow]) -> list[FinalRow]:
@@ -90,8 +94,8 @@ def final_row(
     counted = method.counted
     finals = [final for run in counted if (final := last_evaluation(run)) is not None]
 
-    def score(ending: str = "", prefix: str = "", of: MetricInfo = metric) -> Spread | None:
-        return Spread.of([_number(final.get(f"{prefix}{of.name}{ending}")) for final in finals])
+    def score(ending: str = "", prefix: str = "", of: str = metric.name) -> Spread | None:
+        return Spread.of([_number(final.get(f"{prefix}{of}{ending}")) for final in finals])
 
     def timing(name: str) -> Spread | None:
         return Spread.of([_number((run.summary.get("timing") or {}).get(name)) for run in counted])
@@ -118,7 +122,7 @@ def final_row(
         personal_score=score(prefix=PERSONAL),
         personal_score_by_client=score("_by_client", PERSONAL),
         personal_score_worst_decile=score("_worst_decile", PERSONAL),
-        metrics={other.name: score(of=other) for other in (metric, *others)},
+        metrics={other.name: score(of=other.name) for other in (metric, *others)},
         over_baseline=Spread.of(gains),
         bytes=Spread.of([float(curve["bytes"][-1]) for curve in curves]),
         real_bytes=_really_sent(curves),
@@ -130,7 +134,18 @@ def final_row(
         failed=Spread.of([_failed_share(run) for run in counted]) if timed else None,
         wasted=Spread.of([wasted_share(jobs.worked_seconds, jobs.used) for jobs in jobs_of(method)]),
         joules=Spread.of([float(curve["joules"][-1]) for curve in curves]),
+        epsilon=_epsilon(method),
+        epsilon_is_simulated=any(spent.is_simulated for spent in spent_by(method)),
+        attack_success=score(of="attack_success"),
     )
+
+
+def _epsilon(method: Method) -> Spread | None:
+    """What every seed spent, without end where one is not private at all; None unless all say so."""
+    spent = [found.epsilon for found in spent_by(method)]
+    if len(spent) == len(method.counted) and any(map(math.isinf, spent)):
+        return Spread(math.inf, None, tuple(spent))
+    return Spread.of(spent) if len(spent) == len(method.counted) else None
 
 
 def _cost_to_level(

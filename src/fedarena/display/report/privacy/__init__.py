@@ -1,0 +1,1 @@
+"""The section about differential privacy, and what other places tell of it."""
