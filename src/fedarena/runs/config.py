@@ -30,6 +30,7 @@ from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
 from fedarena.models import MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
+from fedarena.privacy import MECHANISMS
 from fedarena.runs.callbacks import CALLBACKS
 from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
@@ -51,6 +52,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "protocol": PROTOCOLS,
     "aggregator": AGGREGATORS,
     "attack": ATTACKS,
+    "privacy": MECHANISMS,
     "selector": SELECTORS,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
@@ -133,6 +135,7 @@ class RunConfig(BaseModel):
     transforms: list[dict[str, Any]] = []  # steps that updates go through on their way, in this order
     aggregator: dict[str, Any] = {"name": AUTOMATIC}  # how updates become one; by default, as the protocol needs it
     attack: dict[str, Any] = {"name": "none"}  # what clients do that an adversary has in its hands
+    privacy: dict[str, Any] = {"name": "none"}  # the mechanism of differential privacy
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it

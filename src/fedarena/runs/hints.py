@@ -44,7 +44,11 @@ _MEANT = {
         ("evalevery", "evaluateevery", "evalinterval", "evaluationfrequency", "testevery"), "evaluation.every"
     ),
     **dict.fromkeys(("randomseed", "rng", "randomstate"), "seed"),
-    **dict.fromkeys(("transform", "compression", "compressor", "privacy", "clip"), "transforms"),
+    **dict.fromkeys(("transform", "compression", "compressor", "clip"), "transforms"),
+    **dict.fromkeys(("dp", "differentialprivacy", "mechanism"), "privacy"),
+    **dict.fromkeys(("epsilon", "eps", "privacybudget"), "privacy.epsilon"),
+    **dict.fromkeys(("noise", "noisemultiplier", "sigma"), "privacy.noise_multiplier"),
+    **dict.fromkeys(("clipnorm", "clippingnorm", "clipping"), "privacy.clip_norm"),
     **dict.fromkeys(("callback", "earlystopping", "patience"), "callbacks"),
     **dict.fromkeys(("hours", "starthour", "crashrate"), "clock"),
     **dict.fromkeys(("runname", "experimentname", "experiment"), "name"),

@@ -56,7 +56,8 @@ def simulate(
         selector.observe(round, feedback)
     if start is None:
         start = simulation.first_snapshot()
-        yield _evaluate(simulation, start, {"end_seconds": start.clock.time}, {}, train_seconds=0.0)
+        row = {"end_seconds": start.clock.time, "epsilon": simulation.epsilon(start.clock.version)}
+        yield _evaluate(simulation, start, row, {}, train_seconds=0.0)
     snapshot = start.placed(engine.place)
     while not simulation.is_over(snapshot.round, snapshot.clock):
         began = time.perf_counter()
@@ -109,6 +110,8 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     if expected is not None and simulation.sends:
         world = world.with_upload(simulation.sent_bytes(expected))
     plan = simulation.protocol.play(round, before.clock, world)
+    if simulation.always_steps:
+        plan = plan.with_a_step()
     if plan.clock.time > _LONGEST_SECONDS:
         raise TrainingStuckError(
             f"Round {round} would end after {plan.clock.time / 3600:.3g} hours of virtual time, "

@@ -8,6 +8,7 @@ from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
+from fedarena.simulate.simulation import example_update
 from fedarena.train import Groups, is_finite
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
@@ -43,7 +44,11 @@ class Server:
 
     def step(self, round: int, lr_scale: float = 1.0) -> None:
         """Makes the next step with the updates that were accepted for it."""
-        total = self.path.settle(self._accepted.pop(self._steps_made), self.transform_states)
+        accepted = self._accepted.pop(self._steps_made, None)
+        if accepted is None:  # a private server lets nobody see that no update came
+            total = self.path.nothing(example_update(self.algorithm, self.state["params"]), self.transform_states)
+        else:
+            total = self.path.settle(accepted, self.transform_states)
         update, self.transform_states = self.path.finish(total, self.transform_states, round, self.version)
         if verdict := update.pop(VERDICT, None):
             self.verdicts[self._steps_made] = verdict

@@ -83,6 +83,9 @@ class Simulation:
     transforms: tuple[Transform, ...] = ()  # of updates, in their order
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
+    epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
+    epsilon_budget: float | None = None  # a round that would spend more is not begun
+    always_steps: bool = False  # whether the server makes a step in every round, also when no update came
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
 
@@ -147,7 +150,17 @@ class Simulation:
 
     def is_over(self, round: int, clock: Clock) -> bool:
         """Whether this was the last round."""
-        return round >= self.rounds or clock.time - self.clock.start_seconds >= self.clock.limit_seconds
+        is_late = clock.time - self.clock.start_seconds >= self.clock.limit_seconds
+        return round >= self.rounds or is_late or self.has_spent_budget(clock)
+
+    def epsilon(self, version: int) -> float | None:
+        """The privacy that so many steps of the server have spent, if it is accounted for."""
+        return None if self.epsilon_after is None else self.epsilon_after(version)
+
+    def has_spent_budget(self, clock: Clock) -> bool:
+        """Whether another step of the server would spend more privacy than there is."""
+        next_epsilon = self.epsilon(clock.version + 1)
+        return self.epsilon_budget is not None and next_epsilon is not None and next_epsilon > self.epsilon_budget
 
     def evaluates(self, round: int, clock: Clock) -> bool:
         """Whether the model is evaluated after this round."""

@@ -70,6 +70,7 @@ def describe_round(
         "joules": float(done.joules.sum()) if has_energy else None,
         "staleness": float(plan.staleness[used].mean()) if used.any() else None,
         "succeeded": plan.succeeded,
+        "epsilon": simulation.epsilon(plan.clock.version),
         **server.measure(),
     }
     if len(simulation.corrupted_clients):

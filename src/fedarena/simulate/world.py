@@ -89,9 +89,12 @@ class World:
         return found
 
     def invite_when_possible(self, number: int, time: float, round: int) -> tuple[float, IntArray]:
-        """Like `invite`, but where nobody is available, the server waits until somebody is; also says since when."""
+        """Like `invite`, but where nobody is available, the server waits until somebody is; also says since when.
+
+        If it is by chance that nobody is invited, that is a cohort like any other.
+        """
         clients = self.invite(number, time, round)
-        while not len(clients):
+        while not len(clients) and not self.selector.varies:
             time = self.next_chance(time)
             clients = self.invite(number, time, round)
         return time, clients
@@ -138,7 +141,8 @@ class World:
         if clients.ndim != 1 or (len(clients) and clients.dtype.kind not in "iu"):
             raise TrainingStuckError(f"{self._selector} must return an array of clients' indexes, not {chosen!r:.60}")
         clients = clients.astype(np.int64)
-        if len(clients) > number or len(np.unique(clients)) < len(clients):
+        too_many = len(clients) > number and not self.selector.varies
+        if too_many or len(np.unique(clients)) < len(clients):
             raise TrainingStuckError(f"{self._selector} must choose at most {number} different clients")
         place = np.minimum(np.searchsorted(self.clients, clients), len(self.clients) - 1)
         if (self.clients[place] != clients).any() or (busy is not None and np.isin(clients, busy).any()):

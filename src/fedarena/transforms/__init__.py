@@ -3,6 +3,7 @@
 from fedarena.transforms.aggregators import AGGREGATORS, Aggregator, Partial
 from fedarena.transforms.attacks import ATTACKS, Attack
 from fedarena.transforms.clip import Clip
+from fedarena.transforms.clip_and_noise import ClipAndNoise
 from fedarena.transforms.path import ShardResult, UpdatePath, train_and_collect
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.top_k import TopK
@@ -15,6 +16,7 @@ __all__ = [
     "Aggregator",
     "Attack",
     "Clip",
+    "ClipAndNoise",
     "Partial",
     "Rows",
     "ShardResult",

@@ -14,9 +14,12 @@ from fedarena.train import (
     Algorithm,
     Engine,
     Groups,
+    Job,
+    JobArrays,
     JobContext,
     JobResults,
     Shard,
+    Work,
     finite_rows,
     is_finite,
     map_groups,
@@ -144,6 +147,18 @@ class UpdatePath:
         rows = collected_rows(total, self.algorithm.change_groups)
         if rows.jobs.corrupted.any():
             rows = forged(self._attack, rows, self.transforms, server)
+        return self.aggregator.add_up(rows)
+
+    def nothing(self, update: Groups, server: Sequence[Groups]) -> Partial:
+        """What no update at all comes to, for a step that is made all the same; `update` shows what one looks like."""
+        one = np.ones(1, dtype=np.int64)
+        sent = map_groups(lambda t: torch.zeros_like(t).unsqueeze(0), update)
+        jobs = JobArrays.of([Job(0, 0)])
+        rows = Rows(sent, jobs, Work(one, one, one), np.zeros(1), self.algorithm.change_groups, self.seed)
+        for transform, state in zip(self.transforms, server, strict=True):
+            new = transform.client_init(update)
+            sent, _ = transform.at_client(rows, map_groups(lambda t: t.unsqueeze(0), new), state)
+            rows = replace(rows, update=map_groups(torch.zeros_like, sent))
         return self.aggregator.add_up(rows)
 
     def finish(self, total: Partial, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,11 +34,18 @@ class RoundPlan:
     steps: IntArray  # in which of the round's server steps an update is used, counted from 0; -1 for those not used
     staleness: IntArray  # server steps between the model a job began with and the one its update is added to
     clock: Clock  # afterwards
+    empty_steps: int = 0  # that the server makes although no update came, where it always makes one
 
     @property
     def server_steps(self) -> int:
         """How many steps the server makes."""
-        return int(self.steps.max(initial=-1)) + 1
+        return int(self.steps.max(initial=-1)) + 1 + self.empty_steps
+
+    def with_a_step(self) -> RoundPlan:
+        """The same, but with a step of the server even if no update came."""
+        if self.server_steps:
+            return self
+        return replace(self, empty_steps=1, clock=replace(self.clock, version=self.clock.version + 1))
 
     @property
     def succeeded(self) -> bool:

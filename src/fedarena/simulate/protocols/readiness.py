@@ -28,5 +28,5 @@ class Readiness(Protocol):
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
         enough = max(1, math.ceil(self.share * len(jobs) - 1e-9))
         first = np.flatnonzero(jobs.arrive)[:enough]
-        end = jobs.end[first[-1]] if len(first) == enough else jobs.end[-1]
+        end = jobs.end[first[-1]] if len(first) == enough else jobs.end.max(initial=begin)
         return close_round(jobs, first, float(end), clock)

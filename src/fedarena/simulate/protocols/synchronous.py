@@ -30,5 +30,5 @@ class Synchronous(Protocol):
         begin, clients = world.invite_when_possible(number, clock.time + world.overhead_seconds, round)
         jobs = world.plan(clients, begin, clock.version, clock.next_job).in_order()
         first = np.flatnonzero(jobs.arrive)[: self.cohort]
-        end = jobs.end[first[-1]] if len(first) == self.cohort else jobs.end[-1]
+        end = jobs.end[first[-1]] if len(first) == self.cohort else jobs.end.max(initial=begin)
         return close_round(jobs, first, float(end), clock)

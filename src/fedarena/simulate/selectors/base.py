@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from fedarena.core.registry import Registry
 from fedarena.simulate.selectors.candidates import BoolArray, Candidates, FloatArray, Weights
 from fedarena.train.engine import IntArray
 
-__all__ = ["SELECTORS", "BoolArray", "Candidates", "Feedback", "FloatArray", "IntArray", "Selector", "Weights"]
+__all__ = ["SELECTORS", "BoolArray", "Candidates", "Feedback", "FloatArray", "IntArray", "Sampling", "Selector", "Weights"]
+
+
+# How a client comes into a cohort, as accountants of privacy know it: independently of all others with the same
+# probability; in a set of a fixed size, all of which are equally likely; or exactly once in every pass over everybody.
+Sampling = Literal["poisson", "fixed_size", "shuffled"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class Selector:
     A resumed run builds a new selector and shows it all feedback again, so what it has learned is never saved. That
     works because `observe` alone may change anything, and because random numbers come from the candidates.
     """
+
+    sampling: Sampling | None = None  # how clients are drawn, if that is all that decides; None: something else does
+    varies = False  # whether it may invite more clients than wanted, or nobody, by chance
 
     def prepare(self, clients: IntArray, samples: Callable[[IntArray], IntArray], cohort: int, seed: int) -> None:
         """Called once, before the first round.

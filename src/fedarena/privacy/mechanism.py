@@ -1,0 +1,81 @@
+"""The interface of a privacy mechanism: what it does to a run, and which ε that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedarena.core.registry import Registry
+from fedarena.simulate import Protocol, Selector
+from fedarena.train import Algorithm, Groups
+from fedarena.transforms import Aggregator, Transform
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a mechanism is told about the run that it is part of."""
+
+    population: int  # clients who may be invited
+    cohort: int  # whose updates a round wants
+    rounds: int  # that the run is meant to have; each makes one step of the server
+    training: str  # who holds the samples: natural, iid or centralized
+    algorithm: Algorithm
+    update: Groups  # what one client of that algorithm sends, to see its form
+    protocol: Protocol
+    selector: Selector
+    transforms: Sequence[Transform]  # those of the configuration
+    aggregator: Aggregator  # the one of the configuration
+    phones_leave: bool = False  # whether it matters to whom the server can turn at what time
+    ends_by_clock: bool = False  # whether virtual time may end the run
+
+
+class Mechanism:
+    """Protects nobody; every mechanism overrides what it does. Keyword-only constructor arguments are its settings.
+
+    A mechanism compiles into parts of the update's way: `transforms` come after those of the run, so they are the last
+    thing at the client and the first at the server. What it says about ε holds after so many steps of the server.
+    """
+
+    always_steps = False  # whether the server makes a step in every round, also when nobody's update came
+    budget: float | None = None  # the ε that must not be exceeded
+    delta: float | None = None  # the probability that ε does not hold; known once the mechanism is prepared
+
+    def prepare(self, facts: RunFacts) -> None:
+        """Told once, before the run: solves for what was not given, and refuses what would break the guarantee."""
+
+    def wrapped(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm as clients run it; called before anything else is built."""
+        return algorithm
+
+    def transforms(self) -> tuple[Transform, ...]:
+        """What happens to updates after the run's own transforms."""
+        return ()
+
+    def aggregator(self, chosen: Aggregator) -> Aggregator:
+        """What adds updates up; `chosen` is that of the configuration."""
+        return chosen
+
+    def epsilon(self, steps: int) -> float | None:
+        """The ε for `delta` that so many steps of the server have spent; None if there is none to tell. It is cheap."""
+        return None
+
+    def choices(self) -> dict[str, Any]:
+        """Settings that were solved for, by the names of options; they are written into the run's configuration."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """What the user should know."""
+        return []
+
+    def summary(self, steps: int) -> dict[str, Any] | None:
+        """What the summary of a run says about its privacy after so many steps; None: nothing."""
+        return None
+
+
+MECHANISMS: Registry[type[Mechanism]] = Registry("privacy mechanism", base=Mechanism, takes=())
+
+
+@MECHANISMS.register("none")
+class NoPrivacy(Mechanism):
+    """Updates arrive as they are."""

@@ -1,0 +1,179 @@
+"""Clipping at the client and Gaussian noise at the server: what user-level differential privacy does to updates.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018. All that a client sends is taken
+as one vector, or as one per layer, and shortened to the clipping norm C where it is longer. The server adds noise of
+the standard deviation z C / n to the sum over n, the clients that are expected.
+
+With an adaptive norm (Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021), clients
+also send whether they were within the norm, minus 1/2, so that one client changes the sum of that by 1/2. The server
+adds noise of the standard deviation σ_b to it, and moves the norm towards the quantile γ of clients' norms:
+C = C exp(-η (b - γ)), where b is the noisy share of clients within it. So that both releases together are as
+private as one with the multiplier z, updates get the multiplier (z^-2 - (2 σ_b)^-2)^(-1/2); the mechanism sees to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedarena.train import COVERAGE, Algorithm, Groups, JobContext, map_groups
+from fedarena.transforms.rows import Rows
+from fedarena.transforms.transform import Transform
+from fedarena.transforms.wire import Sent, Wire
+
+CLIPPING = "clipping"  # the group in which clients say whether they were within the norm, minus 1/2
+_NOT_NOISED = frozenset({"cohort", CLIPPING})
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """How the clipping norm follows clients' norms."""
+
+    quantile: float  # the share of clients that shall be within the norm
+    lr: float  # how fast it moves there
+    bit_deviation: float  # of the noise in the sum of what clients say about that, minus 1/2 each
+
+
+class ClipAndNoise(Transform):
+    """Clips whole uploads to `norm` and adds noise of `noise_multiplier` times that to their sum over `clients`.
+
+    `noise_clients` is how many clients the noise is made for; it is another number than `clients` where the noise of a
+    large cohort is simulated with a small one.
+    """
+
+    enforced = True
+    counts_clients_equally = True
+
+    def __init__(
+        self,
+        *,
+        norm: float,
+        noise_multiplier: float,
+        clients: float,
+        noise_clients: float | None = None,
+        per_layer: bool = False,
+        adaptive: Quantile | None = None,
+    ):
+        self.norm, self.noise_multiplier, self.clients = norm, noise_multiplier, clients
+        self.noise_clients = clients if noise_clients is None else noise_clients
+        self.per_layer, self.adaptive = per_layer, adaptive
+
+    def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
+        """There must be something to clip, and nothing that clipping would break."""
+        if not any(update.values()):
+            return "its clients send nothing that could be protected"
+        if COVERAGE in update:
+            return (
+                "its clients send which layers they have trained, by which the server divides, and clipping does not "
+                "bound what one client does to a quotient"
+            )
+        if type(algorithm).uploaded_bytes is not Algorithm.uploaded_bytes:
+            return "how much its clients send tells what they learned, and they send that number beside their update"
+        return None
+
+    def server_init(self, update: Groups) -> Groups:
+        """The norm, and what is measured in a step: the norm it was made with, and noise relative to the update."""
+        norm = torch.tensor(self.norm, dtype=torch.float64)
+        return {"clipping": {"norm": norm, "used_norm": norm.clone(), "noise_to_signal": torch.zeros_like(norm)}}
+
+    def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
+        """Everything that a client sends, shortened, and whether it was within the norm."""
+        sent = {group: tensors for group, tensors in rows.update.items() if group != CLIPPING}
+        bound = server["clipping"]["norm"]
+        if self.per_layer:
+            clipped, within = _clipped_by_layer(sent, bound)
+        else:
+            clipped, within = clipped_rows(sent, norms_of(sent), bound)
+        some = next(t for tensors in sent.values() for t in tensors.values())
+        return clipped | {CLIPPING: {"within": within.to(some.dtype) - 0.5}}, kept
+
+    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+        """How many clients were longer than the norm."""
+        return {"clients": float(len(before)), "clipped": float((after[CLIPPING]["within"] < 0).sum())}
+
+    def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
+        """Adds noise; an adaptive norm moves."""
+        norm = server["clipping"]["norm"]
+        deviation = self.noise_multiplier * norm / self.noise_clients
+        noisy, ratio = self.with_noise(update, deviation, context)
+        kept = {"norm": norm, "used_norm": norm, "noise_to_signal": ratio.to(norm)}
+        if self.adaptive is not None:
+            kept["norm"] = self._moved(norm, update[CLIPPING]["within"], context)
+        noisy.pop(CLIPPING, None)
+        return noisy, {"clipping": kept}
+
+    def with_noise(self, update: Groups, deviation: Tensor, context: JobContext) -> tuple[Groups, Tensor]:
+        """The update with independent noise in all that depends on clients' data, and the noise relative to it."""
+        noisy = dict(update)
+        squares: list[Tensor] = []
+        for group, tensors in update.items():
+            if group in _NOT_NOISED:
+                continue
+            noise = {name: deviation.to(t) * context.normal(f"noise {group}/{name}", t) for name, t in tensors.items()}
+            squares += [torch.stack([noise[name].square().sum(), t.square().sum()]) for name, t in tensors.items()]
+            noisy[group] = {name: t + noise[name] for name, t in tensors.items()}
+        of_noise, of_update = torch.stack(squares).double().sum(0)
+        return noisy, (of_noise / of_update).sqrt()
+
+    def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
+        assert self.adaptive is not None
+        noise = self.adaptive.bit_deviation / self.noise_clients * context.normal("noise of the quantile", norm)
+        share = within.to(norm) + 0.5 + noise
+        return norm * torch.exp(-self.adaptive.lr * (share - self.adaptive.quantile))
+
+    def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
+        """The norm that was used, the share of the clients that were longer, and noise relative to the update."""
+        kept = server["clipping"]
+        measured = {"clip_norm": float(kept["used_norm"])}
+        if observed.get("clients"):
+            measured["clipped_share"] = observed["clipped"] / observed["clients"]
+        ratio = float(kept["noise_to_signal"])
+        return measured | ({"noise_to_signal": ratio} if math.isfinite(ratio) else {})
+
+    def sent(self, wire: Wire, updates: Groups | None) -> Wire:
+        """One bit more, if the norm is adaptive."""
+        return wire if self.adaptive is None else wire | {CLIPPING: {"within": Sent(1, 1)}}
+
+
+def norms_of(rows: Groups) -> Tensor:
+    """The Euclidean norm of every client's numbers, all groups together."""
+    parts = [torch.linalg.vector_norm(t.flatten(1), dim=1) for tensors in rows.values() for t in tensors.values()]
+    return torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
+
+
+def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float) -> tuple[Groups, Tensor]:
+    """Rows of these norms, shortened to the bound where they are longer, and which are within it."""
+    within = norms <= bound
+    if bool(within.all()):
+        return rows, within
+    factors = torch.where(within, 1.0, bound / norms)
+    return map_groups(lambda t: t * factors.to(t.dtype).view(-1, *[1] * (t.dim() - 1)), rows), within
+
+
+def layers_of(rows: Groups) -> list[Groups]:
+    """The tensors layer by layer: weights and bias of a layer in a group belong together."""
+    layers: dict[tuple[str, str], Groups] = {}
+    for group, tensors in rows.items():
+        for name, t in tensors.items():
+            layer = layers.setdefault((group, name.rpartition(".")[0]), {group: {}})
+            layer[group][name] = t
+    return list(layers.values())
+
+
+def _clipped_by_layer(rows: Groups, bound: Tensor) -> tuple[Groups, Tensor]:
+    """Every layer clipped to its part of the bound, such that all together are within it; and who was within all."""
+    layers = layers_of(rows)
+    part = bound / math.sqrt(len(layers))
+    clipped: Groups = {group: {} for group in rows}
+    all_within: list[Tensor] = []
+    for layer in layers:
+        shortened, within = clipped_rows(layer, norms_of(layer), part)
+        for group, tensors in shortened.items():
+            clipped[group] |= tensors
+        all_within.append(within)
+    # In their order, which is that of the aggregated update as well.
+    return {g: {name: clipped[g][name] for name in rows[g]} for g in rows}, torch.stack(all_within).all(0)
