@@ -26,6 +26,7 @@ class RunFacts:
     selector: Selector
     transforms: Sequence[Transform]  # those of the configuration
     aggregator: Aggregator  # the one of the configuration
+    keeps_states: bool = False  # whether clients keep something between their rounds for the algorithm
     phones_leave: bool = False  # whether it matters to whom the server can turn at what time
     ends_by_clock: bool = False  # whether virtual time may end the run
 

@@ -19,6 +19,7 @@ from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
@@ -54,6 +55,7 @@ class Experiment:
     warnings: list[str] = field(default_factory=list)
     weights_fingerprint: str | None = None  # of those in a file that the model starts from
     callbacks: tuple[Callback, ...] = ()  # those of the configuration
+    mechanism: Mechanism = field(default_factory=Mechanism)  # of differential privacy
 
     @property
     def fleet(self) -> Fleet | None:
@@ -102,7 +104,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
-    algorithm = _make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm")
+    mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
+    algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
@@ -136,6 +139,33 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} adds up what clients keep, which updates to older models would break; "
             f"choose another protocol than {config.protocol['name']}, or another algorithm"
         )
+    if protocol.overlaps and selector.varies:
+        raise BadInputError(
+            f"selector={config.selector['name']} draws whole cohorts, and protocol={config.protocol['name']} invites "
+            "clients one by one; choose another selector, such as uniform"
+        )
+    transforms = tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform"))
+    aggregator = _make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
+    update = example_update(algorithm, params)
+    facts = RunFacts(
+        population=len(training_clients),
+        cohort=cohort,
+        rounds=config.rounds,
+        training=config.training,
+        algorithm=algorithm,
+        update=update,
+        protocol=protocol,
+        selector=selector,
+        transforms=transforms,
+        aggregator=aggregator,
+        keeps_states=bool(kept),
+        phones_leave=fleet is not None and not protocol.ignores_availability,
+        ends_by_clock=config.clock.hours is not None,
+    )
+    mechanism.prepare(facts)
+    config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
+    is_private = mechanism.epsilon(0) is not None
+    warnings += mechanism.notes()
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -157,13 +187,16 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
-        transforms=tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform")),
-        aggregator=_make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator"),
+        transforms=(*transforms, *mechanism.transforms()),
+        aggregator=mechanism.aggregator(aggregator),
+        epsilon_after=mechanism.epsilon if is_private else None,
+        epsilon_budget=mechanism.budget,
+        always_steps=mechanism.always_steps,
         attack=_make(ATTACKS, config.attack, Attack, "an attack"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
-    simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
+    simulation.path.check(update, protocol.updates_per_step)
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
@@ -180,6 +213,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings,
         weights.fingerprint if weights else None,
         tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
+        mechanism,
     )
 
 

@@ -217,7 +217,7 @@ class Run:
         if self._closed:
             return
         if self.is_over:
-            self._finish("finished", None if self._stopped is None else f"stopped early: {self._stopped.reason}")
+            self._finish("finished", self._why_early())
         elif self._snapshot is None:  # there is nothing to tell yet, but it can be resumed
             self._let_go()
         else:
@@ -242,6 +242,10 @@ class Run:
         config = resolve({**wanted, "name": name or wanted.get("name")})
         if config.algorithm["name"] != self.config.algorithm["name"]:
             raise BadInputError(f"A fork goes on with {self.config.algorithm['name']}; only its options may differ")
+        if config.privacy["name"] != "none":
+            for key in ("cohort", "selector"):
+                if getattr(config, key) != getattr(self.config, key):
+                    raise BadInputError(f"A fork of a private run cannot change {key}: its ε counts on what it was")
         if config.training != "natural" and config.seed != self.config.seed:
             raise BadInputError(
                 f"A fork with training={config.training} cannot change the seed: made-up clients follow from it"
@@ -351,6 +355,18 @@ class Run:
         if stop is not None and (self._stopped is None or (stop.for_good and not self._stopped.for_good)):
             self._stopped = stop
 
+    def _why_early(self) -> str | None:
+        """Why a run that is over has not had all its rounds; None if there is nothing to say."""
+        if self._stopped is not None:
+            return f"stopped early: {self._stopped.reason}"
+        simulation, snapshot = self._simulation, self._snapshot
+        if snapshot is None or snapshot.round >= simulation.rounds or not simulation.has_spent_budget(snapshot.clock):
+            return None
+        return (
+            f"stopped early: another round would spend more than the privacy budget ε = {simulation.epsilon_budget:g} "
+            f"({simulation.epsilon(snapshot.clock.version):.4g} is spent)"
+        )
+
     def _finish(self, status: str, message: str | None) -> None:
         experiment = self.experiment
         self._recorder.log(status if message is None else f"{status}: {message}")
@@ -359,6 +375,9 @@ class Run:
         task, baseline = self._simulation.task, experiment.baseline
         said = experiment.warnings
         summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said)
+        version = 0 if self._snapshot is None else self._snapshot.clock.version
+        if (privacy := experiment.mechanism.summary(version)) is not None:
+            summary["privacy"] = privacy
         try:
             wanted = status == "finished" and self.config.evaluation.predictions and self._snapshot is not None
             self._recorder.close(summary, self._predictions() if wanted else None)

@@ -142,7 +142,8 @@ class ClipAndNoise(Transform):
 def norms_of(rows: Groups) -> Tensor:
     """The Euclidean norm of every client's numbers, all groups together."""
     parts = [torch.linalg.vector_norm(t.flatten(1), dim=1) for tensors in rows.values() for t in tensors.values()]
-    return torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
+    norms: Tensor = torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
+    return norms
 
 
 def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float) -> tuple[Groups, Tensor]:

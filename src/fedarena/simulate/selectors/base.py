@@ -10,7 +10,17 @@ from fedarena.core.registry import Registry
 from fedarena.simulate.selectors.candidates import BoolArray, Candidates, FloatArray, Weights
 from fedarena.train.engine import IntArray
 
-__all__ = ["SELECTORS", "BoolArray", "Candidates", "Feedback", "FloatArray", "IntArray", "Sampling", "Selector", "Weights"]
+__all__ = [
+    "SELECTORS",
+    "BoolArray",
+    "Candidates",
+    "Feedback",
+    "FloatArray",
+    "IntArray",
+    "Sampling",
+    "Selector",
+    "Weights",
+]
 
 
 # How a client comes into a cohort, as accountants of privacy know it: independently of all others with the same

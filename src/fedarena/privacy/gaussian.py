@@ -1,0 +1,212 @@
+"""User-level differential privacy at a trusted server: clipped uploads, a fixed denominator, Gaussian noise.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018; adaptive clipping of Andrew et
+al., NeurIPS 2021. `noise_cohort` is FLAIR's simulation of a large cohort with a small one (Song et al., NeurIPS 2022,
+section 5.1): updates of C_small clients get the noise that the mean over C_large would have, which is that of the sum
+times C_small / C_large. The accountant is told of C_large. What is learned is then what the small cohort makes of it:
+ε holds for training that did not take place.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from fedarena.core.errors import BadInputError
+from fedarena.privacy.accounting import (
+    BOUNDS,
+    NEIGHBOURS,
+    Accountant,
+    Ledger,
+    Sampled,
+    check_counts,
+    check_delta,
+    check_epsilon,
+    usual_delta,
+)
+from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.refusals import check_guarantee
+from fedarena.privacy.solving import solve_noise
+from fedarena.transforms import Aggregator, Transform
+from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.clip_and_noise import ClipAndNoise, Quantile
+
+_BITS_PER_DEVIATION = 20  # of the cohort: how many clients' bits the noise in their sum hides, as in the paper
+
+
+@MECHANISMS.register("gaussian")
+class CentralGaussian(Mechanism):
+    """Clips all that a client sends and adds Gaussian noise at the server.
+
+    Give `noise_multiplier` (standard deviation of the noise in the sum, relative to the clipping norm), or `epsilon`,
+    for which the least noise is found that lets the run have all its rounds; with both, `epsilon` is a budget.
+
+    - `delta`: the probability that ε does not hold; by default population^-1.1.
+    - `clip_norm`: with adaptive clipping, what it begins with.
+    - `clipping`: ``flat``, the norm of everything; ``per_layer``, every layer with its part of the norm; ``adaptive``,
+      a norm that follows the `quantile` of clients' norms at the rate `quantile_lr`, with noise of the standard
+      deviation `quantile_noise` (by default a 20th of the cohort) in the count of clients within it.
+    - `accountant`: ``rdp``, or ``pld``, which is tighter.
+    - `noise_cohort`: simulates the noise of a cohort of this size.
+    - `public_timing`: takes it as known to everybody how many samples clients have and when their phones are there, so
+      that virtual time may decide who takes part.
+    """
+
+    always_steps = True
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        clip_norm: float | None = 1.0,
+        clipping: Literal["flat", "per_layer", "adaptive"] = "flat",
+        quantile: float = 0.5,
+        quantile_lr: float = 0.2,
+        quantile_noise: float | None = None,
+        accountant: Accountant = "rdp",
+        noise_cohort: int | None = None,
+        public_timing: bool = False,
+    ):
+        if noise_multiplier is None and epsilon is None:
+            raise BadInputError("privacy=gaussian needs privacy.epsilon or privacy.noise_multiplier")
+        if noise_multiplier is not None and not noise_multiplier > 0:
+            raise BadInputError(f"privacy.noise_multiplier must be above 0, not {noise_multiplier}")
+        if epsilon is not None:
+            check_epsilon(epsilon, "privacy.epsilon")
+        if delta is not None:
+            check_delta(delta, "privacy.delta")
+        if clip_norm is None or not 0 < clip_norm < math.inf:
+            raise BadInputError(
+                f"privacy.clip_norm must be above 0, not {'null' if clip_norm is None else clip_norm}: noise without "
+                "clipping protects nobody, because one client could change the model by any amount"
+            )
+        if not 0 < quantile < 1:
+            raise BadInputError(f"privacy.quantile must be above 0 and below 1, not {quantile}")
+        if not quantile_lr > 0:
+            raise BadInputError(f"privacy.quantile_lr must be above 0, not {quantile_lr}")
+        if quantile_noise is not None and not quantile_noise > 0:
+            raise BadInputError(f"privacy.quantile_noise must be above 0, not {quantile_noise}")
+        if noise_cohort is not None and noise_cohort < 1:
+            raise BadInputError(f"privacy.noise_cohort must be at least 1, not {noise_cohort}")
+        self.noise_multiplier, self.budget, self.delta = noise_multiplier, epsilon, delta
+        self.clip_norm, self.clipping, self.accountant = clip_norm, clipping, accountant
+        self.quantile, self.quantile_lr, self.quantile_noise = quantile, quantile_lr, quantile_noise
+        self.noise_cohort, self.public_timing = noise_cohort, public_timing
+
+    def prepare(self, facts: RunFacts) -> None:
+        """Finds the noise if it was not given, and refuses what would break the guarantee."""
+        check_guarantee(facts, self.public_timing)
+        self._population, self._cohort = facts.population, facts.cohort
+        self._rounds = facts.rounds
+        assert facts.selector.sampling is not None  # else it is refused
+        self.sampling = facts.selector.sampling
+        if self.noise_cohort is not None:
+            check_counts(facts.population, self.noise_cohort, "privacy.noise_")
+        if self.delta is None:
+            self.delta = usual_delta(facts.population)
+        if self.noise_multiplier is None:
+            assert self.budget is not None
+            self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
+        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta)
+        if self.budget is not None and self.epsilon(1) > self.budget:
+            raise BadInputError(
+                f"One round alone spends ε = {self.epsilon(1):.4g}, more than the budget privacy.epsilon="
+                f"{self.budget:g}; give more noise, a smaller cohort or a larger budget"
+            )
+        if self.clipping == "adaptive" and not 2 * self._bit_deviation > self.noise_multiplier:
+            raise BadInputError(
+                f"privacy.quantile_noise must be above half the noise multiplier, {self.noise_multiplier / 2:.4g}, not "
+                f"{self._bit_deviation:g}: with less, the count of clipped clients alone would spend the budget"
+                + ("" if self.quantile_noise is not None else "; it is a 20th of the cohort unless you set it")
+            )
+
+    def _spent_with(self, noise_multiplier: float, accountant: Accountant) -> float:
+        assert self.delta is not None
+        return self._sampled(noise_multiplier, accountant).epsilon(self._rounds, self.delta)
+
+    def _sampled(self, noise_multiplier: float, accountant: Accountant) -> Sampled:
+        return Sampled(self._population, self._accounted_cohort, noise_multiplier, self.sampling, accountant)
+
+    @property
+    def _accounted_cohort(self) -> int:
+        """The cohort that the accountant is told of."""
+        return self._cohort if self.noise_cohort is None else self.noise_cohort
+
+    @property
+    def _bit_deviation(self) -> float:
+        """Of the noise in the count of clients within the norm, with the cohort that is accounted for."""
+        return self._accounted_cohort / _BITS_PER_DEVIATION if self.quantile_noise is None else self.quantile_noise
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """What is left for the updates when a part of the privacy goes to the quantile: more noise."""
+        assert self.noise_multiplier is not None
+        if self.clipping != "adaptive":
+            return self.noise_multiplier
+        return float((self.noise_multiplier**-2 - (2 * self._bit_deviation) ** -2) ** -0.5)
+
+    def transforms(self) -> tuple[Transform, ...]:
+        """Clipping and noise."""
+        assert self.clip_norm is not None
+        adaptive = Quantile(self.quantile, self.quantile_lr, self._bit_deviation)
+        return (
+            ClipAndNoise(
+                norm=self.clip_norm,
+                noise_multiplier=self.update_noise_multiplier,
+                clients=self._cohort,
+                noise_clients=self._accounted_cohort,
+                per_layer=self.clipping == "per_layer",
+                adaptive=adaptive if self.clipping == "adaptive" else None,
+            ),
+        )
+
+    def aggregator(self, chosen: Aggregator) -> Aggregator:
+        """The sum over the clients that are expected."""
+        return FixedMean(self._cohort)
+
+    def epsilon(self, steps: int) -> float:
+        """By the accountant that was chosen."""
+        return self._ledger.epsilon(steps)
+
+    def choices(self) -> dict[str, Any]:
+        """Noise and δ, also where they were found."""
+        return {"noise_multiplier": self.noise_multiplier, "delta": self.delta}
+
+    def notes(self) -> list[str]:
+        """The plan, in words."""
+        spent = f"ε = {self.epsilon(self._rounds):.4g} for δ = {self.delta:.3g} after {self._rounds:,} rounds"
+        notes = [
+            f"Privacy: {spent} (noise multiplier {self.noise_multiplier:.4g}, bound by {BOUNDS[self.accountant]}; "
+            f"protected: {NEIGHBOURS[self.sampling]})"
+        ]
+        if self.noise_cohort is not None:
+            notes.append(
+                f"This simulates the noise of cohorts of {self.noise_cohort:,} with cohorts of {self._cohort:,}: ε is "
+                "that of a training with the large ones, which does not take place, and nobody is protected by it here"
+            )
+        if self.public_timing:
+            notes.append("Sizes of clients' data and the times of their phones are taken as public, and not protected")
+        return notes
+
+    def summary(self, steps: int) -> dict[str, Any]:
+        """What was promised and spent."""
+        return {
+            "mechanism": "gaussian",
+            "epsilon": self.epsilon(steps),
+            "delta": self.delta,
+            "budget": self.budget,
+            "noise_multiplier": self.noise_multiplier,
+            "update_noise_multiplier": self.update_noise_multiplier,
+            "clipping": self.clipping,
+            "accountant": self.accountant,
+            "bound": BOUNDS[self.accountant],
+            "sampling": self.sampling,
+            "neighbours": NEIGHBOURS[self.sampling],
+            "population": self._population,
+            "cohort": self._cohort,
+            "noise_cohort": self.noise_cohort,
+            "simulated": self.noise_cohort is not None,
+            "public_timing": self.public_timing,
+        }
