@@ -3,10 +3,19 @@
 In every local step, the gradient of each sample by itself is shortened to the norm `clip_norm`, and Gaussian noise of
 the deviation noise_multiplier * clip_norm comes to their sum. What is protected is one sample of a client, not
 the client: two data sets are neighbours if in one of them a sample has no gradient.
+
+The bound: batches are cut from shuffled epochs, not drawn by Poisson sampling, so nothing is gained from chance. In an
+epoch every sample is in one batch, which does not depend on what the samples are; so an epoch costs what one step with
+noise of this multiplier costs, and a client that has had j jobs of e epochs has taken j e such steps. They are composed
+exactly (Balle, Wang, ICML 2018). The ε of a run is that of the client for whom it is largest.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
@@ -15,7 +24,18 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.keyed_random import at_step
 from fedarena.models.sealed_batch import opened
+from fedarena.privacy.accounting import accounting, check_delta, check_epsilon
+from fedarena.privacy.checks import check_clip_norm, check_first_round, check_noise
+from fedarena.privacy.extended import extended
+from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.solving import least_noise
+from fedarena.simulate.participation import Participation
+from fedarena.simulate.selectors import Cyclic
+from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Client
+from fedarena.train.batches import count_steps
+from fedarena.train.engine import IntArray
+from fedarena.train.optimizers import LocalTraining
 
 _MASK, _KEY = "mask", "key"
 
@@ -62,3 +82,111 @@ class PrivateTraining(Algorithm):
             noisy = (noisy + self.noise_multiplier * self.clip_norm * noise) / number
             slope = slope + (noisy.detach() * (params[name] - here[name])).sum()
         return ((losses * counts).sum() / number).detach() + slope
+
+
+@MECHANISMS.register("dp_sgd")
+class DPSGD(Mechanism):
+    """Clients train with DP-SGD, so that a model tells little about any one sample of theirs.
+
+    Give `noise_multiplier` (standard deviation of the noise in the sum of a batch's gradients, relative to `clip_norm`),
+    or `epsilon`, for which the least noise is found that lets the run have all its rounds even if some client is in as
+    many of them as the selector allows; with both, `epsilon` is a budget. `delta` is the probability that ε does not
+    hold.
+    """
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        clip_norm: float = 1.0,
+    ):
+        if noise_multiplier is None and epsilon is None:
+            raise BadInputError("privacy=dp_sgd needs privacy.epsilon or privacy.noise_multiplier")
+        check_noise(noise_multiplier)
+        if epsilon is not None:
+            check_epsilon(epsilon, "privacy.epsilon")
+        check_delta(delta, "privacy.delta")
+        check_clip_norm(clip_norm)
+        self.noise_multiplier, self.budget, self.delta, self.clip_norm = noise_multiplier, epsilon, delta, clip_norm
+        self.participation = Participation()
+
+    def wrapped(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with private gradients. How much noise they need may be known later only."""
+        if algorithm.trains_freely:
+            raise BadInputError(
+                f"{type(algorithm).__name__} has a training loop of its own, which privacy=dp_sgd cannot make private; "
+                "choose another algorithm"
+            )
+        if algorithm.needs_start_loss:
+            raise BadInputError(
+                f"Privacy would be broken: clients of {type(algorithm).__name__} also send what follows from their loss "
+                "at the start, to which no noise comes; choose another algorithm, such as fedavg"
+            )
+        self._training = extended(
+            algorithm, PrivateTraining, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier or 0.0
+        )
+        return self._training
+
+    def prepare(self, facts: RunFacts) -> None:
+        """Finds the noise if it was not given."""
+        assert facts.samples is not None
+        if facts.training == "centralized":
+            raise BadInputError("privacy=dp_sgd is for clients; choose training=natural instead of centralized")
+        local = self._training.local
+        self._uses = uses_of_a_sample(facts.samples, local)
+        if self.noise_multiplier is None:
+            assert self.budget is not None
+            uses = float(self._uses.max()) * most_jobs(facts)
+            self.noise_multiplier = least_noise(self.budget, lambda noise: self._spent(uses, noise))
+        self._training.noise_multiplier = self.noise_multiplier
+        check_first_round(self._spent(float(self._uses.max())), self.budget)
+
+    def epsilon(self, steps: int) -> float:
+        """Of the client whose samples have been used most often."""
+        return self._spent(self.participation.most(steps, self._uses))
+
+    def _spent(self, uses: float, noise_multiplier: float | None = None) -> float:
+        noise = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+        assert noise is not None
+        return float(accounting().get_epsilon_gaussian(noise / math.sqrt(uses), self.delta)) if uses else 0.0
+
+    def choices(self) -> dict[str, Any]:
+        """The noise, where it was solved for."""
+        return {"noise_multiplier": self.noise_multiplier}
+
+    def notes(self) -> list[str]:
+        """What is protected, and what is not."""
+        return [
+            "Privacy: ε is about one sample of a client, for the client whose samples are used most often; every epoch "
+            f"costs what one step with the noise multiplier {self.noise_multiplier:.4g} does, without amplification"
+        ]
+
+    def summary(self, steps: int) -> dict[str, Any]:
+        """What it comes to for the client whose samples have been used most often."""
+        return {
+            "mechanism": "dp_sgd",
+            "epsilon": self.epsilon(steps),
+            "delta": self.delta,
+            "budget": self.budget,
+            "noise_multiplier": self.noise_multiplier,
+            "neighbours": "one sample of a client has no gradient",
+            "bound": "exact composition of Gaussian mechanisms, one per epoch, without amplification",
+            "most_uses_of_a_sample": round(self.participation.most(steps, self._uses)),
+        }
+
+
+def uses_of_a_sample(samples: IntArray, local: LocalTraining) -> Any:
+    """In how many steps of one job a sample of clients with so many samples can be, at most: once in every epoch."""
+    steps_per_epoch = np.maximum(-(-samples // local.batch_size), 1)
+    return np.ceil(count_steps(samples, local) / steps_per_epoch)
+
+
+def most_jobs(facts: RunFacts) -> int:
+    """How often the selector may invite a client in all rounds."""
+    if facts.selector.sampling == "shuffled":
+        return -(-facts.rounds // rounds_per_pass(facts.population, facts.cohort))
+    if isinstance(facts.selector, Cyclic):
+        return -(-facts.rounds // facts.selector.groups)
+    return facts.rounds

@@ -12,8 +12,9 @@ from typing import Any
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon, usual_delta
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
-from fedarena.privacy.refusals import check_clip_norm, check_learns_only_from_updates
+from fedarena.privacy.checks import check_clip_norm
 from fedarena.simulate.participation import Participation
+from fedarena.simulate.selectors import Cyclic, InTurn, LeavingSoon
 from fedarena.transforms import Transform
 from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
 from fedarena.transforms.privunit import Norms, PrivUnit
@@ -34,7 +35,7 @@ class LocalMechanism(Mechanism):
 
     def prepare(self, facts: RunFacts) -> None:
         """Refuses a budget that one upload exceeds, and a selector that is told more than updates."""
-        check_learns_only_from_updates(facts, self.name)
+        _check_learns_from_updates_alone(facts, self.name)
         if self.delta is None:
             self.delta = usual_delta(facts.population)
         if self.budget is not None and self.composed(1) > self.budget:
@@ -152,3 +153,16 @@ class PrivUnitMechanism(LocalMechanism):
     def transforms(self) -> tuple[Transform, ...]:
         """The random direction at the client."""
         return (PrivUnit(self.clip_norm, self.job_epsilon, self.norms),)
+
+
+def _check_learns_from_updates_alone(facts: RunFacts, name: str) -> None:
+    """Refuses clients who do not exist, and a selector that is told about clients' data without noise."""
+    if facts.training != "natural":
+        raise BadInputError(
+            f"privacy={name} protects clients, and training={facts.training} has no real ones; choose training=natural"
+        )
+    if facts.selector.sampling is None and not isinstance(facts.selector, Cyclic | InTurn | LeavingSoon):
+        raise BadInputError(
+            f"Privacy would be broken: the selector {type(facts.selector).__name__} is told losses or sizes of clients' "
+            "data, to which no noise comes; choose selector=uniform, poisson or shuffled"
+        )

@@ -160,6 +160,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         aggregator=aggregator,
         keeps_states=bool(kept),
         phones_leave=fleet is not None and not protocol.ignores_availability,
+        samples=data.counts(training_clients, "train"),
         ends_by_clock=config.clock.hours is not None,
     )
     mechanism.prepare(facts)
@@ -191,6 +192,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
+        participation=mechanism.participation,
         always_steps=mechanism.always_steps,
         attack=_make(ATTACKS, config.attack, Attack, "an attack"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),

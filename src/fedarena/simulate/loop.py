@@ -52,8 +52,11 @@ def simulate(
     latest = _LatestModel(simulation)
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
+    if simulation.participation is not None:
+        simulation.participation.prepare(clients)
     for round, feedback in history:
         selector.observe(round, feedback)
+        simulation.note_participation(feedback.clients, 0 if start is None else start.clock.version)
     if start is None:
         start = simulation.first_snapshot()
         row = {"end_seconds": start.clock.time, "epsilon": simulation.epsilon(start.clock.version)}
@@ -94,6 +97,7 @@ def _play_round(
                     changes.add(clients, kept)
                 tally.count(result)
         server.step(round, simulation.server_lr_scale(round))
+    simulation.note_participation(plan.ended.clients, plan.clock.version)
     row, jobs = describe_round(simulation, world, plan, tally, server, round)
     simulation.selector.observe(round, tally.feedback())
     broadcasts = _still_needed(simulation, plan, server)

@@ -18,6 +18,7 @@ from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
+from fedarena.simulate.participation import Participation
 from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
@@ -85,6 +86,7 @@ class Simulation:
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
     epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
     epsilon_budget: float | None = None  # a round that would spend more is not begun
+    participation: Participation | None = None  # counts who is invited, where privacy depends on it
     always_steps: bool = False  # whether the server makes a step in every round, also when no update came
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
@@ -161,6 +163,11 @@ class Simulation:
         """Whether another step of the server would spend more privacy than there is."""
         next_epsilon = self.epsilon(clock.version + 1)
         return self.epsilon_budget is not None and next_epsilon is not None and next_epsilon > self.epsilon_budget
+
+    def note_participation(self, clients: IntArray, version: int) -> None:
+        """Counts jobs that ended in a round after which the server has made so many steps, if somebody asks."""
+        if self.participation is not None:
+            self.participation.observe(clients, version)
 
     def evaluates(self, round: int, clock: Clock) -> bool:
         """Whether the model is evaluated after this round."""

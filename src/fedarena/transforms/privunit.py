@@ -94,16 +94,18 @@ class PrivUnit(LocalRandomizer):
     def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
         """A vector in or outside the cap around the client's direction."""
         context, cap = rows.context, best_cap(whole.shape[1], self.epsilon)
-        each = torch.zeros(len(whole), dtype=torch.float64, device=whole.device)
+        three = torch.zeros(len(whole), 3, dtype=torch.float64, device=whole.device)
+        for_length, for_cap, for_place = context.uniform("chances", three).unbind(1)
         lengths = self.norms(whole)
-        someone = context.normal("direction of nothing", whole)  # an update of zeros has none
-        directions = _unit(torch.where((lengths > 0)[:, None], whole, someone))
+        directions = _unit(whole)
+        if bool((lengths == 0).any()):  # an update of zeros has no direction
+            anywhere = _unit(context.normal("direction of nothing", whole))
+            directions = torch.where((lengths > 0)[:, None], directions, anywhere)
         if self.norms_are == "kept":
-            opposite = context.uniform("length", each) < (1 - (lengths / self.bound).clamp(max=1)) / 2
+            opposite = for_length < (1 - (lengths / self.bound).clamp(max=1)) / 2
             directions = torch.where(opposite[:, None], -directions, directions)
-        is_inside = (context.uniform("cap", each) < cap.inside).cpu().numpy()
-        products = torch.from_numpy(cap.products(is_inside, context.uniform("place", each).cpu().numpy()))
-        along = products.to(whole.device)[:, None]
+        is_inside = (for_cap < cap.inside).cpu().numpy()
+        along = torch.from_numpy(cap.products(is_inside, for_place.cpu().numpy())).to(whole.device)[:, None]
         noise = context.normal("around", whole)
         around = _unit(noise - (noise * directions).sum(1, keepdim=True) * directions)
         drawn = along.to(whole.dtype) * directions + (1 - along**2).clamp(min=0).sqrt().to(whole.dtype) * around
