@@ -29,3 +29,12 @@ def check_first_round(epsilon: float, budget: float | None) -> None:
             f"One round alone spends ε = {epsilon:.4g}, more than the budget privacy.epsilon={budget:g}; give more "
             "noise or a larger budget"
         )
+
+
+def check_audit(canaries: int | None) -> None:
+    """Refuses an audit that can show nothing."""
+    if canaries is not None and canaries < 2:
+        raise BadInputError(
+            f"privacy.audit is how many canaries are planted, at least 2 and best some hundreds, not {canaries}; leave "
+            "it out for a run without an audit"
+        )

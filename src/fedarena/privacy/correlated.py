@@ -20,7 +20,7 @@ from typing import Any
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import Accountant, Sampled, accounting, check_delta, check_epsilon, usual_delta
 from fedarena.privacy.banded import Banded, best_banded
-from fedarena.privacy.checks import check_clip_norm, check_first_round, check_noise
+from fedarena.privacy.checks import check_audit, check_clip_norm, check_first_round, check_noise
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.refusals import check_guarantee
 from fedarena.privacy.solving import least_noise
@@ -41,7 +41,7 @@ class CorrelatedGaussian(Mechanism):
     `epsilon`, for which the least noise is found that lets the run have all its rounds; with both, `epsilon` is a
     budget. `delta` is the probability that ε does not hold, by default population^-1.1. Noise is best after `horizon`
     rounds, by default all of them; the guarantee holds in any case. `accountant` matters where the groups' members are
-    drawn by Poisson sampling.
+    drawn by Poisson sampling. `audit` is how many canaries are planted.
     """
 
     always_steps = True
@@ -57,6 +57,7 @@ class CorrelatedGaussian(Mechanism):
         horizon: int | None = None,
         accountant: Accountant = "rdp",
         public_timing: bool = False,
+        audit: int | None = None,
     ):
         if noise_multiplier is None and epsilon is None:
             raise BadInputError("privacy=correlated_gaussian needs privacy.epsilon or privacy.noise_multiplier")
@@ -66,10 +67,12 @@ class CorrelatedGaussian(Mechanism):
         if delta is not None:
             check_delta(delta, "privacy.delta")
         check_clip_norm(clip_norm)
+        check_audit(audit)
         for name, value in (("band", band), ("horizon", horizon)):
             if value is not None and value < 1:
                 raise BadInputError(f"privacy.{name} must be at least 1, not {value}")
         self.noise_multiplier, self.budget, self.delta, self.clip_norm = noise_multiplier, epsilon, delta, clip_norm
+        self.audit, self.audited_norm = audit, float(clip_norm or 0.0)
         self.band, self.horizon, self.accountant, self.public_timing = band, horizon, accountant, public_timing
 
     def prepare(self, facts: RunFacts) -> None:

@@ -33,9 +33,7 @@ from fedarena.simulate.participation import Participation
 from fedarena.simulate.selectors import Cyclic
 from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Client
-from fedarena.train.batches import count_steps
 from fedarena.train.engine import IntArray
-from fedarena.train.optimizers import LocalTraining
 
 _MASK, _KEY = "mask", "key"
 
@@ -134,8 +132,7 @@ class DPSGD(Mechanism):
         assert facts.samples is not None
         if facts.training == "centralized":
             raise BadInputError("privacy=dp_sgd is for clients; choose training=natural instead of centralized")
-        local = self._training.local
-        self._uses = uses_of_a_sample(facts.samples, local)
+        self._uses = uses_of_a_sample(facts.samples, self._training)
         if self.noise_multiplier is None:
             assert self.budget is not None
             uses = float(self._uses.max()) * most_jobs(facts)
@@ -177,10 +174,11 @@ class DPSGD(Mechanism):
         }
 
 
-def uses_of_a_sample(samples: IntArray, local: LocalTraining) -> Any:
+def uses_of_a_sample(samples: IntArray, algorithm: Algorithm) -> Any:
     """In how many steps of one job a sample of clients with so many samples can be, at most: once in every epoch."""
+    local = algorithm.local
     steps_per_epoch = np.maximum(-(-samples // local.batch_size), 1)
-    return np.ceil(count_steps(samples, local) / steps_per_epoch)
+    return np.ceil(algorithm.local_steps(samples, local) / steps_per_epoch)
 
 
 def most_jobs(facts: RunFacts) -> int:

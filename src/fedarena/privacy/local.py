@@ -12,7 +12,7 @@ from typing import Any
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon, usual_delta
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
-from fedarena.privacy.checks import check_clip_norm
+from fedarena.privacy.checks import check_audit, check_clip_norm
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.selectors import Cyclic, InTurn, LeavingSoon
 from fedarena.transforms import Transform
@@ -25,8 +25,10 @@ class LocalMechanism(Mechanism):
 
     name: str
 
-    def __init__(self, clip_norm: float, job_epsilon: float, epsilon: float | None):
+    def __init__(self, clip_norm: float, job_epsilon: float, epsilon: float | None, audit: int | None):
         check_clip_norm(clip_norm)
+        check_audit(audit)
+        self.audit, self.audited_norm = audit, clip_norm
         check_epsilon(job_epsilon, "privacy.job_epsilon")
         if epsilon is not None:
             check_epsilon(epsilon, "privacy.epsilon")
@@ -86,8 +88,9 @@ class LocalGaussianMechanism(LocalMechanism):
         job_epsilon: float = 8.0,
         epsilon: float | None = None,
         delta: float | None = None,
+        audit: int | None = None,
     ):
-        super().__init__(clip_norm, job_epsilon, epsilon)
+        super().__init__(clip_norm, job_epsilon, epsilon, audit)
         if delta is not None:
             check_delta(delta, "privacy.delta")
         self.delta = delta
@@ -119,8 +122,15 @@ class LocalLaplaceMechanism(LocalMechanism):
     name = "local_laplace"
     delta = 0.0
 
-    def __init__(self, *, clip_norm: float = 1.0, job_epsilon: float = 8.0, epsilon: float | None = None):
-        super().__init__(clip_norm, job_epsilon, epsilon)
+    def __init__(
+        self,
+        *,
+        clip_norm: float = 1.0,
+        job_epsilon: float = 8.0,
+        epsilon: float | None = None,
+        audit: int | None = None,
+    ):
+        super().__init__(clip_norm, job_epsilon, epsilon, audit)
 
     def transforms(self) -> tuple[Transform, ...]:
         """Clipping and noise at the client."""
@@ -146,8 +156,9 @@ class PrivUnitMechanism(LocalMechanism):
         job_epsilon: float = 8.0,
         norms: Norms = "kept",
         epsilon: float | None = None,
+        audit: int | None = None,
     ):
-        super().__init__(clip_norm, job_epsilon, epsilon)
+        super().__init__(clip_norm, job_epsilon, epsilon, audit)
         self.norms: Norms = norms
 
     def transforms(self) -> tuple[Transform, ...]:

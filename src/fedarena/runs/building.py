@@ -20,6 +20,7 @@ from fedarena.fleet import Fleet
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
@@ -167,6 +168,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
     warnings += mechanism.notes()
+    canaries = plant_canaries(mechanism, facts, config.seed)
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -188,10 +190,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
-        transforms=(*transforms, *mechanism.transforms()),
+        transforms=(*([canaries] if canaries else []), *transforms, *mechanism.transforms()),
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
+        canaries=canaries,
         participation=mechanism.participation,
         always_steps=mechanism.always_steps,
         attack=_make(ATTACKS, config.attack, Attack, "an attack"),

@@ -96,6 +96,9 @@ def _play_round(
                 for clients, kept in result.client_states:
                     changes.add(clients, kept)
                 tally.count(result)
+        canaries = simulation.send_canaries(server.state["params"], round, server.version, server.transform_states)
+        if canaries is not None:
+            server.accept(canaries)
         server.step(round, simulation.server_lr_scale(round))
     simulation.note_participation(plan.ended.clients, plan.clock.version)
     row, jobs = describe_round(simulation, world, plan, tally, server, round)

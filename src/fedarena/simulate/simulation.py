@@ -30,6 +30,7 @@ from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.attacks import Attack, NoAttack
+from fedarena.transforms.canaries import Canaries
 
 if TYPE_CHECKING:
     from fedarena.fleet import ClientFleet
@@ -86,6 +87,7 @@ class Simulation:
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
     epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
     epsilon_budget: float | None = None  # a round that would spend more is not begun
+    canaries: Canaries | None = None  # made-up clients, where privacy is audited
     participation: Participation | None = None  # counts who is invited, where privacy depends on it
     always_steps: bool = False  # whether the server makes a step in every round, also when no update came
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
@@ -134,6 +136,16 @@ class Simulation:
             yield from train_and_collect(self.engine, self.path, shards, transform_states)
         except NotFiniteError as error:
             raise DivergedError(error.what, round, self.client_ids([error.client])[0]) from error
+
+    def send_canaries(self, params: Tensors, round: int, version: int, kept: Sequence[Groups]) -> ShardResult | None:
+        """What canaries send in a round, on the way of everybody's updates; None if there are none."""
+        if self.canaries is None:
+            return None
+        sent = self.canaries.results(example_update(self.algorithm, params), round, version)
+        if sent is None:
+            return None
+        results, shard = sent
+        return replace(self.path.collect([results], shard, kept), observed={})  # what is noted is about real clients
 
     def server_lr_scale(self, round: int) -> float:
         """How much of its step the server makes in this round."""
