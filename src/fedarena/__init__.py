@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedarena.data.text.own import from_texts
     from fedarena.display import write_report
     from fedarena.fleet import Fleet
+    from fedarena.privacy import plan_privacy
     from fedarena.results import Comparison, Result
     from fedarena.runs.callbacks import Callback, Stop
     from fedarena.runs.run import Run
@@ -35,6 +36,7 @@ _HOMES = {
     "data.text.own": ("from_texts",),
     "display": ("write_report",),
     "fleet": ("Fleet",),
+    "privacy": ("plan_privacy",),
     "results": ("Comparison", "Result"),
     "runs.callbacks": ("Callback", "Stop"),
     "runs.run": ("Run",),
@@ -62,6 +64,7 @@ __all__ = [
     "load_federation",
     "load_fleet",
     "open",
+    "plan_privacy",
     "resume",
     "run",
     "suite",

@@ -5,6 +5,7 @@ from fedarena.cli import runs
 from fedarena.cli import watch
 from fedarena.cli import catalogue
 from fedarena.cli import heterogeneity
+from fedarena.cli import privacy
 from fedarena.cli import profile_device
 from fedarena.cli import correlate
 from fedarena.cli import data_list
@@ -32,6 +33,7 @@ __all__ = [
     "heterogeneity",
     "leaf_metrics",
     "main",
+    "privacy",
     "profile_device",
     "runs",
     "watch",

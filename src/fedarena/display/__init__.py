@@ -5,6 +5,7 @@ from fedarena.display.federations.comparison import comparison_figure
 from fedarena.display.federations.picture import federation_figure
 from fedarena.display.fleets.heterogeneity import heterogeneity_figure
 from fedarena.display.fleets.picture import fleet_figure
+from fedarena.display.privacy_plan import privacy_figure
 from fedarena.display.report.clock.failures import failures_figure, wasted_figure
 from fedarena.display.report.clock.participation import participation_figure
 from fedarena.display.report.clock.round_time import round_time_figure
@@ -38,6 +39,7 @@ __all__ = [
     "named_clients_figure",
     "participation_figure",
     "personal_figure",
+    "privacy_figure",
     "round_time_figure",
     "speed_figure",
     "staleness_figure",

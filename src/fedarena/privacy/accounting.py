@@ -6,7 +6,7 @@ clipping norm to the sum of clipped updates of a cohort, and what it costs depen
 - ``poisson``: every client by itself with probability cohort / population. Neighbours differ by one client, who is
   added or removed, which changes the sum by at most the clipping norm. (Mironov, Talwar, Zhang, "Rényi Differential
   Privacy of the Sampled Gaussian Mechanism", 2019.)
-- ``fixed_size``: a random set of that size. Neighbours differ by one client who is replaced by another, since both
+- ``uniform``: a random set of that size. Neighbours differ by one client who is replaced by another, since both
   populations have to be of the same size. That changes the sum by at most twice the clipping norm. (Wang, Balle,
   Kasiviswanathan, "Subsampled Rényi Differential Privacy and Analytical Moments Accountant", AISTATS 2019.)
 - ``shuffled``: everybody once in every pass over all clients. Neighbours differ in whether one client's updates are
@@ -37,11 +37,11 @@ Accountant = Literal["rdp", "pld"]
 BOUNDS = {"rdp": "Rényi divergences (RDP)", "pld": "privacy loss distribution (PLD)"}
 NEIGHBOURS = {
     "poisson": "one client is added or removed",
-    "fixed_size": "one client is replaced by another",
+    "uniform": "one client is replaced by another",
     "shuffled": "all updates of one client are left out",
 }
 _PLD_GRID = 1e-3
-_FIXED_SIZE_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 256)  # others are interpolated between whole ones anyway
+_UNIFORM_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 256)  # others are interpolated between whole ones anyway
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class Sampled:
             raise BadInputError(f"sampling must be one of {', '.join(get_args(Sampling))}, not {self.sampling!r}")
         if self.accountant not in get_args(Accountant):
             raise BadInputError(f"accountant must be rdp or pld, not {self.accountant!r}")
-        if self.accountant == "pld" and self.sampling == "fixed_size" and self.cohort < self.population:
+        if self.accountant == "pld" and self.sampling == "uniform" and self.cohort < self.population:
             raise BadInputError(
                 "There is no bound by the privacy loss distribution for cohorts of a fixed size; choose the accountant "
                 "rdp, or the selector poisson"
@@ -96,8 +96,8 @@ class Sampled:
 
     @cached_property
     def _orders(self) -> FloatArray:
-        if self.sampling == "fixed_size":
-            return np.array(_FIXED_SIZE_ORDERS, dtype=np.float64)
+        if self.sampling == "uniform":
+            return np.array(_UNIFORM_ORDERS, dtype=np.float64)
         return np.array(accounting().rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, dtype=np.float64)
 
     @cached_property
@@ -109,7 +109,7 @@ class Sampled:
             relation = one_of.ADD_OR_REMOVE_ONE
             rate = self.cohort / self.population
             event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(self.noise_multiplier))
-        elif self.sampling == "fixed_size":
+        elif self.sampling == "uniform":
             relation = one_of.REPLACE_ONE
             half = dp.GaussianDpEvent(self.noise_multiplier / 2)  # one replaced changes the sum by twice the norm
             event = dp.SampledWithoutReplacementDpEvent(self.population, self.cohort, half)
@@ -124,7 +124,7 @@ class Sampled:
         distributions = accounting().pld.privacy_loss_distribution
         if self.sampling == "poisson" and self.cohort < self.population:
             return self._loss_of_one.self_compose(steps)
-        sensitivity = 2.0 if self.sampling == "fixed_size" else 1.0
+        sensitivity = 2.0 if self.sampling == "uniform" else 1.0
         deviation = self.noise_multiplier / math.sqrt(self._costly_steps(steps))
         return distributions.from_gaussian_mechanism(
             deviation, sensitivity=sensitivity, value_discretization_interval=_PLD_GRID

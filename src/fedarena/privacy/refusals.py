@@ -55,7 +55,7 @@ def _check_selector(facts: RunFacts) -> str | None:
             "does not draw clients in a way that can be accounted for",
         )
         return f"the selector {type(selector).__name__} {why}; choose {_DRAWN}"
-    if selector.sampling == "fixed_size" and facts.phones_leave:
+    if selector.sampling == "uniform" and facts.phones_leave:
         return (
             "cohorts of a fixed size are drawn among those who are available, which are fewer than the population that "
             "is accounted for; choose selector=poisson, whose chances do not depend on who is available, or "
@@ -74,7 +74,7 @@ def _check_aggregator(facts: RunFacts) -> str | None:
 
 
 def _check_states(facts: RunFacts) -> str | None:
-    if facts.selector.sampling != "fixed_size" or facts.cohort == facts.population:
+    if facts.selector.sampling != "uniform" or facts.cohort == facts.population:
         return None
     keepers = [type(t).__name__ for t in facts.transforms if t.client_init(facts.update)]
     if facts.keeps_states:

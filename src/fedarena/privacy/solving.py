@@ -53,7 +53,8 @@ class PrivacyPlan:
     def epsilon_over_rounds(self, points: int = 60) -> list[tuple[int, float]]:
         """How ε grows: some rounds, the first and the last among them, and what is spent after each."""
         rounds = np.unique(np.linspace(1, self.rounds, min(points, self.rounds)).round().astype(int))
-        return [(int(round), self.sampled.epsilon(int(round), self.delta)) for round in rounds]
+        sampled = self.sampled
+        return [(int(round), sampled.epsilon(int(round), self.delta)) for round in rounds]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, with which bound and which notion of neighbours they are about."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -37,6 +38,17 @@ class Clip(Transform):
         factors = (self.bound / norms.clamp(min=self.bound)).to(norms.dtype)
         shortened = map_groups(lambda t: t * factors.view(-1, *[1] * (t.dim() - 1)).to(t.dtype), clipped)
         return rows.update | shortened, kept
+
+    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+        """How many clients were longer than the bound."""
+        norms = torch.linalg.vector_norm(flat(self._clipped(before.update, before.change_groups)), dim=1)
+        return {"clients": float(len(before)), "clipped": float((norms > self.bound).sum())}
+
+    def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
+        """The bound, and the share of the clients that were longer."""
+        if not observed.get("clients"):
+            return {}
+        return {"clip_norm": self.bound, "clipped_share": observed["clipped"] / observed["clients"]}
 
     def _clipped(self, update: Groups, change_groups: tuple[str, ...]) -> Groups:
         # What tells which parameters were trained is divided by, and must stay as it is.

@@ -25,7 +25,7 @@ __all__ = [
 
 # How a client comes into a cohort, as accountants of privacy know it: independently of all others with the same
 # probability; in a set of a fixed size, all of which are equally likely; or exactly once in every pass over everybody.
-Sampling = Literal["poisson", "fixed_size", "shuffled"]
+Sampling = Literal["poisson", "uniform", "shuffled"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fedarena.simulate.selectors.base import SELECTORS, Candidates, IntArray, Se
 class Uniform(Selector):
     """Everybody who is available is equally likely, and so is every set of them."""
 
-    sampling = "fixed_size"
+    sampling = "uniform"
 
     def select(self, number: int, candidates: Candidates, round: int) -> IntArray:
         """A uniform draw."""
