@@ -45,7 +45,9 @@ def test_gaussian_noise_comes_to_the_shortened_update() -> None:
     noise = (sent(LocalGaussian(1.5, std=0.7), updates) - updates / 2).ravel()
     assert stats.kstest(noise, stats.norm(0, 0.7).cdf).pvalue > UNLIKELY
     apart = sent(LocalGaussian(1.5, std=0.7), updates, round=2) - sent(LocalGaussian(1.5, std=0.7), updates)
-    assert stats.kstest(apart.ravel(), stats.norm(0, 0.7 * np.sqrt(2)).cdf).pvalue > UNLIKELY  # other rounds, other noise
+    assert (
+        stats.kstest(apart.ravel(), stats.norm(0, 0.7 * np.sqrt(2)).cdf).pvalue > UNLIKELY
+    )  # other rounds, other noise
 
 
 def test_laplace_noise_comes_to_the_shortened_update() -> None:

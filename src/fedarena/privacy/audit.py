@@ -29,8 +29,8 @@ def plant_canaries(mechanism: Mechanism, facts: RunFacts, seed: int) -> Canaries
         return None
     if "params" not in facts.update:
         raise BadInputError(
-            f"privacy.audit needs clients who send changes of the model, which those of {type(facts.algorithm).__name__} "
-            "do not; leave it out, or choose another algorithm"
+            "privacy.audit needs clients who send changes of the model, which those of "
+            f"{type(facts.algorithm).__name__} do not; leave it out, or choose another algorithm"
         )
     length = _TIMES_THE_NORM * mechanism.audited_norm
     return Canaries(mechanism.audit, length, seed, turns_of(mechanism.audit, facts, seed))

@@ -1,4 +1,6 @@
-"""What guesses about canaries prove. Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023.
+"""What guesses about canaries prove.
+
+Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023.
 
 Every one of m canaries was in the training or not, by the toss of a coin. Whoever guesses for r of them whether it was,
 and is right v times, shows that training was not (ε, δ)-differentially private, unless by luck: of an (ε, δ)-private

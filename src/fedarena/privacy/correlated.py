@@ -4,11 +4,11 @@ Kairouz et al., "Practical and Private (Deep) Learning Without Sampling or Shuff
 "(Amplified) Banded Matrix Factorization", NeurIPS 2023. Which correlation is best, and how far one client can
 change what is released, is in `fedarena.privacy.banded`.
 
-Accounting: if cohorts are drawn from groups that take turns, a client is in at most k = ⌈rounds / band⌉ of them, and all
-that is released is one Gaussian mechanism whose sensitivity is √k times that of a single participation. Neighbours differ
-in whether all updates of one client are left out. Where the groups' members are drawn by Poisson sampling, it is
-as private as k steps of the ordinary mechanism that draws from a group with that probability (theorem 4 of the latter
-paper); that is what is reported then.
+Accounting: if cohorts are drawn from groups that take turns, a client is in at most k = ⌈rounds / groups⌉ of them, and
+all that is released is one Gaussian mechanism whose sensitivity is √k times that of a single participation. Neighbours
+differ in whether all updates of one client are left out. Where the groups' members are drawn by Poisson sampling, it is
+as private as k steps of the ordinary mechanism that draws from a group with that probability (the latter paper,
+section 4); that is what is reported then.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class CorrelatedGaussian(Mechanism):
 
     def transforms(self) -> tuple[Transform, ...]:
         """Clipping, and noise from the factorization."""
-        assert self.clip_norm is not None and self.noise_multiplier is not None
+        assert self.clip_norm is not None
+        assert self.noise_multiplier is not None
         return (
             ClipAndCorrelatedNoise(
                 norm=self.clip_norm,
@@ -154,8 +155,8 @@ class CorrelatedGaussian(Mechanism):
         independent = Banded(self.factorization.rounds, (1.0,)).mean_squared_error()
         ratio = math.sqrt(self.factorization.mean_squared_error() / independent)
         return [
-            f"Privacy: ε = {self.epsilon(self._rounds):.4g} for δ = {self.delta:.3g} after {self._rounds:,} rounds (noise "
-            f"multiplier {self.noise_multiplier:.4g}; {self._bound}); noise in the model is {ratio:.2f} times "
+            f"Privacy: ε = {self.epsilon(self._rounds):.4g} for δ = {self.delta:.3g} after {self._rounds:,} rounds "
+            f"(noise multiplier {self.noise_multiplier:.4g}; {self._bound}); noise in the model is {ratio:.2f} times "
             "that of independent noise of the same multiplier"
         ]
 

@@ -79,17 +79,18 @@ class PrivateTraining(Algorithm):
             noisy = (factors @ g.reshape(count, -1)).view(here[name].shape)
             noisy = (noisy + self.noise_multiplier * self.clip_norm * noise) / number
             slope = slope + (noisy.detach() * (params[name] - here[name])).sum()
-        return ((losses * counts).sum() / number).detach() + slope
+        value: Tensor = ((losses * counts).sum() / number).detach() + slope
+        return value
 
 
 @MECHANISMS.register("dp_sgd")
 class DPSGD(Mechanism):
     """Clients train with DP-SGD, so that a model tells little about any one sample of theirs.
 
-    Give `noise_multiplier` (standard deviation of the noise in the sum of a batch's gradients, relative to `clip_norm`),
-    or `epsilon`, for which the least noise is found that lets the run have all its rounds even if some client is in as
-    many of them as the selector allows; with both, `epsilon` is a budget. `delta` is the probability that ε does not
-    hold.
+    Give `noise_multiplier` (standard deviation of the noise in the sum of a batch's gradients, relative to
+    `clip_norm`), or `epsilon`, for which the least noise is found that lets the run have all its rounds even if some
+    client is in as many of them as the selector allows; with both, `epsilon` is a budget. `delta` is the probability
+    that ε does not hold.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class DPSGD(Mechanism):
         check_delta(delta, "privacy.delta")
         check_clip_norm(clip_norm)
         self.noise_multiplier, self.budget, self.delta, self.clip_norm = noise_multiplier, epsilon, delta, clip_norm
-        self.participation = Participation()
+        self.participation: Participation = Participation()
 
     def wrapped(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with private gradients. How much noise they need may be known later only."""
@@ -119,8 +120,8 @@ class DPSGD(Mechanism):
             )
         if algorithm.needs_start_loss:
             raise BadInputError(
-                f"Privacy would be broken: clients of {type(algorithm).__name__} also send what follows from their loss "
-                "at the start, to which no noise comes; choose another algorithm, such as fedavg"
+                f"Privacy would be broken: clients of {type(algorithm).__name__} also send what follows from their "
+                "loss at the start, to which no noise comes; choose another algorithm, such as fedavg"
             )
         self._training = extended(
             algorithm, PrivateTraining, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier or 0.0

@@ -1,7 +1,7 @@
 """Local mechanisms: every client makes its own update private before anybody else sees it.
 
 What they guarantee holds for every client against everybody, the server included. It is spent anew with every upload,
-so the ε of a run is that of the client who was asked to take part most often. The noise is large: it takes many clients.
+so the ε of a run is that of the client who was asked to take part most often. Noise is large: it takes many clients.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon, usual_delta
-from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.checks import check_audit, check_clip_norm
+from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.selectors import Cyclic, InTurn, LeavingSoon
 from fedarena.transforms import Transform
@@ -33,7 +33,7 @@ class LocalMechanism(Mechanism):
         if epsilon is not None:
             check_epsilon(epsilon, "privacy.epsilon")
         self.clip_norm, self.job_epsilon, self.budget = clip_norm, job_epsilon, epsilon
-        self.participation = Participation()
+        self.participation: Participation = Participation()
 
     def prepare(self, facts: RunFacts) -> None:
         """Refuses a budget that one upload exceeds, and a selector that is told more than updates."""
@@ -174,6 +174,6 @@ def _check_learns_from_updates_alone(facts: RunFacts, name: str) -> None:
         )
     if facts.selector.sampling is None and not isinstance(facts.selector, Cyclic | InTurn | LeavingSoon):
         raise BadInputError(
-            f"Privacy would be broken: the selector {type(facts.selector).__name__} is told losses or sizes of clients' "
-            "data, to which no noise comes; choose selector=uniform, poisson or shuffled"
+            f"Privacy would be broken: the selector {type(facts.selector).__name__} is told losses or sizes of "
+            "clients' data, to which no noise comes; choose selector=uniform, poisson or shuffled"
         )

@@ -112,8 +112,8 @@ class NbAFL(Mechanism):
             more = ", ".join(group for group in facts.update if group != "params") or "no model"
             what = "which parts of it" if more == COVERAGE else more
             raise BadInputError(
-                f"privacy=nbafl makes noisy models, and clients of {name} send {what}; choose another algorithm, such as "
-                "fedavg"
+                f"privacy=nbafl makes noisy models, and clients of {name} send {what}; choose another algorithm, such "
+                "as fedavg"
             )
         assert facts.samples is not None
         self.smallest = int(facts.samples.min())
@@ -147,8 +147,8 @@ class NbAFL(Mechanism):
     def notes(self) -> list[str]:
         """That the claim is one."""
         return [
-            f"Privacy: NbAFL claims ε = {self.claimed_epsilon:g} for δ = {self.delta:g} about one sample, if local training "
-            "is a mean of models of single samples, which it is not; nothing is proved about this run"
+            f"Privacy: NbAFL claims ε = {self.claimed_epsilon:g} for δ = {self.delta:g} about one sample, if local "
+            "training is a mean of models of single samples, which it is not; nothing is proved about this run"
         ]
 
     def summary(self, steps: int) -> dict[str, Any]:

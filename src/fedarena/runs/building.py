@@ -169,6 +169,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     is_private = mechanism.epsilon(0) is not None
     warnings += mechanism.notes()
     canaries = plant_canaries(mechanism, facts, config.seed)
+    if canaries is not None:
+        warnings.append(
+            f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
+        )
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,

@@ -1,10 +1,10 @@
 """Canaries: made-up clients who send random directions, to find out how much of one client can be seen in the result.
 
 Andrew et al., "One-shot Empirical Privacy Estimation for Federated Learning", ICLR 2024; Steinke, Nasr, Jagielski,
-"Privacy Auditing with One (1) Training Run", NeurIPS 2023. Every canary has a direction of its own, and is in the training
-or not by the toss of a coin. One that is in takes part as clients do, and always sends far more than the clipping norm
-in its direction. In the end, the sum of all updates that the server has used shows who was in, if anything does: its
-product with a canary's direction is the canary's score.
+"Privacy Auditing with One (1) Training Run", NeurIPS 2023. Every canary has a direction of its own, and is in the
+training or not by the toss of a coin. One that is in takes part as clients do, and always sends far more than the
+clipping norm in its direction. In the end, the sum of all updates that the server has used shows who was in, if
+anything does: its product with a canary's direction is the canary's score.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Canaries(Transform):
         if not len(who):
             return None
         jobs = JobArrays.of([Job(_FIRST + canary, round, version=version) for canary in who.tolist()])
-        shapes = {name: t for name, t in example["params"].items()}
+        shapes = example["params"]
         rows = torch.from_numpy(np.stack([self._direction(canary, example) for canary in who.tolist()]) * self.length)
         pieces = torch.split(rows, [t.numel() for t in shapes.values()], dim=1)
         sent = {
-            name: piece.reshape(len(who), *t.shape).to(t) for piece, (name, t) in zip(pieces, shapes.items(), strict=True)
+            name: piece.reshape(len(who), *t.shape).to(t)
+            for piece, (name, t) in zip(pieces, shapes.items(), strict=True)
         }
         update = {
             group: {name: torch.zeros((len(who), *t.shape)).to(t) for name, t in tensors.items()}

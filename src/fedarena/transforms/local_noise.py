@@ -53,7 +53,8 @@ class LocalRandomizer(Transform):
 
     def norms(self, whole: Tensor) -> Tensor:
         """How long each client's update is, in the sense of the bound."""
-        return torch.linalg.vector_norm(whole.double(), dim=1)
+        norms: Tensor = torch.linalg.vector_norm(whole.double(), dim=1)
+        return norms
 
     def shortened(self, whole: Tensor) -> Tensor:
         """Rows that are no longer than the bound."""

@@ -1,14 +1,16 @@
-"""PrivUnit. Bhowmick et al., "Protection Against Reconstruction and Its Applications in Private Federated Learning", 2018.
+"""PrivUnit.
+
+Bhowmick et al., "Protection Against Reconstruction and Its Applications in Private Federated Learning", 2018.
 
 A client sends a random direction instead of its own, u. With probability p it is uniform among those with
 ⟨v, u⟩ ≥ γ, a cap of the sphere around u, else among all others. The density of any v then differs between two clients
-by at most the factor p (1 - P) / ((1 - p) P), where P is the cap's share of the sphere; that factor is e^ε here, exactly,
-and of all pairs (p, γ) that have it, the one is taken that points to u most (Asi, Feldman, Talwar, ICML 2022; the paper
-itself divides ε between p and γ). What is sent has the length that makes it unbiased: bound / E⟨v, u⟩.
+by at most the factor p (1 - P) / ((1 - p) P), where P is the cap's share of the sphere; that factor is e^ε here,
+exactly, and of all pairs (p, γ) that have it, the one is taken that points to u most (Asi, Feldman, Talwar, ICML 2022;
+the paper itself divides ε between p and γ). What is sent has the length that makes it unbiased: bound / E⟨v, u⟩.
 
 The mechanism is for directions. Lengths are either ignored, as if all updates were as long as the bound, or kept in the
 mean without a budget of their own: a client whose update has the length r takes the opposite direction -u with the
-probability (1 - r / bound) / 2, so that what it sends is its update in the mean (Duchi, Jordan, Wainwright, 2018, do so).
+probability (1 - r / bound) / 2, so that what it sends is its update in the mean (as Duchi, Jordan, Wainwright do, 2018).
 """
 
 from __future__ import annotations
@@ -113,4 +115,5 @@ class PrivUnit(LocalRandomizer):
 
 
 def _unit(rows: Tensor) -> Tensor:
-    return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)
