@@ -63,7 +63,7 @@ def best_banded(rounds: int, band: int) -> Banded:
 
     # Without a band the square root of A is the best Toeplitz matrix: its coefficients are (2j choose j) / 4^j.
     places = np.arange(1, band)
-    start: FloatArray = np.cumprod((2 * places - 1) / (2 * places))
+    start = np.cumprod((2 * places - 1) / (2 * places), dtype=np.float64)
     found = minimize(logarithm, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-12})
     best = found.x if found.fun <= logarithm(start)[0] else start
     return Banded(rounds, (1.0, *best.tolist()))

@@ -10,7 +10,7 @@ the paper itself divides ε between p and γ). What is sent has the length that 
 
 The mechanism is for directions. Lengths are either ignored, as if all updates were as long as the bound, or kept in the
 mean without a budget of their own: a client whose update has the length r takes the opposite direction -u with the
-probability (1 - r / bound) / 2, so that what it sends is its update in the mean (as Duchi, Jordan, Wainwright do, 2018).
+probability (1 - r / bound) / 2, so that what it sends is its update in the mean (Duchi, Jordan, Wainwright, 2018).
 """
 
 from __future__ import annotations
