@@ -24,6 +24,7 @@ from fedarena.privacy.accounting import (
     check_epsilon,
     usual_delta,
 )
+from fedarena.privacy.checks import check_audit
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.refusals import check_guarantee
 from fedarena.privacy.solving import solve_noise
@@ -50,6 +51,7 @@ class CentralGaussian(Mechanism):
     - `noise_cohort`: simulates the noise of a cohort of this size.
     - `public_timing`: takes it as known to everybody how many samples clients have and when their phones are there, so
       that virtual time may decide who takes part.
+    - `audit`: how many canaries are planted to find out how much of a client can be seen in the model.
     """
 
     always_steps = True
@@ -68,6 +70,7 @@ class CentralGaussian(Mechanism):
         accountant: Accountant = "rdp",
         noise_cohort: int | None = None,
         public_timing: bool = False,
+        audit: int | None = None,
     ):
         if noise_multiplier is None and epsilon is None:
             raise BadInputError("privacy=gaussian needs privacy.epsilon or privacy.noise_multiplier")
@@ -94,6 +97,13 @@ class CentralGaussian(Mechanism):
         self.clip_norm, self.clipping, self.accountant = clip_norm, clipping, accountant
         self.quantile, self.quantile_lr, self.quantile_noise = quantile, quantile_lr, quantile_noise
         self.noise_cohort, self.public_timing = noise_cohort, public_timing
+        check_audit(audit)
+        if audit is not None and noise_cohort is not None:
+            raise BadInputError(
+                "privacy.audit cannot audit privacy.noise_cohort: its ε is that of a training that does not take "
+                "place; leave out one of them"
+            )
+        self.audit, self.audited_norm = audit, clip_norm
 
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from fedarena.core.registry import Registry
 from fedarena.simulate import Protocol, Selector
+from fedarena.simulate.participation import Participation
 from fedarena.train import Algorithm, Groups
+from fedarena.train.engine import IntArray
 from fedarena.transforms import Aggregator, Transform
 
 
@@ -28,6 +30,7 @@ class RunFacts:
     aggregator: Aggregator  # the one of the configuration
     keeps_states: bool = False  # whether clients keep something between their rounds for the algorithm
     phones_leave: bool = False  # whether it matters to whom the server can turn at what time
+    samples: IntArray | None = None  # how many training samples every client has who may be invited
     ends_by_clock: bool = False  # whether virtual time may end the run
 
 
@@ -40,6 +43,9 @@ class Mechanism:
 
     always_steps = False  # whether the server makes a step in every round, also when nobody's update came
     budget: float | None = None  # the ε that must not be exceeded
+    audit: int | None = None  # canaries that are planted to find out how much of a client can be seen
+    audited_norm: float = 1.0  # to which the mechanism shortens what a client sends
+    participation: Participation | None = None  # counts who is invited, where ε depends on it
     delta: float | None = None  # the probability that ε does not hold; known once the mechanism is prepared
 
     def prepare(self, facts: RunFacts) -> None:

@@ -20,6 +20,7 @@ from fedarena.fleet import Fleet
 from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
@@ -175,12 +176,18 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         aggregator=aggregator,
         keeps_states=bool(kept),
         phones_leave=fleet is not None and not protocol.ignores_availability,
+        samples=data.counts(training_clients, "train"),
         ends_by_clock=config.clock.hours is not None,
     )
     mechanism.prepare(facts)
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
     warnings += mechanism.notes()
+    canaries = plant_canaries(mechanism, facts, config.seed)
+    if canaries is not None:
+        warnings.append(
+            f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
+        )
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -202,10 +209,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
-        transforms=(*transforms, *mechanism.transforms()),
+        transforms=(*([canaries] if canaries else []), *transforms, *mechanism.transforms()),
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
+        canaries=canaries,
+        participation=mechanism.participation,
         always_steps=mechanism.always_steps,
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),

@@ -18,6 +18,7 @@ from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
 from fedarena.fleet.statistics import describe_fleet
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
+from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
@@ -383,6 +384,12 @@ class Run:
         version = 0 if self._snapshot is None else self._snapshot.clock.version
         if (privacy := experiment.mechanism.summary(version)) is not None:
             summary["privacy"] = privacy
+        if (canaries := self._simulation.canaries) is not None and self._snapshot is not None:
+            mechanism = experiment.mechanism
+            found = audit_result(
+                canaries, self._snapshot.transform_states[0], mechanism.epsilon(version), mechanism.delta
+            )
+            summary.setdefault("privacy", {})["audit"] = found
         try:
             wanted = status == "finished" and self.config.evaluation.predictions and self._snapshot is not None
             self._recorder.close(summary, self._predictions() if wanted else None)

@@ -55,9 +55,12 @@ def simulate(
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
     downloads = Downloads(simulation)
+    if simulation.participation is not None:
+        simulation.participation.prepare(clients)
     for round, feedback in history:
         selector.observe(round, feedback)
         downloads.observe(feedback)
+        simulation.note_participation(feedback.clients, 0 if start is None else start.clock.version)
     if start is None:
         start = simulation.first_snapshot()
         row = {"end_seconds": start.clock.time, "epsilon": simulation.epsilon(start.clock.version)}
@@ -106,8 +109,12 @@ def _play_round(
                 for clients, kept in result.client_states:
                     changes.add(clients, kept)
                 tally.count(result)
+        canaries = simulation.send_canaries(server.state["params"], round, server.version, server.transform_states)
+        if canaries is not None:
+            server.accept(canaries)
         trusted = simulation.trusted_update(server.broadcasts[server.version], server.version, round)
         server.step(round, simulation.server_lr_scale(round), trusted)
+    simulation.note_participation(plan.ended.clients, plan.clock.version)
     real_bytes_down = downloads.real(plan.ended, server.download_state)
     row, jobs = describe_round(simulation, world, plan, tally, server, round, real_bytes_down)
     feedback = tally.feedback()

@@ -18,6 +18,7 @@ from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
+from fedarena.simulate.participation import Participation
 from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
@@ -30,6 +31,7 @@ from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
 from fedarena.transforms.attacks import Attack, NoAttack
+from fedarena.transforms.canaries import Canaries
 from fedarena.transforms.compressor import Compressor, Uncompressed
 from fedarena.transforms.downlink import Downlink
 from fedarena.transforms.poisoned_data import TriggeredData, poisoned
@@ -89,6 +91,8 @@ class Simulation:
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
     epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
     epsilon_budget: float | None = None  # a round that would spend more is not begun
+    canaries: Canaries | None = None  # made-up clients, where privacy is audited
+    participation: Participation | None = None  # counts who is invited, where privacy depends on it
     always_steps: bool = False  # whether the server makes a step in every round, also when no update came
     trusted: TrustedTraining | None = None  # what the server itself trains, for aggregators that compare with it
     download: Compressor = field(default_factory=Uncompressed)  # of what clients download
@@ -175,6 +179,16 @@ class Simulation:
         schedule = self.client_lr_schedule
         return self.trusted.update(broadcast, version, round, None if schedule is None else schedule.scale(round))
 
+    def send_canaries(self, params: Tensors, round: int, version: int, kept: Sequence[Groups]) -> ShardResult | None:
+        """What canaries send in a round, on the way of everybody's updates; None if there are none."""
+        if self.canaries is None:
+            return None
+        sent = self.canaries.results(example_update(self.algorithm, params), round, version)
+        if sent is None:
+            return None
+        results, shard = sent
+        return replace(self.path.collect([results], shard, kept), observed={})  # what is noted is about real clients
+
     def server_lr_scale(self, round: int) -> float:
         """How much of its step the server makes in this round."""
         return 1.0 if self.server_lr_schedule is None else self.server_lr_schedule.scale(round)
@@ -203,6 +217,11 @@ class Simulation:
         """Whether another step of the server would spend more privacy than there is."""
         next_epsilon = self.epsilon(clock.version + 1)
         return self.epsilon_budget is not None and next_epsilon is not None and next_epsilon > self.epsilon_budget
+
+    def note_participation(self, clients: IntArray, version: int) -> None:
+        """Counts jobs that ended in a round after which the server has made so many steps, if somebody asks."""
+        if self.participation is not None:
+            self.participation.observe(clients, version)
 
     def evaluates(self, round: int, clock: Clock) -> bool:
         """Whether the model is evaluated after this round."""

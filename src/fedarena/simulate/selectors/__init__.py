@@ -2,6 +2,7 @@
 
 from fedarena.simulate.selectors.base import SELECTORS, Candidates, Feedback, Selector, Weights
 from fedarena.simulate.selectors.by_size import BySize
+from fedarena.simulate.selectors.cyclic import Cyclic
 from fedarena.simulate.selectors.in_turn import InTurn
 from fedarena.simulate.selectors.leaving_soon import LeavingSoon
 from fedarena.simulate.selectors.oort import Oort
@@ -14,6 +15,7 @@ __all__ = [
     "SELECTORS",
     "BySize",
     "Candidates",
+    "Cyclic",
     "Feedback",
     "InTurn",
     "LeavingSoon",

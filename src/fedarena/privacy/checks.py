@@ -1,0 +1,40 @@
+"""Refusing settings that mechanisms share."""
+
+from __future__ import annotations
+
+import math
+
+from fedarena.core.errors import BadInputError
+
+
+def check_clip_norm(clip_norm: float | None) -> None:
+    """There is no privacy without a bound."""
+    if clip_norm is None or not 0 < clip_norm < math.inf:
+        raise BadInputError(
+            f"privacy.clip_norm must be above 0, not {'null' if clip_norm is None else clip_norm}: noise without "
+            "clipping protects nobody, because one client could change the model by any amount"
+        )
+
+
+def check_noise(noise_multiplier: float | None) -> None:
+    """There is no privacy without noise."""
+    if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
+        raise BadInputError(f"privacy.noise_multiplier must be above 0, not {noise_multiplier}")
+
+
+def check_first_round(epsilon: float, budget: float | None) -> None:
+    """Refuses a budget that one round exceeds."""
+    if budget is not None and epsilon > budget:
+        raise BadInputError(
+            f"One round alone spends ε = {epsilon:.4g}, more than the budget privacy.epsilon={budget:g}; give more "
+            "noise or a larger budget"
+        )
+
+
+def check_audit(canaries: int | None) -> None:
+    """Refuses an audit that can show nothing."""
+    if canaries is not None and canaries < 2:
+        raise BadInputError(
+            f"privacy.audit is how many canaries are planted, at least 2 and best some hundreds, not {canaries}; leave "
+            "it out for a run without an audit"
+        )

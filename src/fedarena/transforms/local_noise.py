@@ -1,0 +1,100 @@
+"""Noise that clients add to their own updates, so that not even the server learns what a client has.
+
+Whatever a client would have sent, what it sends is nearly as likely (local differential privacy). So the sensitivity
+is the distance of the two farthest updates, twice the bound that they are shortened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedarena.core.errors import BadInputError
+from fedarena.train import COVERAGE, Algorithm, Groups
+from fedarena.transforms.rows import Rows, flat, unflat
+from fedarena.transforms.transform import Transform
+
+
+class LocalRandomizer(Transform):
+    """What local mechanisms share: all numbers that a client sends go through one of them, and sizes do not count."""
+
+    counts_clients_equally = True
+
+    def __init__(self, bound: float):
+        if not 0 < bound < float("inf"):
+            raise BadInputError(f"privacy.clip must be a number above 0, not {bound}")
+        self.bound = bound
+
+    def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
+        """Everything that a client sends must be numbers that can be made noisy."""
+        if COVERAGE in update:
+            return "which parts of the model a client trained would be seen without noise"
+        if not any(t.is_floating_point() for tensors in update.values() for t in tensors.values()):
+            return "its clients send no update"
+        whole = [f"{g}/{name}" for g, tensors in update.items() for name, t in tensors.items() if _is_whole(t)]
+        return f"its clients send {whole[0]} as whole numbers, to which no noise can be added" if whole else None
+
+    def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
+        """The randomized updates."""
+        whole = flat(rows.update)
+        return unflat(self.randomize(whole, rows), rows.update), kept
+
+    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+        """How many were longer than the bound."""
+        longer = self.norms(flat(before.update)) > self.bound
+        return {"clients": float(len(before)), "clipped": float(longer.sum())}
+
+    def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
+        """Columns of the round's row."""
+        clients = observed.get("clients", 0.0)
+        return {"clip_norm": self.bound, **({"clipped_share": observed["clipped"] / clients} if clients else {})}
+
+    def norms(self, whole: Tensor) -> Tensor:
+        """How long each client's update is, in the sense of the bound."""
+        norms: Tensor = torch.linalg.vector_norm(whole.double(), dim=1)
+        return norms
+
+    def shortened(self, whole: Tensor) -> Tensor:
+        """Rows that are no longer than the bound."""
+        norms = self.norms(whole)
+        return whole * (self.bound / norms.clamp(min=self.bound)).to(whole.dtype)[:, None]
+
+    def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
+        """What clients send instead of these rows."""
+        raise NotImplementedError
+
+
+class LocalGaussian(LocalRandomizer):
+    """Updates shortened to the Euclidean norm `bound`, each number with Gaussian noise of the deviation `std`."""
+
+    def __init__(self, bound: float, std: float):
+        super().__init__(bound)
+        self.std = std
+
+    def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
+        """Gaussian noise on all numbers."""
+        return self.shortened(whole) + self.std * rows.context.normal("local gaussian", whole)
+
+
+class LocalLaplace(LocalRandomizer):
+    """Updates shortened to the L1 norm `bound`, each number with Laplace noise of this `scale`."""
+
+    def __init__(self, bound: float, scale: float):
+        super().__init__(bound)
+        self.scale = scale
+
+    def norms(self, whole: Tensor) -> Tensor:
+        """The sum of magnitudes."""
+        return whole.double().abs().sum(1)
+
+    def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
+        """Laplace noise on all numbers, from uniform ones of full precision, so that its tails are there."""
+        centered = rows.context.uniform("local laplace", whole.double()) - 0.5
+        noise = -self.scale * centered.sign() * torch.log1p(-2 * centered.abs().clamp(max=0.5 - 2.0**-54))
+        return self.shortened(whole) + noise.to(whole.dtype)
+
+
+def _is_whole(t: Tensor) -> bool:
+    return not t.is_floating_point()
