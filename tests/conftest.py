@@ -12,6 +12,10 @@ from pathlib import Path
 
 # Processes of the tests share the cores already; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What Python compiles once serves all processes and the next time, also where it was told to forget it: that would
+# compile the tests, whose assertions pytest rewrites, anew in every worker, and the package in every process.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import numpy as np
 import pytest

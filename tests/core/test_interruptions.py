@@ -48,6 +48,23 @@ class VisitCounter(FedAvg):
         return update, {"drift": update["params"]}
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is in the folder of a run that nothing stopped."""
+    return content(start_run(config(), tmp_path_factory.mktemp("uninterrupted")).path)
+
+
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A run that was interrupted after its eleventh round."""
+    return shutil.copytree(stopped_once, tmp_path / "small")
+
+
 # --- being killed ---------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +135,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path: Path, settings: dict[str
         process.start()
         goal = committed_round(tmp_path / "killed") + moments.randint(0, 6)
         while process.is_alive() and committed_round(tmp_path / "killed") < goal:
-            time.sleep(0.001)
+            time.sleep(0.005)
         process.join(moments.uniform(0, 0.05))
         if process.exitcode is None:
             kills += 1
@@ -163,7 +180,7 @@ def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> Non
 def test_killed_at_every_step_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of the folder before a step is what a process would leave that is killed there."""
     # In the last round the log of memories is compacted.
-    settings = WITH_MEMORY | {"rounds": 3, "engine": "reference"}
+    settings = WITH_MEMORY | {"rounds": 3, "engine": "reference", "local.steps": 1, "evaluation.max_clients": 3}
     running, left = tmp_path / "uninterrupted", {}
     running.mkdir()
 
@@ -197,8 +214,7 @@ def files_of(folder: Path) -> list[Path]:
 # --- stopping in other ways -----------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path) -> None:
-    start_run(config(), tmp_path / "uninterrupted")
+def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
         start_run(config(), tmp_path, StopAfter(17, interrupt))
     stopped = load_run(tmp_path / "small")
@@ -206,21 +222,22 @@ def test_an_interrupted_run_saves_its_last_round_and_goes_on(tmp_path: Path) -> 
     assert stopped.summary["rounds_done"] == 17
     assert stopped.rounds["round"].to_pylist() == list(range(18))
     resume_run(tmp_path / "small")
-    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+    assert content(tmp_path / "small") == uninterrupted
 
 
-def test_a_run_that_stopped_before_its_first_round_can_be_resumed(tmp_path: Path) -> None:
+def test_a_run_that_stopped_before_its_first_round_can_be_resumed(
+    tmp_path: Path, uninterrupted: dict[str, Any]
+) -> None:
     class StopAtStart(Observer):
         def started(self, run, folder, rounds_done) -> None:
             raise KeyboardInterrupt
 
-    start_run(config(), tmp_path / "uninterrupted")
     with pytest.raises(KeyboardInterrupt):
         start_run(config(), tmp_path, StopAtStart())
     with pytest.raises(BadInputError, match="has no finished round yet"):
         load_run(tmp_path / "small")
     assert resume_run(tmp_path / "small").status == "finished"
-    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+    assert content(tmp_path / "small") == uninterrupted
 
 
 class Awkward(FedAvg):
@@ -243,7 +260,7 @@ class Awkward(FedAvg):
 
 
 def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None:
-    settings = config(algorithm=Awkward, model="mlp")
+    settings = config(algorithm=Awkward, model="mlp", rounds=15)
     start_run(settings, tmp_path / "uninterrupted")
     with pytest.raises(KeyboardInterrupt):
         start_run(settings, tmp_path, StopAfter(9, interrupt))
@@ -251,13 +268,12 @@ def test_checkpoints_keep_order_sharing_and_empty_groups(tmp_path: Path) -> None
     assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
 
 
-def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path) -> None:
-    folder = stopped_run(tmp_path)
+def test_a_killed_run_does_not_show_how_it_ended_before(tmp_path: Path, stopped: Path) -> None:
     process = warm_processes.CONTEXT.Process(target=kill_self_before, args=(20, SMALL, tmp_path))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    run = load_run(folder)
+    run = load_run(stopped)
     assert run.status == "interrupted"
     assert run.summary["rounds_done"] == run.rounds["round"][-1].as_py() > 11
 
@@ -309,7 +325,7 @@ def test_a_run_in_progress_is_not_written_by_a_second_process(tmp_path: Path) ->
             resume_run(tmp_path / "small")
         refused.append(True)
 
-    assert start_run(config(), tmp_path, StopAfter(20, try_resume)).status == "finished"
+    assert start_run(config(rounds=3, engine="reference"), tmp_path, StopAfter(2, try_resume)).status == "finished"
     assert refused == [True]
 
 
@@ -343,8 +359,7 @@ def test_divergence_at_the_server_is_not_blamed_on_a_client(tmp_path: Path) -> N
 # --- the disk -------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_keeps_finished_rounds(tmp_path: Path) -> None:
-    start_run(config(), tmp_path / "uninterrupted")
+def test_a_full_disk_keeps_finished_rounds(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill_disk() -> None:
@@ -359,12 +374,12 @@ def test_a_full_disk_keeps_finished_rounds(tmp_path: Path) -> None:
     assert "Cannot write" in str(caught.value)
     assert f"fedarena resume {tmp_path / 'small'}" in str(caught.value)
     resume_run(tmp_path / "small")
-    assert content(tmp_path / "small") == content(tmp_path / "uninterrupted" / "small")
+    assert content(tmp_path / "small") == uninterrupted
 
 
 @pytest.mark.parametrize("ram_bytes", [2**30, 0], ids=["as a round ends", "in the middle of a round"])
 def test_a_full_disk_keeps_the_memories_of_finished_rounds(tmp_path: Path, ram_bytes: int) -> None:
-    settings = config(algorithm="scaffold", client_states_ram_bytes=ram_bytes)
+    settings = config(algorithm="scaffold", client_states_ram_bytes=ram_bytes, rounds=12)
     start_run(settings, tmp_path / "uninterrupted")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -392,7 +407,7 @@ class FailsAtTheEnd(VisitCounter):
 
 @pytest.mark.parametrize("ram_bytes", [2**30, 0])
 def test_a_round_that_fails_leaves_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ram_bytes: int) -> None:
-    settings = config(algorithm=FailsAtTheEnd, client_states_ram_bytes=ram_bytes)
+    settings = config(algorithm=FailsAtTheEnd, client_states_ram_bytes=ram_bytes, rounds=12)
     start_run(settings, tmp_path / "uninterrupted")
     monkeypatch.setenv("FAIL", "1")
     with pytest.raises(RuntimeError, match="bad luck"):
@@ -424,9 +439,8 @@ def stopped_run(folder: Path, **settings: Any) -> Path:
     return folder / "small"
 
 
-def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path: Path) -> None:
-    folder = stopped_run(tmp_path)
-    tensors = next((folder / "checkpoint").glob("*.safetensors"))
+def test_a_damaged_checkpoint_is_refused_and_kept(stopped: Path) -> None:
+    tensors = next((stopped / "checkpoint").glob("*.safetensors"))
     good = tensors.read_bytes()
     damages = {
         "flipped": bytes([good[0]]) + bytes([good[1] ^ 1]) + good[2:],
@@ -437,20 +451,19 @@ def test_a_damaged_checkpoint_is_refused_and_kept(tmp_path: Path) -> None:
     for damaged in damages.values():
         tensors.write_bytes(damaged)
         with pytest.raises(DamagedFileError) as caught:
-            resume_run(folder)
+            resume_run(stopped)
         assert str(tensors) in str(caught.value)
         assert tensors.read_bytes() == damaged
     tensors.unlink()
     with pytest.raises(DamagedFileError, match="cannot be read"):
-        resume_run(folder)
+        resume_run(stopped)
     tensors.write_bytes(good)
-    assert resume_run(folder).status == "finished"
+    assert resume_run(stopped).status == "finished"
 
 
 @pytest.mark.parametrize("file", ["state.json", "rounds.arrows", "clients.arrows", "timings.arrows"])
-def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> None:
-    folder = stopped_run(tmp_path)
-    path = folder / "checkpoint" / file
+def test_other_damaged_checkpoint_files_are_named(stopped: Path, file: str) -> None:
+    path = stopped / "checkpoint" / file
     good = path.read_bytes()
     middle = len(good) // 2
     for damaged in (
@@ -461,15 +474,15 @@ def test_other_damaged_checkpoint_files_are_named(tmp_path: Path, file: str) -> 
     ):
         path.write_bytes(damaged)
         with pytest.raises(DamagedFileError, match=file):
-            resume_run(folder)
+            resume_run(stopped)
         with pytest.raises(DamagedFileError, match=file):
-            load_run(folder)
+            load_run(stopped)
     path.write_bytes(good)
-    assert resume_run(folder).status == "finished"
+    assert resume_run(stopped).status == "finished"
 
 
 def test_a_damaged_log_of_memories_is_refused_and_kept(tmp_path: Path) -> None:
-    folder = stopped_run(tmp_path, algorithm="scaffold")
+    folder = stopped_run(tmp_path, algorithm="scaffold", rounds=12)
     path = folder / "checkpoint" / "client_states-0.log"
     good = path.read_bytes()
     flipped = [good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :] for at in (0, 27, 40, len(good) // 2, len(good) - 1)]
@@ -486,7 +499,7 @@ def test_a_damaged_log_of_memories_is_refused_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_log_of_memories_of_another_run_is_refused(tmp_path: Path) -> None:
-    folder, other = (stopped_run(tmp_path / str(seed), algorithm="scaffold", seed=seed) for seed in (0, 1))
+    folder, other = (stopped_run(tmp_path / str(seed), algorithm="scaffold", seed=seed, rounds=12) for seed in (0, 1))
     logs = [path / "checkpoint" / "client_states-0.log" for path in (folder, other)]
     assert logs[0].stat().st_size == logs[1].stat().st_size
     logs[0].write_bytes(logs[1].read_bytes())
@@ -495,42 +508,38 @@ def test_a_log_of_memories_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"round": "x"}, {"round": 3.5}, {"tables": {}}, {"format": 1}])
-def test_a_state_with_nonsense_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = stopped_run(tmp_path)
-    state = json.loads((folder / "checkpoint" / "state.json").read_text()) | change
-    forge(folder, "checkpoint/state.json", seal_json({k: v for k, v in state.items() if k != "checksum"}))
+def test_a_state_with_nonsense_is_damaged(stopped: Path, change: dict[str, Any]) -> None:
+    state = json.loads((stopped / "checkpoint" / "state.json").read_text()) | change
+    forge(stopped, "checkpoint/state.json", seal_json({k: v for k, v in state.items() if k != "checksum"}))
     with pytest.raises(DamagedFileError, match=rf"state\.json is damaged: {next(iter(change))} "):
-        resume_run(folder)
+        resume_run(stopped)
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "environment.json", "summary.json"])
-def test_other_damaged_files_are_named(tmp_path: Path, file: str) -> None:
-    folder = stopped_run(tmp_path)
-    (folder / file).write_bytes(b"\x00{broken")
+def test_other_damaged_files_are_named(stopped: Path, file: str) -> None:
+    (stopped / file).write_bytes(b"\x00{broken")
     with pytest.raises(BadInputError, match=file):
-        resume_run(folder)
+        resume_run(stopped)
 
 
 @pytest.mark.parametrize("setting", ["local.lr", "seed", "cohort", "rounds"])
-def test_resume_refuses_another_configuration(tmp_path: Path, setting: str) -> None:
-    folder = stopped_run(tmp_path)
-    changed = merge(yaml.safe_load((folder / "config.yaml").read_text()), {setting: 3})
-    (folder / "config.yaml").write_text(yaml.safe_dump(changed))
+def test_resume_refuses_another_configuration(stopped: Path, setting: str) -> None:
+    changed = merge(yaml.safe_load((stopped / "config.yaml").read_text()), {setting: 3})
+    (stopped / "config.yaml").write_text(yaml.safe_dump(changed))
     with pytest.raises(BadInputError, match=r"config\.yaml was changed after the run began"):
-        resume_run(folder)
+        resume_run(stopped)
 
 
-def test_resume_refuses_other_data(tmp_path: Path) -> None:
-    folder = stopped_run(tmp_path)
-    environment = json.loads((folder / "environment.json").read_text())
+def test_resume_refuses_other_data(stopped: Path) -> None:
+    environment = json.loads((stopped / "environment.json").read_text())
     changed = environment | {"federation_fingerprint": "other"}
-    forge(folder, "environment.json", files.json_text(changed).encode())
+    forge(stopped, "environment.json", files.json_text(changed).encode())
     with pytest.raises(BadInputError, match="is not the one that the run"):
-        resume_run(folder)
+        resume_run(stopped)
 
 
 def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
-    run = start_run(config(), tmp_path)
+    run = start_run(config(rounds=8, engine="reference"), tmp_path)
     state = checkpoint.read_state(run.path)
     for table in tables.TABLES:
         assert checkpoint.read_table(run.path, table, state).equals(pq.read_table(run.path / f"{table}.parquet"))

@@ -77,7 +77,9 @@ def test_at_once_and_one_by_one_give_the_same_bits(tmp_path: Path) -> None:
         *(("ended", run.name, None) for run in one),
     }
     assert [event[2] for event in seen.events if event[:2] == ("round", "scaffold-seed0")] == [0, 1, 2, 3]
-    assert [run.state for run in planned(tmp_path / "several", matrix=matrix)] == ["finished"] * 2
+    again = begin_suite(planned(tmp_path / "several", matrix=matrix), Observer())
+    assert [run.state for run in again] == ["finished"] * 2
+    assert run_at_once(again, 2, SuiteObserver()) == []
 
 
 @pytest.mark.slow

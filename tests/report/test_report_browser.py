@@ -31,34 +31,39 @@ HOSTILE = "<img src=x onerror=alert(1)><b>bold</b> & $x^2$ %{y}"
 
 
 @pytest.fixture(scope="module")
-def browser(browser_path) -> Iterator[sync_api.Browser]:
+def window(browser_path) -> Iterator[sync_api.Page]:
+    """One page for all tests: a browser that has read the plots' script once opens the next report in a third."""
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        yield browser
+        yield browser.new_page()
         browser.close()
 
 
 @pytest.fixture
-def show(browser):
+def show(window):
     """Opens a file; afterwards nothing may have been logged, thrown, asked for or popped up."""
     complaints: list[str] = []
-    pages = []
+    listeners = {
+        "console": lambda message: complaints.append(f"console: {message.text}"),
+        "pageerror": lambda error: complaints.append(f"error: {error}"),
+        "dialog": lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        "request": lambda r: complaints.append(f"request: {r.url}") if not r.url.startswith(LOCAL) else None,
+    }
 
     def open_page(path, width=1280, scheme="light", plots=FIGURES):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda r: complaints.append(f"request: {r.url}") if not r.url.startswith(LOCAL) else None)
-        page.goto(path.as_uri())
-        page.wait_for_load_state()
-        assert page.locator(".main-svg .bglayer").count() == plots, "drawn as soon as the page is loaded"
-        pages.append(page)
-        return page
+        window.set_viewport_size({"width": width, "height": 900})
+        window.emulate_media(media="screen", color_scheme=scheme)
+        window.goto(path.as_uri())
+        window.wait_for_load_state()
+        assert window.locator(".main-svg .bglayer").count() == plots, "drawn as soon as the page is loaded"
+        return window
 
+    for event, listener in listeners.items():
+        window.on(event, listener)
     yield open_page
-    for page in pages:
-        page.close()
+    window.goto("about:blank")  # what the report still had to say has been said
+    for event, listener in listeners.items():
+        window.remove_listener(event, listener)
     assert complaints == []
 
 
@@ -283,7 +288,8 @@ def test_the_results_table_with_hours_fits_a_laptop(show, reports):
 @pytest.mark.slow
 def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
     picture = write_picture(metric_figure([make_run()]), tmp_path / "picture.html")
-    for page in (show(reports("one")), show(picture, plots=1)):
+    for path, plots in ((reports("one"), FIGURES), (picture, 1)):
+        page = show(path, plots=plots)
         buttons = page.locator(".js-plotly-plot").first.locator(".modebar-btn")
         titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
         assert titles == ["Download plot", "Zoom", "Pan", "Reset axes"]

@@ -52,6 +52,8 @@ def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserve
     failures = _cannot_go_on(planned)
     waiting: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
     to_run = [run for run in planned if run.is_to_run]
+    if not to_run:
+        return failures
     for run in to_run:
         waiting.put(run)
     workers = [_Worker(cores, waiting, observer) for cores in _shares(min(jobs, len(to_run)))]

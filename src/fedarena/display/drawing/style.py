@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any, Final
 
@@ -98,6 +99,19 @@ def figure_text(text: str) -> str:
 
 def empty_figure(title: str, x: str, y: str, height: int = 420) -> go.Figure:
     """A figure without traces: titles of the axes, fonts, grid, legend above the plot."""
+    return go.Figure(
+        layout={
+            "template": _template(),
+            "height": height,
+            "title": {"text": title, "x": 0, "xref": "paper", "font": {"size": 16}},
+            "xaxis": {"title": {"text": x}},
+            "yaxis": {"title": {"text": y}},
+        }
+    )
+
+
+@cache  # plotly checks every property of it; figures get copies
+def _template() -> go.layout.Template:
     axis = {
         "gridcolor": GRID,
         "linecolor": AXIS,
@@ -107,7 +121,7 @@ def empty_figure(title: str, x: str, y: str, height: int = 420) -> go.Figure:
         "automargin": True,
         "title": {"standoff": 10, "font": {"color": QUIET_INK, "size": 13}},
     }
-    template = go.layout.Template(
+    return go.layout.Template(
         layout={
             "paper_bgcolor": PAPER,
             "plot_bgcolor": PAPER,
@@ -119,8 +133,3 @@ def empty_figure(title: str, x: str, y: str, height: int = 420) -> go.Figure:
             "margin": {"l": 8, "r": 16, "t": 80, "b": 48},
         }
     )
-    figure = go.Figure(layout={"template": template, "height": height})
-    figure.update_layout(title={"text": title, "x": 0, "xref": "paper", "font": {"size": 16}})
-    figure.update_xaxes(title_text=x)
-    figure.update_yaxes(title_text=y)
-    return figure

@@ -149,7 +149,7 @@ def no_script(sentence: str) -> Html:
 
 def self_contained(title: str, body: Sequence[Html], plots: Plots) -> Html:
     """A page that needs nothing else, with its plots in the reader's colour scheme."""
-    scripts = [get_plotlyjs(), _asset("report.js")]
+    scripts = [_plotlyjs(), _asset("report.js")]
     settings = script_safe(json.dumps({"dark": DARK_COLOURS, "plot": PLOT_SETTINGS}))
     page = tag(
         "html",
@@ -162,16 +162,12 @@ def self_contained(title: str, body: Sequence[Html], plots: Plots) -> Html:
             tag("title", title),
             embed("style", _asset("report.css")),
         ),
-        tag(
-            "body",
-            *body,
-            embed("script", settings, type="application/json", id="settings-of-plots"),
-            *plots.data,
-            *(embed("script", script) for script in scripts),
-        ),
+        tag("body", *body, embed("script", settings, type="application/json", id="settings-of-plots"), *plots.data),
         lang="en",
     )
-    return join([Html("<!doctype html>\n"), page, Html("\n")])
+    # The scripts are most of the page; each element around them would copy them once more.
+    end = "</body></html>"
+    return Html(f"<!doctype html>\n{page.removesuffix(end)}{''.join(map(_script, scripts))}{end}\n")
 
 
 def _security_policy(scripts: Sequence[str]) -> str:
@@ -180,8 +176,19 @@ def _security_policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
+@cache
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@cache
+def _plotlyjs() -> str:
+    return str(get_plotlyjs())
+
+
+@cache
+def _script(content: str) -> Html:
+    return embed("script", content)
 
 
 @cache
