@@ -322,7 +322,8 @@ def stepped(updates, attack, transforms=()):
     path = UpdatePath(FedAvg(), transforms, attack=attack)
     rows = rows_of(updates, [True] + [False] * (len(updates) - 1))
     sent = forged(attack, rows, path.transforms, [{}] * len(path.transforms))
-    return path.finish(path.aggregator.add_up(sent), [{}] * len(path.transforms), 1, 0)[0]["params"]["w"].numpy()
+    mean, _ = path.aggregate(path.aggregator.add_up(sent), {}, 1, 0)
+    return path.finish(mean, [{}] * len(path.transforms), 1, 0)[0]["params"]["w"].numpy()
 
 
 @pytest.mark.parametrize("clients", [3, 10, 40])

@@ -135,8 +135,9 @@ class ClipAndNoise(Transform):
         return measured | ({"noise_to_signal": ratio} if math.isfinite(ratio) else {})
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:
-        """One bit more, if the norm is adaptive."""
-        return wire if self.adaptive is None else wire | {CLIPPING: {"within": Sent(1, 1)}}
+        """A byte more for the bit, if the norm is adaptive."""
+        wire = super().sent(wire, updates)
+        return wire if self.adaptive is None else wire | {CLIPPING: Sent(1, {"within": torch.zeros(())}, 1)}
 
 
 def norms_of(rows: Groups) -> Tensor:
