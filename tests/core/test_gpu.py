@@ -8,10 +8,15 @@ import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
 from torch.nn import functional as F
 
-from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, ClipAndNoise
+from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.clip_and_noise import Quantile
+from fedarena.transforms.correlated_noise import ClipAndCorrelatedNoise
 
+FORGING = [name for name in ATTACKS.names() if name not in ("none", "backdoor", "label_flip")]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 
 
@@ -69,18 +74,57 @@ def test_own_losses_and_frozen_parameters_train_as_on_the_cpu(model: str, algori
 def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
     """Three rounds with memories, start losses and personal models, also from models of different age."""
     options = {"buffered": {"buffer_size": 2}, "asynchronous": {"updates_per_round": 3}}.get(protocol, {})
+    run_as_on_the_cpu(ALGORITHMS.get(name), protocol=lambda: PROTOCOLS.get(protocol)(**options))
+
+
+# Privacy, compression, attacks and defences: what a simulation has besides, made anew for every device.
+ON_THE_WAY = {
+    **{name: {"transforms": lambda name=name: (TRANSFORMS.get(name)(),)} for name in TRANSFORMS.names()},
+    **{
+        f"download {name}": {"download": lambda name=name: DOWNLOADS.get(name)()}
+        for name in DOWNLOADS.names()
+        if name != "none"
+    },
+    **{
+        f"defence {name}": {"aggregator": lambda name=name: AGGREGATORS.get(name)()}
+        for name in AGGREGATORS.names()
+        if name not in ("mixing", "fl_trust")  # those need another protocol, and samples at the server
+    },
+    **{f"attack {name}": {"attack": lambda name=name: ATTACKS.get(name)(share=0.4)} for name in FORGING},
+    "private": {
+        "transforms": lambda: (
+            ClipAndNoise(norm=0.1, noise_multiplier=0.1, clients=8, adaptive=Quantile(0.5, 0.2, bit_deviation=0.5)),
+        ),
+        "aggregator": lambda: FixedMean(8),
+    },
+    "correlated noise": {
+        "transforms": lambda: (
+            ClipAndCorrelatedNoise(norm=0.1, noise_multiplier=0.1, clients=8, coefficients=(1.0, 0.5, 0.25)),
+        ),
+        "aggregator": lambda: FixedMean(8),
+    },
+}
+
+
+@pytest.mark.parametrize("case", ON_THE_WAY)
+def test_what_happens_to_updates_is_as_on_the_cpu(case: str) -> None:
+    run_as_on_the_cpu(Scaffold if case in ("private", "clip") else FedAvg, cohort=8, **ON_THE_WAY[case])
+
+
+def run_as_on_the_cpu(algorithm_class, cohort: int = 5, **parts) -> None:
+    """Three rounds on both; `parts` are functions that make parts of the simulation."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
     clients = np.arange(1, len(SIZES))
     outcomes = []
     for device in ("cpu", "cuda"):
-        algorithm = ALGORITHMS.get(name)()
+        algorithm = algorithm_class()
         algorithm.prepare(len(SIZES), local)
         engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
         assert engine.notes == []
         simulation = Simulation(
             seed=0,
             rounds=3,
-            cohort=5,
+            cohort=cohort,
             task=engine.task,
             algorithm=algorithm,
             engine=engine,
@@ -90,7 +134,7 @@ def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
             evaluate_every=1,
             flops_per_sample=0,
             client_ids=lambda chosen: [str(client) for client in chosen],
-            protocol=PROTOCOLS.get(protocol)(**options),
+            **{name: make() for name, make in parts.items()},
         )
         *_, last = simulate(simulation)
         outcomes.append(last)
