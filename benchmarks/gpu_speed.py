@@ -142,6 +142,11 @@ def measure(run: Callable[[int], None], clients: int, seconds: float) -> float:
 
 def measure_ours(case: Case, seconds: float, **options: Any) -> float:
     """The simulation loop on this case."""
+    return measure(make_ours(case, options), case.cohort, seconds)
+
+
+def make_ours(case: Case, options: dict[str, Any], **parts: Any) -> Callable[[int], None]:
+    """A simulation on this case, with these options of the engine, that goes on for as many rounds as it is told."""
     task, algorithm, data, cohort = case.task(), FedAvg(), RandomClients(case), case.cohort
     local = LocalTraining(epochs=1, batch_size=case.batch_size, lr=0.01)
     everybody = np.arange(cohort)
@@ -160,6 +165,7 @@ def measure_ours(case: Case, seconds: float, **options: Any) -> float:
         evaluate_every=rounds,
         flops_per_sample=0,
         client_ids=lambda clients: [str(client) for client in clients],
+        **parts,
     )
     outcomes = simulate(simulation)
     next(outcomes)
@@ -168,7 +174,7 @@ def measure_ours(case: Case, seconds: float, **options: Any) -> float:
         for _ in itertools.islice(outcomes, rounds):
             pass
 
-    return measure(run, cohort, seconds)
+    return run
 
 
 class PlainTraining:
