@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import signal
@@ -14,14 +15,16 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What Python compiles once serves all processes and the next time, also where it was told to forget it: that would
 # compile the tests, whose assertions pytest rewrites, anew in every worker, and the package in every process.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 import numpy as np
 import pytest
+import typer.testing
 
 import warm_processes
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
+
+sys.dont_write_bytecode = False  # which Python has read from the environment already
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,6 +46,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_read_once() -> Iterator[None]:
+    """Most of the time of a short command goes into making a parser of all commands, which is always the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 

@@ -62,13 +62,20 @@ def test_what_is_trained_and_what_is_not() -> None:
     assert sorted(constant_tensors(model)) == ["first.weight", "scale"]
 
 
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
+    """By engine, the model as runs begin with it."""
+    engines = ("cohort", "reference")
+    folder, settings = tmp_path_factory.mktemp("untrained"), {"local.lr": 1e-30, "rounds": 1}
+    return {engine: tensors(start_run(quick(engine, name=engine, **settings), folder).path) for engine in engines}
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ditto", "local_only"])
-def test_frozen_parameters_stay_and_do_not_travel(tmp_path: Path, algorithm) -> None:
+def test_frozen_parameters_stay_and_do_not_travel(tmp_path: Path, algorithm, untrained) -> None:
     found = {}
     for engine in ("cohort", "reference"):
-        untrained = start_run(quick(engine, name="untrained", **{"local.lr": 1e-30}), tmp_path / engine)
         trained = start_run(quick(engine, name="trained", algorithm=algorithm), tmp_path / engine)
-        before, after = tensors(untrained.path), tensors(trained.path)
+        before, after = untrained[engine], tensors(trained.path)
         for name in ("first.weight", "scale"):
             assert torch.equal(before[name], after[name])
         if algorithm != "local_only":

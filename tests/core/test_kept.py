@@ -97,6 +97,7 @@ def test_a_clients_own_model_scores_what_was_recorded(tmp_path: Path, algorithm,
     if algorithm == "local_only":  # of which clients choose the second model
         algorithm = {"name": algorithm, "learning_rates": [1e-6, 0.1]}
     settings = {"algorithm": algorithm, "engine": engine, "rounds": 2, "evaluation.every": 2, "model": "mlp"}
+    settings |= {"local.steps": 3}  # of every client as many, so that the cohort engine records one program
     start_run(config(**settings, cohort=20), tmp_path)  # everybody takes part
     result = fedarena.load(tmp_path / "small")
     federation = fedarena.load_federation(result.config["federation"])

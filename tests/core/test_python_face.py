@@ -12,7 +12,14 @@ import fedarena
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 
-FAST = {"federation": "digits", "rounds": 2, "cohort": 5, "model": "logistic_regression", "evaluation": {"every": 1}}
+FAST = {
+    "federation": "digits",
+    "rounds": 2,
+    "cohort": 5,
+    "model": "logistic_regression",
+    "evaluation": {"every": 1},
+    "engine": "reference",
+}
 
 
 class Halved(FedAvg):

@@ -46,7 +46,9 @@ class OwnLoop(FedAvg):
 def test_one_call_equals_a_call_for_each_version(make_federation, name: str, engine_kind) -> None:
     algorithm = OwnLoop() if name == "own loop" else ALGORITHMS.get(name)()
     federation = make_federation(make_clients(), 3, name="versions")
-    engine = logistic_simulation(federation, algorithm, LOCAL, engine_kind).engine
+    # Where clients have done at different times, the cohort engine records a program for every number of lanes.
+    local = LOCAL if name in ("fedavg", "scaffold", "own loop") else replace(LOCAL, epochs=None, steps=2)
+    engine = logistic_simulation(federation, algorithm, local, engine_kind).engine
     state = algorithm.server_init(engine.initial_params())
     broadcasts = {version: moved(algorithm.broadcast(state), 0.1 * version) for version in (0, 4, 9)}
     memory = moved(algorithm.client_init(broadcasts[4]), 0.3)
