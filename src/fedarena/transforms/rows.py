@@ -30,6 +30,7 @@ class Rows:
     stream: str = "hooks"  # who draws random numbers
     downloaded: Tensors = field(default_factory=dict)  # parameters that they began with, for attacks that ask for them
     memory: Groups = field(default_factory=dict)  # what they downloaded the last time, see `forging`
+    owned: bool = False  # whether nobody else needs the memory of the updates, so that they may be changed in place
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
