@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +12,11 @@ from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
 from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
-from fedarena.simulate import PROTOCOLS, Simulation, simulate
+from fedarena.simulate import PROTOCOLS, RoundOutcome, Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.transforms import ATTACKS, Attack, Clip
+from fedarena.transforms.attacks import AttackedRun, NoAttack
+from fedarena.transforms.poisoned_data import PoisonedData
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 
@@ -64,19 +70,18 @@ def test_own_losses_and_frozen_parameters_train_as_on_the_cpu(model: str, algori
             torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS.names())
-@pytest.mark.parametrize("protocol", ["ideal", "buffered", "asynchronous"])
-def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
-    """Three rounds with memories, start losses and personal models, also from models of different age."""
-    options = {"buffered": {"buffer_size": 2}, "asynchronous": {"updates_per_round": 3}}.get(protocol, {})
+def last_rounds(make_algorithm: Callable[[], Any], make_attack: Callable[[], Attack] = NoAttack, **parts: Any) -> list:
+    """The last of three rounds on the CPU and on the GPU."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
-    clients = np.arange(1, len(SIZES))
-    outcomes = []
+    clients, outcomes = np.arange(1, len(SIZES)), []
     for device in ("cpu", "cuda"):
-        algorithm = ALGORITHMS.get(name)()
+        algorithm, attack = make_algorithm(), make_attack()
         algorithm.prepare(len(SIZES), local)
         engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
         assert engine.notes == []
+        if attack.poisons_data:
+            engine = engine.like_this(algorithm, local, PoisonedData(engine.data, attack, 0), engine.seed)
+        attack.prepare(AttackedRun(engine.task.spec, engine.task, len(clients), len(clients) // 2, 5, 0))
         simulation = Simulation(
             seed=0,
             rounds=3,
@@ -90,11 +95,33 @@ def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
             evaluate_every=1,
             flops_per_sample=0,
             client_ids=lambda chosen: [str(client) for client in chosen],
-            protocol=PROTOCOLS.get(protocol)(**options),
+            attack=attack,
+            **parts,
         )
         *_, last = simulate(simulation)
         outcomes.append(last)
-    cpu, gpu = outcomes
+    return outcomes
+
+
+def assert_alike(cpu: RoundOutcome, gpu: RoundOutcome) -> None:
     assert gpu.row == pytest.approx(cpu.row, abs=1e-10)
     for key, value in cpu.snapshot.state["params"].items():
         torch.testing.assert_close(gpu.snapshot.state["params"][key].cpu(), value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+@pytest.mark.parametrize("protocol", ["ideal", "buffered", "asynchronous"])
+def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
+    """Three rounds with memories, start losses and personal models, also from models of different age."""
+    options = {"buffered": {"buffer_size": 2}, "asynchronous": {"updates_per_round": 3}}.get(protocol, {})
+    assert_alike(*last_rounds(ALGORITHMS.get(name), protocol=PROTOCOLS.get(protocol)(**options)))
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS.names() if name != "none"])
+def test_corrupted_clients_do_the_same_as_on_the_cpu(name: str) -> None:
+    """They begin in the second round, when samples of some of them are on the GPU already."""
+    options = {"backdoor": {"size": 2, "scale": 3.0}, "free_rider": {"sends": "previous"}}.get(name, {})
+    kind = ATTACKS.get(name)
+    cpu, gpu = last_rounds(FedAvg, lambda: kind(share=0.5, from_round=2, **options), transforms=(Clip(bound=2.0),))
+    assert cpu.row["corrupted"]
+    assert_alike(cpu, gpu)
