@@ -168,8 +168,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
-    dtypes = {name: column.dtype for name, column in federation.columns.items()}
-    warnings += prepare_attack(simulation, data_spec(federation), dtypes)
+    warnings += prepare_attack(simulation, data_spec(federation), federation)
     simulation.path.check(example_update(algorithm, params), protocol.updates_per_step)
     if algorithm.trains_freely and simulation.client_lr_schedule is not None:
         raise BadInputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class AttackedRun:
     updates_per_step: int  # of the server: how many updates are expected to come together
     seed: int
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of the samples' columns, as NumPy calls them
+    label_names: Sequence[str] | None = None  # what classes are called, if that is known
 
 
 @dataclass(frozen=True)
