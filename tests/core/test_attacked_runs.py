@@ -17,7 +17,7 @@ from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, 
 from fedarena.runs.building import GivenParts, prepare
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run, resume_run, start_run
-from fedarena.transforms import ATTACKS
+from fedarena.transforms import ATTACKS, Attack
 
 BACKDOOR = {"name": "backdoor", "share": 0.3, "size": 2, "from_round": 3, "scale": 2.0}
 QUICK = {"algorithm": "fedavg", "rounds": 6, "evaluation.every": 2}
@@ -148,6 +148,18 @@ def test_bad_input(tmp_path: Path, settings: list[str], sentence: str) -> None:
     assert result.exit_code == 2, result.output
     assert sentence in " ".join(result.output.split())
     assert not (tmp_path / "runs").exists()
+
+
+class WithoutMeasure(Attack):
+    """Has a trigger, and nothing that tells whether it works."""
+
+    def trigger(self, samples):
+        return {}
+
+
+def test_a_trigger_needs_a_metric() -> None:
+    with pytest.raises(BadInputError, match="WithoutMeasure has a trigger, so it needs a method success"):
+        prepare(config(**QUICK, attack=WithoutMeasure), Observer())
 
 
 def test_a_fork_cannot_corrupt_others(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ def prepare_attack(simulation: Simulation, spec: DataSpec, federation: Federatio
     dtypes = {name: column.dtype for name, column in federation.columns.items()}
     names = federation.task.label_names
     attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes, names))
+    if attack.has_trigger:
+        attack.success()
     if corrupted == 0 and attack.share > 0:
         return [
             f"attack.share={attack.share:g} of {counted(clients, 'client')} is nobody, so nobody attacks; "

@@ -139,7 +139,10 @@ class Attack:
 
     def success(self) -> Metric:
         """Measures how often a model does with triggered samples what the attack wants."""
-        raise NotImplementedError
+        raise BadInputError(
+            f"The attack {type(self).__name__} has a trigger, so it needs a method success(), which gives the metric "
+            "that tells how often it works"
+        )
 
 
 ATTACKS: Registry[type[Attack]] = Registry("attack", base=Attack)
