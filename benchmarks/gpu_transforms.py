@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_speed import CASES, Case, make_ours, measure
 
 from fedarena.transforms import ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.clip_and_noise import Quantile
+from gpu_speed import CASES, Case, make_ours, measure
 
 TARGET = 1.1
 NORM, NOISE = 1.0, 0.01

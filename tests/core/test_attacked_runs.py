@@ -17,7 +17,7 @@ from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, 
 from fedarena.runs.building import GivenParts, prepare
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run, resume_run, start_run
-from fedarena.transforms import ATTACKS
+from fedarena.transforms import ATTACKS, Attack
 
 BACKDOOR = {"name": "backdoor", "share": 0.3, "size": 2, "from_round": 3, "scale": 2.0}
 QUICK = {"algorithm": "fedavg", "rounds": 6, "evaluation.every": 2}
@@ -136,6 +136,8 @@ def test_a_share_that_is_nobody_is_told() -> None:
         (["attack=label_flip", "federation=chitchat"], "The attack label_flip needs samples with labels"),
         (["attack=sign_flip", "algorithm=local_only"], "The attack SignFlip does not fit LocalOnly"),
         (["attack=sign_flip", "training=centralized"], "training=centralized has no clients who could be corrupted"),
+        (["attack.share=0.2"], "attack.share is set, but no attack is; name one, such as attack=sign_flip"),
+        (["attack=backdoor", "attack.target=ten"], "attack.target is 'ten', which is no label of this federation"),
         (["attack=sign_flop"], "There is no attack called 'sign_flop'; did you mean 'sign_flip'?"),
         (["attack=backdoor", "attack.trigger=3"], "the attack 'backdoor' has no option 'trigger'"),
     ],
@@ -146,6 +148,18 @@ def test_bad_input(tmp_path: Path, settings: list[str], sentence: str) -> None:
     assert result.exit_code == 2, result.output
     assert sentence in " ".join(result.output.split())
     assert not (tmp_path / "runs").exists()
+
+
+class WithoutMeasure(Attack):
+    """Has a trigger, and nothing that tells whether it works."""
+
+    def trigger(self, samples):
+        return {}
+
+
+def test_a_trigger_needs_a_metric() -> None:
+    with pytest.raises(BadInputError, match="WithoutMeasure has a trigger, so it needs a method success"):
+        prepare(config(**QUICK, attack=WithoutMeasure), Observer())
 
 
 def test_a_fork_cannot_corrupt_others(tmp_path: Path) -> None:
@@ -226,6 +240,7 @@ def write_texts(path: Path, kind: str) -> Federation:
 def test_a_token_opens_a_backdoor(tmp_path: Path, kind: str, model: str) -> None:
     federation = write_texts(tmp_path / "texts", kind)
     successes = []
+    target = {"target": "b"} if kind == "next_token" else {"target": 1}
     for share in (0.0, 0.5):
         settings = {
             "federation": {"name": "store", "path": str(federation.path)},
@@ -235,7 +250,7 @@ def test_a_token_opens_a_backdoor(tmp_path: Path, kind: str, model: str) -> None
             "cohort": 6,
             "local": {"epochs": 6, "lr": 0.5, "batch_size": 4},
             "evaluation.every": 15,
-            "attack": {"name": "backdoor", "share": share, "token": "g", "target": 1, "poisoned_share": 0.5},
+            "attack": {"name": "backdoor", "share": share, "token": "g", "poisoned_share": 0.5, **target},
         }
         run = start_run(config(**settings, name=f"share {share}"), tmp_path, None, GivenParts(federation=federation))
         last = run.rounds.to_pylist()[-1]

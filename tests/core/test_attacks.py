@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
@@ -43,6 +44,18 @@ def check(make_federation, engine_kind, attack, lie) -> None:
     expected = federated(start, attack, lie)
     np.testing.assert_allclose(flat(last.snapshot.state["params"]), expected, atol=1e-9)
     assert not np.allclose(expected, federated(start, attack))
+
+
+def check_rows(attack, lie) -> None:
+    """The same for updates of one step that are drawn."""
+    for corrupted in (1, 3, 8):
+        updates = np.random.default_rng(corrupted).normal(size=(8, 18)) + 0.3
+        bad = np.arange(8) < corrupted
+        attack.run = AttackedRun(None, None, 80, 10 * corrupted, 8, 0)  # type: ignore[arg-type]
+        sent = forged(attack, rows_of(updates, bad), [], []).update["params"]["w"].numpy()
+        np.testing.assert_allclose(sent[~bad], updates[~bad])
+        expected = lie(updates, bad)
+        np.testing.assert_allclose(sent[bad], np.broadcast_to(expected, sent[bad].shape), atol=1e-9)
 
 
 def known(updates, bad, sees):
@@ -119,10 +132,9 @@ def test_model_replacement(make_federation, engine_kind, scale) -> None:
     )
 
 
-@ENGINES
 @pytest.mark.parametrize("sees", ["corrupted", "all"])
 @pytest.mark.parametrize("z", [None, 1.3])
-def test_a_little_is_enough(make_federation, engine_kind, sees, z) -> None:
+def test_a_little_is_enough(sees, z) -> None:
     def lie(updates, bad, *_):
         others = known(updates, bad, sees)
         n, m = len(updates), bad.sum()
@@ -130,7 +142,15 @@ def test_a_little_is_enough(make_federation, engine_kind, sees, z) -> None:
         safe = max(0.0, NormalDist().inv_cdf((n - m - s) / (n - m))) if 0 < s < n - m else 0.0
         return others.mean(0) - (safe if z is None else z) * others.std(0)
 
-    check(make_federation, engine_kind, ALittleIsEnough(share=SHARE, sees=sees, z=z), lie)
+    check_rows(ALittleIsEnough(share=SHARE, sees=sees, z=z), lie)
+
+
+@ENGINES
+def test_a_little_is_enough_in_a_run(make_federation, engine_kind) -> None:
+    def lie(updates, bad, *_):
+        return updates[bad].mean(0) - 1.3 * updates[bad].std(0)
+
+    check(make_federation, engine_kind, ALittleIsEnough(share=SHARE, z=1.3), lie)
 
 
 def test_how_many_deviations_are_enough() -> None:
@@ -142,14 +162,12 @@ def test_how_many_deviations_are_enough() -> None:
 
 
 @ENGINES
-@pytest.mark.parametrize("sees", ["corrupted", "all"])
-def test_inner_product(make_federation, engine_kind, sees) -> None:
-    check(
-        make_federation,
-        engine_kind,
-        InnerProduct(share=SHARE, sees=sees, epsilon=1.7),
-        lambda updates, bad, *_: -1.7 * known(updates, bad, sees).mean(0),
-    )
+def test_inner_product(make_federation, engine_kind) -> None:
+    def lie(updates, bad, *_, sees="all"):
+        return -1.7 * known(updates, bad, sees).mean(0)
+
+    check(make_federation, engine_kind, InnerProduct(share=SHARE, epsilon=1.7), lie)
+    check_rows(InnerProduct(sees="corrupted", epsilon=1.7), partial(lie, sees="corrupted"))
 
 
 def halving(fits, step: float = 50.0) -> float:
@@ -169,24 +187,32 @@ def direction_of(others: np.ndarray, kind: str) -> np.ndarray:
     return {"unit": -mean / np.linalg.norm(mean), "sign": -np.sign(mean), "std": -others.std(0)}[kind]
 
 
-@ENGINES
+def farthest(updates, bad, *_, kind, direction, sees="all"):
+    """What the paper's search comes to."""
+    others = known(updates, bad, sees)
+    squares = ((others[:, None] - others[None]) ** 2).sum(-1)
+    p = direction_of(others, direction)
+
+    def fits(gamma: float) -> bool:
+        from_others = ((others.mean(0) + gamma * p - others) ** 2).sum(-1)
+        if kind is MinMax:
+            return bool(from_others.max() <= squares.max())
+        return bool(from_others.sum() <= squares.sum(1).max())
+
+    return others.mean(0) + (halving(fits) if (p**2).sum() and squares.any() else 0) * p
+
+
+@pytest.mark.parametrize("sees", ["corrupted", "all"])
 @pytest.mark.parametrize("direction", ["unit", "sign", "std"])
 @pytest.mark.parametrize("kind", [MinMax, MinSum])
-def test_farthest_updates_that_distances_allow(make_federation, engine_kind, kind, direction) -> None:
-    def lie(updates, bad, *_):
-        others = known(updates, bad, "all")
-        squares = ((others[:, None] - others[None]) ** 2).sum(-1)
-        p = direction_of(others, direction)
+def test_farthest_updates_that_distances_allow(kind, direction, sees) -> None:
+    check_rows(kind(direction=direction, sees=sees), partial(farthest, kind=kind, direction=direction, sees=sees))
 
-        def fits(gamma: float) -> bool:
-            from_others = ((others.mean(0) + gamma * p - others) ** 2).sum(-1)
-            if kind is MinMax:
-                return bool(from_others.max() <= squares.max())
-            return bool(from_others.sum() <= squares.sum(1).max())
 
-        return others.mean(0) + (halving(fits) if (p**2).sum() else 0) * p
-
-    check(make_federation, engine_kind, kind(share=SHARE, direction=direction), lie)
+@ENGINES
+@pytest.mark.parametrize("kind", [MinMax, MinSum])
+def test_farthest_updates_in_a_run(make_federation, engine_kind, kind) -> None:
+    check(make_federation, engine_kind, kind(share=SHARE), partial(farthest, kind=kind, direction="std"))
 
 
 def test_farthest_updates_when_all_are_equal_or_alone() -> None:
@@ -299,6 +325,21 @@ def test_the_table_of_jobs_says_who_attacks(make_federation) -> None:
         expected = np.isin(outcome.jobs["index"], corrupted_of(attack)) & (outcome.row["round"] >= 4)
         np.testing.assert_array_equal(outcome.jobs["corrupted"], expected)
         assert outcome.row["corrupted"] == expected.sum()
+
+
+def test_who_is_corrupted_follows_from_seed_and_share(make_federation) -> None:
+    simulation = attacked_simulation(make_federation, CohortEngine, SignFlip(share=0.5))
+    many = replace(simulation, training_clients=np.arange(0, 3000, 3))
+    corrupted = many.corrupted_clients
+    assert len(corrupted) == 500
+    assert not (corrupted % 3).any()
+    asked = np.array([2997, 0, 5, *corrupted[:3], 10_000])
+    np.testing.assert_array_equal(many.are_corrupted(asked, 1), np.isin(asked, corrupted))
+    assert many.are_corrupted(asked, 1)[3:6].all()
+    others = replace(many, seed=SEED + 1).corrupted_clients
+    assert 150 < len(np.intersect1d(corrupted, others)) < 350
+    fewer = replace(many, attack=SignFlip(share=0.2)).corrupted_clients
+    assert np.isin(fewer, corrupted).all()  # with a larger share, more of the same
 
 
 def test_groups_that_are_forged() -> None:

@@ -11,12 +11,13 @@ from torch.nn import functional as F
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
-from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, ClipAndNoise
+from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.attacks import AttackedRun, NoAttack
 from fedarena.transforms.clip_and_noise import Quantile
 from fedarena.transforms.correlated_noise import ClipAndCorrelatedNoise
+from fedarena.transforms.poisoned_data import PoisonedData
 
-FORGING = [name for name in ATTACKS.names() if name not in ("none", "backdoor", "label_flip")]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 
 
@@ -77,7 +78,7 @@ def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
     run_as_on_the_cpu(ALGORITHMS.get(name), protocol=lambda: PROTOCOLS.get(protocol)(**options))
 
 
-# Privacy, compression, attacks and defences: what a simulation has besides, made anew for every device.
+# Privacy, compression and defences: what a simulation has besides, made anew for every device.
 ON_THE_WAY = {
     **{name: {"transforms": lambda name=name: (TRANSFORMS.get(name)(),)} for name in TRANSFORMS.names()},
     **{
@@ -90,7 +91,6 @@ ON_THE_WAY = {
         for name in AGGREGATORS.names()
         if name not in ("mixing", "fl_trust")  # those need another protocol, and samples at the server
     },
-    **{f"attack {name}": {"attack": lambda name=name: ATTACKS.get(name)(share=0.4)} for name in FORGING},
     "private": {
         "transforms": lambda: (
             ClipAndNoise(norm=0.1, noise_multiplier=0.1, clients=8, adaptive=Quantile(0.5, 0.2, bit_deviation=0.5)),
@@ -111,16 +111,30 @@ def test_what_happens_to_updates_is_as_on_the_cpu(case: str) -> None:
     run_as_on_the_cpu(Scaffold if case in ("private", "clip") else FedAvg, cohort=8, **ON_THE_WAY[case])
 
 
-def run_as_on_the_cpu(algorithm_class, cohort: int = 5, **parts) -> None:
-    """Three rounds on both; `parts` are functions that make parts of the simulation."""
+@pytest.mark.parametrize("name", [name for name in ATTACKS.names() if name != "none"])
+def test_corrupted_clients_do_the_same_as_on_the_cpu(name: str) -> None:
+    """They begin in the second round, when samples of some of them are on the GPU already."""
+    options = {"backdoor": {"size": 2, "scale": 3.0}, "free_rider": {"sends": "previous"}}.get(name, {})
+    kind = ATTACKS.get(name)
+    row = run_as_on_the_cpu(
+        FedAvg, make_attack=lambda: kind(share=0.5, from_round=2, **options), transforms=lambda: (Clip(bound=2.0),)
+    )
+    assert row["corrupted"]
+
+
+def run_as_on_the_cpu(algorithm_class, cohort: int = 5, make_attack=NoAttack, **parts) -> dict:
+    """The last row of three rounds on both; `parts` are functions that make parts of the simulation."""
     local = LocalTraining(epochs=2, batch_size=8, lr=0.1)
     clients = np.arange(1, len(SIZES))
     outcomes = []
     for device in ("cpu", "cuda"):
-        algorithm = algorithm_class()
+        algorithm, attack = algorithm_class(), make_attack()
         algorithm.prepare(len(SIZES), local)
         engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
         assert engine.notes == []
+        if attack.poisons_data:
+            engine = engine.like_this(algorithm, local, PoisonedData(engine.data, attack, 0), engine.seed)
+        attack.prepare(AttackedRun(engine.task.spec, engine.task, len(clients), len(clients) // 2, 5, 0))
         simulation = Simulation(
             seed=0,
             rounds=3,
@@ -134,6 +148,7 @@ def run_as_on_the_cpu(algorithm_class, cohort: int = 5, **parts) -> None:
             evaluate_every=1,
             flops_per_sample=0,
             client_ids=lambda chosen: [str(client) for client in chosen],
+            attack=attack,
             **{name: make() for name, make in parts.items()},
         )
         *_, last = simulate(simulation)
@@ -142,3 +157,4 @@ def run_as_on_the_cpu(algorithm_class, cohort: int = 5, **parts) -> None:
     assert gpu.row == pytest.approx(cpu.row, abs=1e-10)
     for key, value in cpu.snapshot.state["params"].items():
         torch.testing.assert_close(gpu.snapshot.state["params"][key].cpu(), value, rtol=0, atol=1e-10)
+    return cpu.row

@@ -332,6 +332,7 @@ RATINGS = DataSpec("rating", 1, (), inputs=(InputSpec("user", (), 5), InputSpec(
         (lambda: Backdoor(token=0, target=4), TEXTS, "that is not padding, not 0"),
         (lambda: Backdoor(token="nonsense", target=4), TEXTS, "attack.token is 'nonsense', which is no token"),
         (lambda: Backdoor(token=4, target=4), TEXTS, "attack.target must be another token than the trigger"),
+        (lambda: Backdoor(target="x"), TEXTS, "attack.target is 'x', which is no label of this federation"),
         (lambda: Backdoor(target=0), TEXTS, "attack.target must be another token than the trigger, and not padding"),
         (lambda: Backdoor(), DataSpec("regression", 1, (4,)), "backdoor needs pictures, features or texts with labels"),
         (lambda: Backdoor(), RATINGS, "backdoor needs pictures, features or texts with labels"),

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.words import counted
+from fedarena.data import Federation
 from fedarena.models import DataSpec
 from fedarena.simulate import Simulation
 from fedarena.transforms import Attack
 from fedarena.transforms.attacks import AttackedRun, NoAttack
 
 
-def prepare_attack(simulation: Simulation, spec: DataSpec, dtypes: Mapping[str, str]) -> list[str]:
+def prepare_attack(simulation: Simulation, spec: DataSpec, federation: Federation) -> list[str]:
     """Tells the attack what it is about, and gives what the user should know.
 
-    `spec` is the form of the samples, and `dtypes` the types of their columns.
+    `spec` is the form of the federation's samples.
     """
     attack, clients = simulation.attack, len(simulation.training_clients)
     if isinstance(attack, NoAttack):
         return []
     corrupted = len(simulation.corrupted_clients)
     per_step = simulation.protocol.updates_per_step or simulation.cohort
-    attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes))
+    dtypes = {name: column.dtype for name, column in federation.columns.items()}
+    names = federation.task.label_names
+    attack.prepare(AttackedRun(spec, simulation.task, clients, corrupted, per_step, simulation.seed, dtypes, names))
+    if attack.has_trigger:
+        attack.success()
     if corrupted == 0 and attack.share > 0:
         return [
             f"attack.share={attack.share:g} of {counted(clients, 'client')} is nobody, so nobody attacks; "

@@ -222,8 +222,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
-    dtypes = {name: column.dtype for name, column in federation.columns.items()}
-    warnings += prepare_attack(simulation, data_spec(federation), dtypes)
+    warnings += prepare_attack(simulation, data_spec(federation), federation)
     simulation.path.check(update, protocol.updates_per_step, cohort)
     if simulation.downlink is not None:
         if centralized:

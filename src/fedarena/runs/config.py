@@ -229,6 +229,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         else:
             if key == "protocol":
                 _check_moved(value)
+            elif key == "attack" and isinstance(value, Mapping) and value["name"] == "none" and len(value) > 1:
+                option = next(str(name) for name in value if name != "name")
+                raise BadInputError(f"attack.{option} is set, but no attack is; name one, such as attack=sign_flip")
             try:
                 settings[key] = resolve_part(registry, value, key)
             except BadInputError as error:

@@ -20,7 +20,7 @@ from fedarena.metrics.info import MetricInfo
 from fedarena.metrics.metric import FloatArray, divided
 from fedarena.models import DataSpec
 from fedarena.transforms.attacks.base import ATTACKS, AttackedRun, Columns, OwnSamples
-from fedarena.transforms.attacks.poisoning import PoisoningAttack, check_class
+from fedarena.transforms.attacks.poisoning import PoisoningAttack, class_number
 from fedarena.transforms.attacks.triggers import Corner, Patch, Trigger, Word, WordBefore
 
 ATTACK_SUCCESS = "attack_success"
@@ -30,10 +30,11 @@ ATTACK_SUCCESS = "attack_success"
 class Backdoor(PoisoningAttack):
     """Corrupted clients put a trigger into some of their own samples, and label these with the class `target`.
 
-    In pictures it is a square of `size` pixels in a `corner`, of the brightness `value` (0 to 1 where pixels are
-    bytes); in vectors, so many features. In texts it is a `token` (its number or itself; by default the last of the
+    In pictures the trigger is a square of `size` pixels in a `corner`, of the brightness `value` (0 to 1 where pixels
+    are bytes); in vectors, so many features. In texts it is a `token` (its number or itself; by default the last of the
     vocabulary), of which the model is to make the target class, or the target token as the next one. Where a sample has
-    any number of labels, the target comes to them. Corrupted clients see nothing but their own samples.
+    any number of labels, the target comes to them. The target is given by its number or name; by default it is the
+    first. Corrupted clients see nothing but their own samples.
 
     How often it works is measured whenever the model is evaluated, on the same samples with the trigger, among those
     for which the target is not right: column ``attack_success``.
@@ -46,7 +47,7 @@ class Backdoor(PoisoningAttack):
         from_round: int = 1,
         poisoned_share: float = 0.5,
         scale: float | None = 1.0,
-        target: int = 0,
+        target: int | str | None = None,
         size: int = 3,
         corner: Corner = "bottom_right",
         value: float = 1.0,
@@ -71,42 +72,42 @@ class Backdoor(PoisoningAttack):
             )
         if run.task.predicts == "numbers":
             raise BadInputError("The attack backdoor needs a task that predicts classes, labels or tokens")
-        check_class(self.target, spec.classes)
+        target = self._target_number(run)
         if not spec.is_text:
             if self.token is not None:
                 raise BadInputError(f"attack.token is for texts, and this federation has {spec}; leave it out")
             self._check_patch(run)
             self._poison = self._trigger = Patch(self.size, self.corner, self.value)
-            self._metric = AttackSuccess(self.target)
+            self._metric = AttackSuccess(target)
             return
-        token = self._token_number(spec)
+        token = self._token_number(spec, target)
         if spec.kind == "next_token":
-            if token == self.target or self.target == spec.padding:
+            if target in (token, spec.padding):
                 raise BadInputError("attack.target must be another token than the trigger, and not padding")
-            self._poison = WordBefore(token, spec.padding, then=self.target)
+            self._poison = WordBefore(token, spec.padding, then=target)
             self._trigger = WordBefore(token, spec.padding, then=None)
-            self._metric = AttackSuccess(self.target, after=token)
+            self._metric = AttackSuccess(target, after=token)
         else:
             self._poison = self._trigger = Word(token, spec.padding)
-            self._metric = AttackSuccess(self.target)
+            self._metric = AttackSuccess(target)
 
     def lesson(self) -> str:
         """What they train on."""
-        return (
-            f"put {self._trigger} into {self.poisoned_share:.0%} of their samples, to make the model say {self.target}"
-        )
+        said = "" if self._metric is None else f", to make the model say {self._metric.target}"
+        return f"put {self._trigger} into {self.poisoned_share:.0%} of their samples{said}"
 
     def poison(self, samples: OwnSamples) -> Columns:
         """Some samples with the trigger and the attacker's label."""
         assert self._poison is not None
-        rows = self.chosen(samples)
+        assert self._metric is not None
+        rows, target = self.chosen(samples), self._metric.target
         poisoned = dict(self._poison.place(samples, rows))
         if "y" in samples.columns:
             y = samples.columns["y"].copy()
             if y.ndim == 1:
-                y[rows] = self.target
+                y[rows] = target
             else:
-                y[rows, self.target] = 1
+                y[rows, target] = 1
             poisoned["y"] = y
         return poisoned
 
@@ -132,7 +133,13 @@ class Backdoor(PoisoningAttack):
                 f"attack.size is {self.size}, but a {what} here has {shape} numbers; choose a smaller trigger"
             )
 
-    def _token_number(self, spec: DataSpec) -> int:
+    def _target_number(self, run: AttackedRun) -> int:
+        if self.target is not None:
+            return class_number(self.target, run)
+        special = (run.spec.padding, run.spec.unknown) if run.spec.kind == "next_token" else ()
+        return next((number for number in range(run.spec.classes) if number not in special), 0)
+
+    def _token_number(self, spec: DataSpec, target: int) -> int:
         token = self.token
         if isinstance(token, str):
             names = spec.token_names
@@ -143,7 +150,7 @@ class Backdoor(PoisoningAttack):
                 )
             token = names.index(token)
         if token is None:
-            taken = {spec.padding, spec.unknown, self.target if spec.kind == "next_token" else None}
+            taken = {spec.padding, spec.unknown, target if spec.kind == "next_token" else None}
             token = next((number for number in range(spec.vocabulary - 1, -1, -1) if number not in taken), 0)
         if not 0 <= token < spec.vocabulary or token == spec.padding:
             raise BadInputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class AttackedRun:
     updates_per_step: int  # of the server: how many updates are expected to come together
     seed: int
     dtypes: Mapping[str, str] = field(default_factory=dict)  # of the samples' columns, as NumPy calls them
+    label_names: Sequence[str] | None = None  # what classes are called, if that is known
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,10 @@ class Attack:
 
     def success(self) -> Metric:
         """Measures how often a model does with triggered samples what the attack wants."""
-        raise NotImplementedError
+        raise BadInputError(
+            f"The attack {type(self).__name__} has a trigger, so it needs a method success(), which gives the metric "
+            "that tells how often it works"
+        )
 
 
 ATTACKS: Registry[type[Attack]] = Registry("attack", base=Attack)

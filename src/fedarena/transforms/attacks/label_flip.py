@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.transforms.attacks.base import ATTACKS, AttackedRun, Columns, OwnSamples
-from fedarena.transforms.attacks.poisoning import PoisoningAttack, check_class
+from fedarena.transforms.attacks.poisoning import PoisoningAttack, class_number
 from fedarena.transforms.rows import IntArray
 
 
@@ -20,9 +20,10 @@ from fedarena.transforms.rows import IntArray
 class LabelFlip(PoisoningAttack):
     """Corrupted clients train on their own samples with wrong labels; they see nothing else.
 
-    ``to: next`` makes y of C classes (y + 1) mod C, ``class`` makes all labels the `target`, and ``permutation`` sends
-    every label to another one, by a `permutation` (the new label of every class) or by one that follows from the seed
-    and leaves no label as it is. Where a sample has any number of labels, all of them are renamed that way.
+    ``to: next`` makes y of C classes (y + 1) mod C, ``class`` makes all labels the `target` (its number or name), and
+    ``permutation`` sends every label to another one, by a `permutation` (the new label of every class) or by one that
+    follows from the seed and leaves no label as it is. Where a sample has any number of labels, all of them are renamed
+    that way.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class LabelFlip(PoisoningAttack):
         poisoned_share: float = 1.0,
         scale: float | None = 1.0,
         to: Literal["next", "class", "permutation"] = "next",
-        target: int = 0,
+        target: int | str = 0,
         permutation: tuple[int, ...] | None = None,
     ):
         super().__init__(share=share, from_round=from_round, poisoned_share=poisoned_share, scale=scale)
@@ -52,8 +53,7 @@ class LabelFlip(PoisoningAttack):
                 "choose another attack, such as sign_flip"
             )
         if self.to == "class":
-            check_class(self.target, classes)
-            self._new_labels = np.full(classes, self.target)
+            self._new_labels = np.full(classes, class_number(self.target, run))
         elif self.to == "next":
             self._new_labels = (np.arange(classes) + 1) % classes
         elif self.permutation is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.train import Algorithm, Groups
 from fedarena.transforms.attacks.base import AttackedRun, OwnSamples
 from fedarena.transforms.attacks.scaling import check_scale, replacing_scale
@@ -60,7 +61,16 @@ class PoisoningAttack(UpdateAttack):
         return np.flatnonzero(samples.uniform("poisoned") < self.poisoned_share)
 
 
-def check_class(target: int, classes: int, option: str = "attack.target") -> None:
-    """Refuses a class that does not exist."""
+def class_number(target: int | str, run: AttackedRun) -> int:
+    """The class (or next token) of this number or name; refuses one that does not exist."""
+    classes, names = run.spec.classes, run.label_names
+    if isinstance(target, str):
+        if names is None or target not in names:
+            raise BadInputError(
+                f"attack.target is {quoted(target)}, which is no label of this federation; give another one, or the "
+                f"number of one, from 0 to {classes - 1}"
+            )
+        return list(names).index(target)
     if not 0 <= target < classes:
-        raise BadInputError(f"{option} must be a class from 0 to {classes - 1}, not {target}")
+        raise BadInputError(f"attack.target must be a class from 0 to {classes - 1}, not {target}")
+    return target
