@@ -8,7 +8,7 @@ from typing import Final
 
 from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
-from fedarena.display.report.methods import Method, evaluation_curve, has_clock, methods_of
+from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
 from fedarena.storage.run_data import RunData
 
 BROKEN: Final = ("diverged", "failed")
@@ -19,7 +19,7 @@ _ALWAYS: Final = 0.999  # of the time on average: phones that never leave miss n
 def cautions(runs: Sequence[RunData]) -> list[str]:
     """A sentence for everything that changes what the results mean."""
     methods = methods_of(runs)
-    return [*_broken(methods), *_never_invited(methods), *_short_days(methods)]
+    return [*_broken(methods), *_steps_left_out(methods), *_never_invited(methods), *_short_days(methods)]
 
 
 def _broken(methods: Sequence[Method]) -> Iterator[str]:
@@ -32,6 +32,24 @@ def _broken(methods: Sequence[Method]) -> Iterator[str]:
             yield (
                 f"{method.label} {what} with {number} of {count(len(method.runs), 'seed')}: its averages are of the "
                 "others, and better than the method is."
+            )
+
+
+def _steps_left_out(methods: Sequence[Method]) -> Iterator[str]:
+    """Rounds in which updates came, but too few for the defence, so that the model stayed as it was."""
+    for method in methods:
+        rounds = left_out = 0
+        for run in method.counted:
+            if "rejected" in run.rounds.column_names:
+                succeeded, rejected = (column(run.rounds, name)[1:] for name in ("succeeded", "rejected"))
+                rounds += len(succeeded)
+                left_out += int(((succeeded == 0) & (rejected > 0)).sum())
+        if left_out:
+            name = method.runs[0].config["aggregator"]["name"]
+            of = f"under {method.label} " if len(methods) > 1 else ""
+            yield (
+                f"In {left_out:,} of {count(rounds, 'round')} {of}fewer updates came than the aggregator {name} needs, "
+                "and the model stayed as it was."
             )
 
 
