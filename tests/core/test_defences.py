@@ -607,7 +607,7 @@ def test_a_run_says_that_too_few_came(tmp_path: Path) -> None:
     (said,) = cautions_about_steps([defended])
     assert said.startswith(f"In {sum(left_out)} of 6 rounds fewer updates came than the aggregator krum needs")
     (said,) = cautions_about_steps([defended, plainly])
-    assert " of 6 rounds under krum fewer updates" in said
+    assert " of 6 rounds under fedyogi krum fewer updates" in said
     assert not cautions_about_steps([plainly])
 
 

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
+from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.transforms import AGGREGATORS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 
@@ -98,3 +100,43 @@ def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
     assert gpu.row == pytest.approx(cpu.row, abs=1e-10)
     for key, value in cpu.snapshot.state["params"].items():
         torch.testing.assert_close(gpu.snapshot.state["params"][key].cpu(), value, rtol=0, atol=1e-10)
+
+
+DEFENCES = (
+    *("norm_bound", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median"),
+    *("centered_clipping", "fools_gold", "fl_trust", "sign_majority"),
+)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
+    found = []
+    for device in ("cpu", "cuda", "cuda"):
+        local, algorithm, clients = LOCALS["epochs"], FedAvg(), np.arange(len(SIZES))
+        algorithm.prepare(len(SIZES), local)
+        engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
+        aggregator = AGGREGATORS.get(name)()
+        simulation = Simulation(
+            seed=0,
+            rounds=3,
+            cohort=len(SIZES),
+            task=engine.task,
+            algorithm=algorithm,
+            engine=engine,
+            training_clients=clients,
+            evaluation_clients=clients,
+            evaluation_part="train",
+            evaluate_every=1,
+            flops_per_sample=0,
+            client_ids=lambda chosen: [str(client) for client in chosen],
+            aggregator=aggregator,
+            trusted=TrustedTraining(engine, 0) if aggregator.trusted_samples else None,
+        )
+        *_, last = simulate(simulation)
+        found.append(last)
+    cpu, gpu, again = found
+    np.testing.assert_allclose(gpu.jobs["counted"], cpu.jobs["counted"], atol=1e-8)
+    for key, value in cpu.snapshot.state["params"].items():
+        first, second = (run.snapshot.state["params"][key].cpu() for run in (gpu, again))
+        torch.testing.assert_close(first, value, rtol=0, atol=1e-8)
+        assert torch.equal(first, second)
