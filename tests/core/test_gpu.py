@@ -112,14 +112,14 @@ DEFENCES = (
 def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
     found = []
     for device in ("cpu", "cuda", "cuda"):
-        local, algorithm, clients = LOCALS["epochs"], FedAvg(), np.arange(len(SIZES))
+        local, algorithm, clients = LOCALS["epochs"], FedAvg(), np.arange(1, len(SIZES))
         algorithm.prepare(len(SIZES), local)
         engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
         aggregator = AGGREGATORS.get(name)()
         simulation = Simulation(
             seed=0,
             rounds=3,
-            cohort=len(SIZES),
+            cohort=len(clients),
             task=engine.task,
             algorithm=algorithm,
             engine=engine,
@@ -130,7 +130,7 @@ def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
             flops_per_sample=0,
             client_ids=lambda chosen: [str(client) for client in chosen],
             aggregator=aggregator,
-            trusted=TrustedTraining(engine, 0) if aggregator.trusted_samples else None,
+            trusted=TrustedTraining(engine, 5) if aggregator.trusted_samples else None,
         )
         *_, last = simulate(simulation)
         found.append(last)
