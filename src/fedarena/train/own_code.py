@@ -70,7 +70,7 @@ def refusing_own_draws(part: object, method: str) -> Any:
     """The same for one method of a transform or an aggregator, if it is not this package's."""
     if not is_own(type(part)):
         return nullcontext()
-    context = {"at_client": "rows.context", "conclude": "step.context"}.get(method, "context")
+    context = {"at_server": "context", "conclude": "step.context"}.get(method, "rows.context")
     return refusing_draws(f"{type(part).__name__}.{method}", f'{context}.normal("purpose", like=tensor)')
 
 
