@@ -27,10 +27,12 @@ from small_runs import StopAfter, config, content, interrupt
 from fedarena.algorithms import FedAvg, FedNova, Scaffold
 from fedarena.core.errors import BadInputError
 from fedarena.data import PooledFederation
+from fedarena.display.report.cautions import cautions
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Buffered, Deadline
 from fedarena.simulate.trusted import TrustedTraining
+from fedarena.storage.run_data import label_runs, load_run
 from fedarena.train import CohortEngine, Job, JobArrays, JobContext, ReferenceEngine, Work
 from fedarena.transforms import Attack, Partial, Rows, Transform
 from fedarena.transforms.aggregators import (
@@ -592,6 +594,25 @@ def test_a_step_with_too_few_updates_is_not_made(make_federation, engine_kind) -
             assert (np.asarray(after.jobs["counted"])[used] == 0).all()
             if used.any():
                 assert after.row["rejected"] == used.sum()
+
+
+def test_a_run_says_that_too_few_came(tmp_path: Path) -> None:
+    phones = {"fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}, "cohort": 8, "rounds": 6}
+    for name in ("krum", "mean"):
+        chosen = {"aggregator": name, "protocol": {"name": "deadline", "seconds": 13.0}, "name": name}
+        start_run(config(**phones | chosen), tmp_path)
+    defended, plainly = (load_run(tmp_path / name) for name in ("krum", "mean"))
+    left_out = [row["succeeded"] is False for row in defended.rounds.to_pylist()[1:]]
+    assert 0 < sum(left_out) < 6
+    (said,) = cautions_about_steps([defended])
+    assert said.startswith(f"In {sum(left_out)} of 6 rounds fewer updates came than the aggregator krum needs")
+    (said,) = cautions_about_steps([defended, plainly])
+    assert " of 6 rounds under fedyogi krum fewer updates" in said
+    assert not cautions_about_steps([plainly])
+
+
+def cautions_about_steps(runs) -> list[str]:
+    return [text for text in cautions(label_runs(runs)) if "the model stayed" in text]
 
 
 # --- kept over an interruption ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
+from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
@@ -78,18 +79,13 @@ def test_algorithms_run_as_on_the_cpu(name: str, protocol: str) -> None:
     run_as_on_the_cpu(ALGORITHMS.get(name), protocol=lambda: PROTOCOLS.get(protocol)(**options))
 
 
-# Privacy, compression and defences: what a simulation has besides, made anew for every device.
+# Privacy and compression: what a simulation has besides, made anew for every device.
 ON_THE_WAY = {
     **{name: {"transforms": lambda name=name: (TRANSFORMS.get(name)(),)} for name in TRANSFORMS.names()},
     **{
         f"download {name}": {"download": lambda name=name: DOWNLOADS.get(name)()}
         for name in DOWNLOADS.names()
         if name != "none"
-    },
-    **{
-        f"defence {name}": {"aggregator": lambda name=name: AGGREGATORS.get(name)()}
-        for name in AGGREGATORS.names()
-        if name not in ("mixing", "fl_trust")  # those need another protocol, and samples at the server
     },
     "private": {
         "transforms": lambda: (
@@ -158,3 +154,43 @@ def run_as_on_the_cpu(algorithm_class, cohort: int = 5, make_attack=NoAttack, **
     for key, value in cpu.snapshot.state["params"].items():
         torch.testing.assert_close(gpu.snapshot.state["params"][key].cpu(), value, rtol=0, atol=1e-10)
     return cpu.row
+
+
+DEFENCES = (
+    *("norm_bound", "median", "trimmed_mean", "krum", "multi_krum", "bulyan", "geometric_median"),
+    *("centered_clipping", "fools_gold", "fl_trust", "sign_majority"),
+)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
+    found = []
+    for device in ("cpu", "cuda", "cuda"):
+        local, algorithm, clients = LOCALS["epochs"], FedAvg(), np.arange(1, len(SIZES))
+        algorithm.prepare(len(SIZES), local)
+        engine = make_engine(CohortEngine, "mlp", algorithm, local, device=device, lanes=3, compile=False)
+        aggregator = AGGREGATORS.get(name)()
+        simulation = Simulation(
+            seed=0,
+            rounds=3,
+            cohort=len(clients),
+            task=engine.task,
+            algorithm=algorithm,
+            engine=engine,
+            training_clients=clients,
+            evaluation_clients=clients,
+            evaluation_part="train",
+            evaluate_every=1,
+            flops_per_sample=0,
+            client_ids=lambda chosen: [str(client) for client in chosen],
+            aggregator=aggregator,
+            trusted=TrustedTraining(engine, 5) if aggregator.trusted_samples else None,
+        )
+        *_, last = simulate(simulation)
+        found.append(last)
+    cpu, gpu, again = found
+    np.testing.assert_allclose(gpu.jobs["counted"], cpu.jobs["counted"], atol=1e-8)
+    for key, value in cpu.snapshot.state["params"].items():
+        first, second = (run.snapshot.state["params"][key].cpu() for run in (gpu, again))
+        torch.testing.assert_close(first, value, rtol=0, atol=1e-8)
+        assert torch.equal(first, second)

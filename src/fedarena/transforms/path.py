@@ -94,17 +94,17 @@ class UpdatePath:
                     "choose another attack, or another algorithm"
                 )
             check_attack(self._attack, update, self.algorithm.change_groups)
+        if self.aggregator.takes_one_update and updates_per_step != 1:
+            raise BadInputError(
+                f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
+                "give it; choose protocol=asynchronous, or another aggregator, such as mean"
+            )
         most = updates_per_step or cohort
         if most is not None and (shortage := self.aggregator.shortage(most)):
             raise BadInputError(
                 f"A step of the server gets {counted(most, 'update')} under this protocol and cohort, and the "
                 f"aggregator {_name(self.aggregator)} {shortage}; let more clients take part in a step, or choose "
                 "another aggregator"
-            )
-        if self.aggregator.takes_one_update and updates_per_step != 1:
-            raise BadInputError(
-                f"The aggregator {_name(self.aggregator)} takes one update at a time, which this protocol does not "
-                "give it; choose protocol=asynchronous, or another aggregator, such as mean"
             )
 
     def server_init(self, update: Groups) -> list[Groups]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
-from fedarena.display.report.methods import Method, evaluation_curve, has_clock, methods_of
+from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
 from fedarena.display.report.privacy.spent import privacy_spent, spent_by
 from fedarena.runs.round_text import epsilon_text
 from fedarena.storage.run_data import RunData
@@ -25,6 +25,7 @@ def cautions(runs: Sequence[RunData]) -> list[str]:
     methods = methods_of(runs)
     return [
         *_broken(methods),
+        *_steps_left_out(methods),
         *_simulated_privacy(methods),
         *_spent_budgets(methods),
         *_broken_promises(methods),
@@ -89,6 +90,24 @@ def _broken_promises(methods: Sequence[Method]) -> Iterator[str]:
                     f"confidence, above the proved {epsilon_text(spent.epsilon)}."
                 )
                 break
+
+
+def _steps_left_out(methods: Sequence[Method]) -> Iterator[str]:
+    """Rounds in which updates came, but too few for the defence, so that the model stayed as it was."""
+    for method in methods:
+        rounds = left_out = 0
+        for run in method.counted:
+            if "rejected" in run.rounds.column_names:
+                succeeded, rejected = (column(run.rounds, name)[1:] for name in ("succeeded", "rejected"))
+                rounds += len(succeeded)
+                left_out += int(((succeeded == 0) & (rejected > 0)).sum())
+        if left_out:
+            name = method.runs[0].config["aggregator"]["name"]
+            of = f"under {method.label} " if len(methods) > 1 else ""
+            yield (
+                f"In {left_out:,} of {count(rounds, 'round')} {of}fewer updates came than the aggregator {name} needs, "
+                "and the model stayed as it was."
+            )
 
 
 def _never_invited(methods: Sequence[Method]) -> Iterator[str]:
