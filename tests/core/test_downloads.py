@@ -103,7 +103,7 @@ def test_what_clients_hold_comes_near_the_model_and_never_goes_away_from_it(comp
     assert distances[-1] < 0.2 * distances[0]
     assert len(downlink.sizes_so_far(kept)) == 60
     assert (np.diff(downlink.sizes_so_far(kept)) > 0).all()
-    assert downlink.sizes_so_far(kept)[1] <= downlink.planned_bytes({"params": params})
+    assert downlink.sizes_so_far(kept)[1] == pytest.approx(downlink.planned_bytes({"params": params}), rel=0.25)
 
 
 def distance(one, other) -> float:

@@ -98,7 +98,8 @@ def test_levels_come_back_and_are_counted(pieces, share, seed, most) -> None:
         found = encoding.decode(data)
         assert found.keys() == message.keys()
         assert all(torch.equal(found[name], t) for name, t in message.items())
-        assert size <= encoding.planned_bytes(length)  # never more than all levels in the same number of bits
+        # Never more than all levels in the same number of bits.
+        assert size <= 4 * len(pieces) + 1 + -(-length * (2 * most).bit_length() // 8)
 
 
 @pytest.mark.parametrize(("spread", "form"), [(100, 0), (0, 1), (2, 2)])

@@ -49,6 +49,10 @@ class Compressor(Transform):
         """What a client keeps beside the error before its first job."""
         return {}
 
+    def planned_bytes(self, values: int, form: Tensors) -> int:
+        """How many bytes to plan for, if so many coordinates may be other than zero afterwards."""
+        return self.encoding(form).planned_bytes(values)
+
     def values_left(self, values: int, form: Tensors) -> int:
         """How many coordinates may be other than zero afterwards, if so many were before."""
         return values
@@ -92,8 +96,8 @@ class Compressor(Transform):
         """The encoded messages."""
         before = wire["params"]
         values = self.values_left(before.values, before.form)
-        planned = self.encoding(before.form).planned_bytes(values)
-        size: Any = planned if updates is None else updates[SENT]["params"].numpy()
+        size: Any
+        size = self.planned_bytes(values, before.form) if updates is None else updates[SENT]["params"].numpy()
         return wire | {"params": replace(before, bytes=size, values=values, is_packed=True)}
 
 

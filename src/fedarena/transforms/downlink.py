@@ -95,7 +95,7 @@ class Downlink:
         params = self._sent(self.algorithm.broadcast(state))
         numbers = sum(t.numel() for t in params.values())
         values = self.compressor.values_left(numbers, params)
-        planned: int = self.compressor.encoding(params).planned_bytes(values) + common_type(params).itemsize
+        planned: int = self.compressor.planned_bytes(values, params) + common_type(params).itemsize
         return planned
 
     def whole_bytes(self, state: Groups) -> tuple[int, int]:

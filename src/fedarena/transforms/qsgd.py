@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Groups
-from fedarena.transforms.compressor import Compressor, compressor, length_of
+from fedarena.transforms.compressor import compressor, length_of
 from fedarena.transforms.encodings import Levels, Message
+from fedarena.transforms.quantizer import Quantizer
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.wire import common_type
 
@@ -23,13 +24,13 @@ _FEWEST_BITS, _MOST_BITS = 2, 16
 
 
 @compressor("qsgd")
-class QSGD(Compressor):
+class QSGD(Quantizer):
     """Rounds coordinates at random to numbers of so many `bits`, one of which is the sign: s = 2^(bits - 1) - 1.
 
     Every `bucket` of coordinates has a norm of its own, which is sent with them.
     """
 
-    def __init__(self, *, bits: int = 4, bucket: int = 512):
+    def __init__(self, *, bits: int = 8, bucket: int = 512):
         if not _FEWEST_BITS <= bits <= _MOST_BITS:
             raise BadInputError(f"qsgd.bits must be from {_FEWEST_BITS} to {_MOST_BITS}, not {bits}")
         if bucket < 1:

@@ -51,15 +51,17 @@ class RandomK(Compressor):
         return Plain({"key": ((), torch.int64), "values": (chosen, common_type(form))})
 
     def compress(self, vectors: Tensor, rows: Rows, kept: Groups) -> tuple[Message, Groups]:
-        """The values at places that follow from a key."""
+        """The values at places that follow from a key; places are for who has them already, and are not sent."""
         keys = derived(torch.as_tensor(rows.context.key, device=vectors.device), streams.purpose_bits("random k"))
         places = self._places(keys, vectors.shape[1])
         scale = 1.0 if self.error_feedback else vectors.shape[1] / places.shape[1]
-        return {"key": keys, "values": scale * vectors.gather(1, places)}, {}
+        return {"key": keys, "values": scale * vectors.gather(1, places), "places": places}, {}
 
     def restore(self, messages: Message, form: Tensors) -> Tensor:
         """The values where they belong, zeros elsewhere."""
-        places, values = self._places(messages["key"], length_of(form)), messages["values"]
+        values, places = messages["values"], messages.get("places")
+        if places is None:
+            places = self._places(messages["key"], length_of(form))
         return values.new_zeros(len(values), length_of(form)).scatter(1, places, values)
 
     def values_left(self, values: int, form: Tensors) -> int:
@@ -68,8 +70,8 @@ class RandomK(Compressor):
 
     def _places(self, keys: Tensor, length: int) -> Tensor:
         """The places with the largest hashes, which are all different."""
-        hashes = torch.stack([random_bits(key, torch.Size([length])) for key in keys])
-        return torch.topk(hashes, self._count(length), dim=1).indices
+        shape, count = torch.Size([length]), self._count(length)
+        return torch.stack([torch.topk(random_bits(key, shape), count).indices for key in keys])
 
     def _count(self, coordinates: int) -> int:
         return number_sent(self.share, self.k, coordinates)

@@ -30,7 +30,7 @@ class Sign(Compressor):
 
     def encoding(self, form: Tensors) -> Levels:
         """A size for every tensor, and a bit for every sign."""
-        return Levels([t.numel() for t in form.values()], 1, common_type(form), makes_zeros=False)
+        return Levels([t.numel() for t in form.values()], 1, common_type(form))
 
     def compress(self, vectors: Tensor, rows: Rows, kept: Groups) -> tuple[Message, Groups]:
         """Mean sizes and signs."""

@@ -12,15 +12,16 @@ from torch import Tensor
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Groups
-from fedarena.transforms.compressor import Compressor, compressor
+from fedarena.transforms.compressor import compressor
 from fedarena.transforms.encodings import Levels, Message
+from fedarena.transforms.quantizer import Quantizer
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.sign import scaled_tensors
 from fedarena.transforms.wire import common_type
 
 
 @compressor("ternary")
-class Ternary(Compressor):
+class Ternary(Quantizer):
     """Rounds every coordinate at random to 0 or to plus or minus the largest of its tensor.
 
     With `clip_deviations` (2.5 in the paper), coordinates that are more standard deviations of their tensor away from 0

@@ -33,10 +33,14 @@ class Levels(Encoding):
     Elias' gamma code, which suits QSGD, whose levels are mostly small. The shortest is taken.
     """
 
-    def __init__(self, pieces: Sequence[int], most: int, dtype: torch.dtype, makes_zeros: bool = True):
+    def __init__(self, pieces: Sequence[int], most: int, dtype: torch.dtype):
         self.length, self.scales, self.most, self.dtype = sum(pieces), len(pieces), most, dtype
-        self.makes_zeros = makes_zeros  # whether coordinates become zero that were not
         self._fixed_width, self._size_width = (2 * most).bit_length(), (most - 1).bit_length()
+
+    @property
+    def scale_bytes(self) -> int:
+        """What all scales take."""
+        return self.scales * self.dtype.itemsize
 
     def encode(self, message: Message) -> bytes:
         """Scales and levels."""
@@ -56,7 +60,7 @@ class Levels(Encoding):
 
     def decode(self, data: bytes) -> Message:
         """Scales and levels."""
-        begin = self.scales * self.dtype.itemsize
+        begin = self.scale_bytes
         scales, form, rest = raw_tensor(data[:begin], self.dtype), data[begin], data[begin + 1 :]
         if form == _FIXED:
             levels = from_bits(from_bytes(rest), self.length, self._fixed_width) - self.most
@@ -77,14 +81,13 @@ class Levels(Encoding):
         lengths = torch.frexp(sizes).exponent if self.most > 1 else sizes
         gamma = 2 * lengths.sum(1, dtype=torch.int64) - counts
         levels: IntArray = self._forms(counts.cpu().numpy(), gamma.cpu().numpy()).min(0)
-        return self.scales * self.dtype.itemsize + levels
+        return self.scale_bytes + levels
 
     def planned_bytes(self, values: int) -> int:
-        """As if no coordinate became zero that is not expected to be."""
+        """As if nobody knew how large they are."""
         counts = np.array(values)
-        fixed, sparse, _ = self._forms(counts, counts * (1 + 2 * self._fixed_width))
-        all_stay = values < self.length or not self.makes_zeros
-        return self.scales * self.dtype.itemsize + int(min(fixed, sparse) if all_stay else fixed)
+        fixed, sparse, _ = self._forms(counts, counts)
+        return self.scale_bytes + int(min(fixed, sparse))
 
     def _forms(self, counts: IntArray, gamma: IntArray) -> IntArray:
         """The bytes of every form."""
