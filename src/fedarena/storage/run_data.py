@@ -33,6 +33,7 @@ from fedarena.storage.tables import TABLES, table_schemas
 _NEVER_IN_LABELS = frozenset({"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
 # A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
 _MOST_DIFFERENCES = 3
+_LONGEST_NUMBER = 8  # characters that somebody would write
 _SEED_AT_END = re.compile(r"[-_. ]*seed[-_= ]?\d+$")
 
 
@@ -274,10 +275,10 @@ def settings_apart(flat: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> l
     for settings, kind in zip(flat, kinds, strict=True):
         for key in _all_keys(flat):
             groups.setdefault(_alike(kind, settings, key), {})[repr(settings.get(key))] = None
-    names = _class_names(flat)
+    names, numbers = _class_names(flat), _short_numbers(flat)
     return [
         tuple(
-            _difference(key, value, names)
+            _difference(key, numbers.get((key, repr(value)), value), names)
             for key, value in settings.items()
             if key not in _NEVER_IN_LABELS and len(groups[_alike(kind, settings, key)]) > 1
             if value != "" or key != "transforms.name"  # there are none
@@ -292,6 +293,22 @@ def _class_names(flat: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     names = {path: path.rpartition(":")[2] for part in parts for path in part.split("+") if ":" in path}
     taken = Counter(names.values())
     return {path: name for path, name in names.items() if taken[name] == 1}
+
+
+def _short_numbers(flat: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """Texts for long numbers, which somebody computed, by key and value: four digits where these tell them apart."""
+    values: dict[str, dict[str, str]] = {}
+    for settings in flat:
+        for key, value in settings.items():
+            is_long = isinstance(value, float) and len(repr(value)) > _LONGEST_NUMBER
+            values.setdefault(key, {})[repr(value)] = f"{value:.4g}" if is_long else repr(value)
+    return {
+        (key, value): text
+        for key, texts in values.items()
+        if len(set(texts.values())) == len(texts)
+        for value, text in texts.items()
+        if text != value
+    }
 
 
 def _difference(key: str, value: Any, names: Mapping[str, str]) -> str:
