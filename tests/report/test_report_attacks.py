@@ -266,6 +266,15 @@ def test_labels_name_transforms_and_classes(compressed, make_run):
     assert [run.label for run in runs] == ["fedavg share=0.1", "fedavg share=0.2"]
     attacks = ("none", "mine:Flip", "mine:Turn")
     runs = label_runs([make_run(config={"attack": {"name": name}}) for name in attacks])
-    assert [run.label for run in runs] == ["fedavg no attack", "fedavg Flip", "fedavg Turn"]
+    assert [run.label for run in runs] == ["fedavg", "fedavg Flip", "fedavg Turn"]
+    compressed = ({"transforms": [{"name": "sign"}]}, {"download": {"name": "sign"}}, {"download": {"name": "none"}})
+    runs = label_runs([make_run(config=config) for config in compressed])
+    assert [run.label for run in runs] == ["fedavg transforms=sign", "fedavg download=sign", "fedavg"]
+    noises = ({"noise": 0.68139712341}, {"noise": 1.00112345})
+    runs = label_runs([make_run(config={"privacy": {"name": "gaussian", **noise}}) for noise in noises])
+    assert [run.label for run in runs] == ["fedavg noise=0.6814", "fedavg noise=1.001"]
+    close = ({"noise": 0.68139712341}, {"noise": 0.68139712342})
+    runs = label_runs([make_run(config={"privacy": {"name": "gaussian", **noise}}) for noise in close])
+    assert [run.label for run in runs] == ["fedavg noise=0.68139712341", "fedavg noise=0.68139712342"]
     runs = label_runs([make_run(config={"transforms": [{"name": name}]}) for name in ("a:Mine", "b:Mine")])
     assert [run.label for run in runs] == ["fedavg a:Mine", "fedavg b:Mine"]

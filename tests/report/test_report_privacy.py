@@ -136,18 +136,22 @@ def test_the_head_of_the_page_says_that_a_budget_ended_a_run(make_run):
     assert cautions([with_privacy(make_run())]) == []
 
 
-def test_an_audit_that_finds_more_than_was_proved_is_at_the_top(make_run, tmp_path):
+def test_what_an_audit_found_is_at_the_top_with_what_it_means(make_run, tmp_path):
+    (fine,) = cautions([with_privacy(make_run(), audit=AUDIT)])
+    assert "an audit of 500 canary clients shows, with 95% confidence, that ε is at least 0.70" in fine
+    assert "agrees with the proved upper bound of 1.55" in fine
+    plain = make_run()
+    (unproved,) = cautions([replace(plain, summary=plain.summary | {"privacy": {"audit": AUDIT}})])
+    assert unproved.endswith("No upper bound is proved.")
     broken = with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0})
     (sentence,) = cautions([broken])
-    assert "not as private as it claims" in sentence
-    assert "the mechanism does not do what it claims" in text_of(write_report([broken], tmp_path / "a.html"))
-    fine = with_privacy(make_run(), audit=AUDIT)
-    assert cautions([fine]) == []
-    page = text_of(write_report([fine], tmp_path / "b.html"))
-    assert "an audit of 500 canary clients shows, with 95% confidence, that ε is at least 0.70" in page
-    assert "agrees with the proved upper bound of 1.55" in page
+    assert "above the proved 1.55: the mechanism does not do what it claims" in sentence
+    page = text_of(write_report([broken], tmp_path / "a.html"))
+    assert page.index("does not do what it claims") < page.index("Results")
     # With less noise than its ε is for, an audit may well find more.
-    assert not any("claims" in one for one in cautions([with_privacy(make_run(), audit=AUDIT, noise_cohort=5000)]))
+    simulated = cautions([with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0}, noise_cohort=5000)])
+    assert not any("claims" in one for one in simulated)
+    assert any("less noise than the simulated 1.55 is for" in one for one in simulated)
 
 
 def test_a_page_without_privacy_has_no_such_section(make_run, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guarded_runs import Spends, real_run
 
 import fedarena
 from fedarena.display.drawing.style import SERIES_DARK, SERIES_LIGHT
@@ -131,6 +132,19 @@ def test_choosing_runs_compares_them_and_survives_a_reload(show, finished: Path,
     page.reload()
     drawn(page, "score-rounds", 4)
     assert [box.is_checked() for box in page.get_by_role("checkbox").all()] == [True, False, True]
+
+
+def test_privacy_spent_is_shown_where_there_is_any(show, finished: Path, tmp_path: Path) -> None:
+    real_run(tmp_path, name="private", transforms=[Spends])
+    page = show(tmp_path, 390)
+    drawn(page, "epsilon", 1)
+    sync_api.expect(page.locator("#epsilon-figure")).to_be_visible()
+    sync_api.expect(page.locator("#attack-success-figure")).to_be_hidden()
+    assert page.evaluate("document.getElementById('epsilon').data[0].y.at(-1)") == pytest.approx(0.8)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page = show(finished)
+    drawn(page, "score-rounds", 2)
+    sync_api.expect(page.locator("#guarded-section")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ from fedarena.storage.tables import TABLES, table_schemas
 _NEVER_IN_LABELS = frozenset({"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
 # A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
 _MOST_DIFFERENCES = 3
+_NO_PART = ("", "none")  # what a run has not
+_LONGEST_NUMBER = 8  # characters that somebody would write
 _SEED_AT_END = re.compile(r"[-_. ]*seed[-_= ]?\d+$")
 
 
@@ -274,32 +276,52 @@ def settings_apart(flat: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> l
     for settings, kind in zip(flat, kinds, strict=True):
         for key in _all_keys(flat):
             groups.setdefault(_alike(kind, settings, key), {})[repr(settings.get(key))] = None
-    names = _class_names(flat)
+    names, numbers = _part_names(flat), _short_numbers(flat)
     return [
         tuple(
-            _difference(key, value, names)
+            _difference(key, numbers.get((key, repr(value)), value), names)
             for key, value in settings.items()
             if key not in _NEVER_IN_LABELS and len(groups[_alike(kind, settings, key)]) > 1
-            if value != "" or key != "transforms.name"  # there are none
+            if not (key.endswith(".name") and value in _NO_PART)
         )
         for settings, kind in zip(flat, kinds, strict=True)
     ]
 
 
-def _class_names(flat: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Of classes of somebody's own that parts are, the names alone where these tell them apart."""
-    parts = [str(value) for settings in flat for key, value in settings.items() if key.endswith(".name")]
-    names = {path: path.rpartition(":")[2] for part in parts for path in part.split("+") if ":" in path}
-    taken = Counter(names.values())
-    return {path: name for path, name in names.items() if taken[name] == 1}
+def _part_names(flat: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """What to call parts, by key and name: classes of somebody's own without where they lie, if that tells them apart,
+    and what parts of different kinds are called with its kind.
+    """
+    parts = {(key, str(value)) for settings in flat for key, value in settings.items() if key.endswith(".name")}
+    classes = {path: path.rpartition(":")[2] for _, name in parts for path in name.split("+") if ":" in path}
+    taken, kinds = Counter(classes.values()), Counter(name for _, name in parts)
+    found = {}
+    for key, name in parts:
+        short = "+".join(classes[path] if taken[classes.get(path, "")] == 1 else path for path in name.split("+"))
+        found[key, name] = short if kinds[name] == 1 else f"{key.split('.')[-2]}={short}"
+    return found
 
 
-def _difference(key: str, value: Any, names: Mapping[str, str]) -> str:
+def _short_numbers(flat: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """Texts for long numbers, which somebody computed, by key and value: four digits where these tell them apart."""
+    values: dict[str, dict[str, str]] = {}
+    for settings in flat:
+        for key, value in settings.items():
+            is_long = isinstance(value, float) and len(repr(value)) > _LONGEST_NUMBER
+            values.setdefault(key, {})[repr(value)] = f"{value:.4g}" if is_long else repr(value)
+    return {
+        (key, value): text
+        for key, texts in values.items()
+        if len(set(texts.values())) == len(texts)
+        for value, text in texts.items()
+        if text != value
+    }
+
+
+def _difference(key: str, value: Any, names: Mapping[tuple[str, str], str]) -> str:
     """A setting in which a run differs: names of parts and of stores speak for themselves."""
-    if key.endswith(".name") and value == "none":
-        return f"no {key.split('.')[-2]}"
     if key.endswith(".name"):
-        return "+".join(names.get(part, part) for part in str(value).split("+"))
+        return names[key, str(value)]
     return f"{value}" if key == "federation.path" else f"{_short(key)}={value}"
 
 

@@ -1,6 +1,4 @@
-"""What to know before believing a comparison: methods that broke, clients without a job, days that were too short,
-privacy that is only simulated or ended a run.
-"""
+"""What to know before believing a comparison: methods that broke, clients without a job, days that were too short."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from typing import Final
 from fedarena.display.drawing.units import SECONDS, count, listing, quantity
 from fedarena.display.fleets.picture import percent
 from fedarena.display.report.methods import Method, column, evaluation_curve, has_clock, methods_of
-from fedarena.display.report.privacy.spent import privacy_spent, spent_by
-from fedarena.runs.round_text import epsilon_text
+from fedarena.display.report.privacy.cautions import privacy_cautions
 from fedarena.storage.run_data import RunData
 
 BROKEN: Final = ("diverged", "failed")
@@ -26,9 +23,7 @@ def cautions(runs: Sequence[RunData]) -> list[str]:
     return [
         *_broken(methods),
         *_steps_left_out(methods),
-        *_simulated_privacy(methods),
-        *_spent_budgets(methods),
-        *_broken_promises(methods),
+        *privacy_cautions(methods),
         *_never_invited(methods),
         *_short_days(methods),
     ]
@@ -45,51 +40,6 @@ def _broken(methods: Sequence[Method]) -> Iterator[str]:
                 f"{method.label} {what} with {number} of {count(len(method.runs), 'seed')}: its averages are of the "
                 "others, and better than the method is."
             )
-
-
-def _simulated_privacy(methods: Sequence[Method]) -> Iterator[str]:
-    """Methods whose ε nobody has really got."""
-    cohorts: dict[tuple[int, int], list[str]] = {}
-    for method in methods:
-        for spent in spent_by(method)[:1]:
-            if spent.noise_cohort is not None:
-                size = int(method.runs[0].config["cohort"])
-                cohorts.setdefault((spent.noise_cohort, size), []).append(method.label)
-    for (noise, size), labels in cohorts.items():
-        whose = f"of {listing(labels)} " if len(methods) > 1 else ""
-        yield (
-            f"ε {whose}is only simulated: {count(size, 'client')} a round had the noise of {noise:,}. It would hold "
-            f"with cohorts of {noise:,}; these clients were less private."
-        )
-
-
-def _spent_budgets(methods: Sequence[Method]) -> Iterator[str]:
-    """Methods that stopped learning because their privacy was spent."""
-    for method in methods:
-        ended = [
-            (spent, run) for run in method.runs if (spent := privacy_spent(run)) is not None and spent.budget_is_spent
-        ]
-        if ended:
-            spent, run = ended[0]
-            seeds = f" ({len(ended)} of {count(len(method.runs), 'seed')})" if len(method.runs) > 1 else ""
-            budget = "" if spent.budget is None else f" of ε = {epsilon_text(spent.budget)}"
-            yield (
-                f"{method.label} stopped after {run.summary['rounds_done']:,} of {count(run.config['rounds'], 'round')}"
-                f"{seeds}: its privacy budget{budget} is spent, and the next round would have exceeded it."
-            )
-
-
-def _broken_promises(methods: Sequence[Method]) -> Iterator[str]:
-    """Methods whose audit found more than their mechanism claims to give away."""
-    for method in methods:
-        for spent in spent_by(method):
-            if spent.audit is not None and spent.is_refuted:
-                lower, sure = epsilon_text(spent.audit.epsilon_lower), f"{spent.audit.confidence:.0%}"
-                yield (
-                    f"{method.label} is not as private as it claims: its audit shows ε of at least {lower} with {sure} "
-                    f"confidence, above the proved {epsilon_text(spent.epsilon)}."
-                )
-                break
 
 
 def _steps_left_out(methods: Sequence[Method]) -> Iterator[str]:

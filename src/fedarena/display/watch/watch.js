@@ -302,7 +302,12 @@
   // What only some runs have; a figure without any of it is not there.
   function showGuarded(shown) {
     const told = [["epsilon", "epsilon", ".3~g"], ["attack-success", "attack_success", ".1%"]];
-    const drawn = told.filter(([name, column, format]) => {
+    const known = told.filter(([, column]) => shown.some((key) => rounds.get(key).some((row) => row[column] != null)));
+    // What is hidden has no width to be drawn in, so this comes first.
+    at("guarded-section").hidden = !known.length;
+    for (const [name] of told) at(`${name}-figure`).hidden = !known.some((one) => one[0] === name);
+    at("epsilon-figure").parentElement.classList.toggle("alone", known.length < 2);
+    for (const [name, column, format] of known) {
       const traces = shown.map((key) => {
         const rows = rounds.get(key).filter((row) => row[column] != null);
         const label = plotText(fullName(runs.get(key)) + (column === "epsilon" && simulated.get(key) ? " (sim.)" : ""));
@@ -313,12 +318,8 @@
         return { x: rows.map((row) => row.round), y: rows.map((row) => row[column]), type: "scatter", mode, marker, name: label, line, hovertemplate };
       });
       const range = column === "epsilon" ? { rangemode: "tozero" } : { range: [-0.02, 1.02], tickformat: ".0%" };
-      const has = draw(name, traces.filter((trace) => trace.x.length), { yaxis: range });
-      at(`${name}-figure`).hidden = !has;
-      return has;
-    });
-    at("guarded-section").hidden = !drawn.length;
-    at("epsilon-figure").parentElement.classList.toggle("alone", drawn.length < 2);
+      draw(name, traces.filter((trace) => trace.x.length), { yaxis: range });
+    }
   }
 
   function showFailures(shown) {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedarena.display.drawing.html import Html, join, tag
-from fedarena.display.drawing.units import count, listing
+from fedarena.display.drawing.units import listing
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.privacy.figures import (
     clip_norm_figure,
@@ -13,10 +13,10 @@ from fedarena.display.report.privacy.figures import (
     epsilon_figure,
     noise_figure,
 )
-from fedarena.display.report.privacy.spent import PrivacySpent, spent_by
+from fedarena.display.report.privacy.spent import spent_by
 from fedarena.display.report.privacy.table import privacy_columns, privacy_rows
 from fedarena.display.report.sections.elements import Plot, explanations, if_any, in_pairs, swatches, table
-from fedarena.runs.round_text import delta_text, epsilon_text
+from fedarena.runs.round_text import delta_text
 from fedarena.storage.run_data import RunData
 
 
@@ -24,7 +24,6 @@ def privacy(runs: Sequence[RunData], plot: Plot) -> Html:
     """Everything about the runs that clip updates, add noise or account for privacy."""
     return join(
         [
-            *(tag("p", sentence) for sentence in _sentences(runs)),
             _table(runs),
             in_pairs(
                 [
@@ -55,31 +54,6 @@ def _table(runs: Sequence[RunData]) -> Html:
     body = [[marks[row.label], *(column.text(row) for column in columns)] for row in rows]
     explained = explanations({column.title: column.explanation for column in columns})
     return tag("div", table(heads, body, "privacy"), explained, class_="above")
-
-
-def _sentences(runs: Sequence[RunData]) -> Iterator[str]:
-    """What the audit says, in words: numbers alone are easily taken for better news than they are."""
-    for method in methods_of(runs):
-        for spent in spent_by(method):
-            if spent.audit is None:
-                continue
-            lower, sure = epsilon_text(spent.audit.epsilon_lower), f"{spent.audit.confidence:.0%}"
-            canaries = "" if spent.audit.canaries is None else f" of {count(spent.audit.canaries, 'canary client')}"
-            yield (
-                f"{method.label}: an audit{canaries} shows, with {sure} confidence, that ε is at least {lower}. "
-                f"{_verdict(spent)}"
-            )
-            break
-
-
-def _verdict(spent: PrivacySpent) -> str:
-    """What a lower bound means beside the upper one."""
-    proved = epsilon_text(spent.epsilon)
-    if spent.is_simulated:
-        return f"That is about these clients, who had less noise than the simulated {proved} is for."
-    if spent.is_refuted:
-        return f"That is above the proved {proved}: the mechanism does not do what it claims."
-    return f"That agrees with the proved upper bound of {proved}; a lower bound proves no privacy by itself."
 
 
 def _about_epsilon(runs: Sequence[RunData]) -> str:

@@ -75,7 +75,7 @@ def privacy_spent(run: RunData) -> PrivacySpent | None:
         mechanism=mechanism_of(run),
         noise_cohort=int(settings["noise_cohort"]) if is_simulated(run.config) else None,
         budget_is_spent=_budget_is_spent(run),
-        audit=_audit(run),
+        audit=audit_of(run),
     )
 
 
@@ -107,8 +107,9 @@ def _budget_is_spent(run: RunData) -> bool:
     return early and "budget" in str(run.summary.get("message") or "").lower()
 
 
-def _audit(run: RunData) -> Audit | None:
-    found: dict[str, Any] = run.summary.get("audit") or {}
+def audit_of(run: RunData) -> Audit | None:
+    """What an audit of a run found; None without one."""
+    found: dict[str, Any] = (run.summary.get("privacy") or {}).get("audit") or run.summary.get("audit") or {}
     if found.get("epsilon_lower") is None or found.get("confidence") is None:
         return None
     canaries = found.get("canaries")

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from fedarena.analysis.leading_metric import leading_metrics, runs_with
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.metrics import level_text, or_better
-from fedarena.display.drawing.units import BYTES, FLOPS, JOULES, SECONDS, quantity
+from fedarena.display.drawing.units import ABSENT, BYTES, FLOPS, JOULES, SECONDS, quantity
 from fedarena.display.report.figures.cost import compute_figure, traffic_figure
 from fedarena.display.report.figures.saved import saved_bytes_figure
 from fedarena.display.report.methods import methods_of
 from fedarena.display.report.sections.elements import Plot, if_any, in_pairs, swatches, table
 from fedarena.display.report.tables.reach import Reach, reach_table
-from fedarena.display.report.tables.saved import saved_table
+from fedarena.display.report.tables.saved import Saved, saved_table
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 
@@ -30,24 +30,29 @@ def _saved(runs: Sequence[RunData], plot: Plot) -> Html:
     rows, marks = saved_table(methods_of(runs)), swatches(runs)
     if not rows:
         return Html("")
-    several = len({row.direction for row in rows}) > 1
-    heads = ["bytes of used jobs", *(["direction"] if several else []), "raw numbers", "sent", "saved"]
+    directions = list(dict.fromkeys(row.direction for row in rows))
+    heads = [f"{direction} {what}" for direction in directions for what in ("as raw numbers", "sent", "saved")]
+    by_method: dict[str, dict[str, Saved]] = {}
+    for row in rows:
+        by_method.setdefault(row.label, {})[row.direction] = row
     body = [
-        [
-            marks[row.label],
-            *([row.direction] if several else []),
-            quantity(row.raw_bytes, BYTES),
-            quantity(row.sent_bytes, BYTES),
-            f"{1 - row.sent_share:.1%}",
-        ]
-        for row in rows
+        [marks[label], *(cell for direction in directions for cell in _saved_cells(found.get(direction)))]
+        for label, found in by_method.items()
     ]
-    what = "Uploads and downloads" if several else f"{rows[0].direction.capitalize()}s"
+    what = "Uploads and downloads" if len(directions) > 1 else f"{directions[0].capitalize()}s"
     note = (
         f"{what} of the jobs whose updates were used, beside what the same would have taken as raw numbers; of methods "
         "that send less than the model by themselves, what the model would have taken. Means over seeds."
     )
-    return tag("div", if_any(plot, saved_bytes_figure(runs), note), table(heads, body, "saved"), class_="apart")
+    return tag(
+        "div", if_any(plot, saved_bytes_figure(runs), note), table(["method", *heads], body, "saved"), class_="apart"
+    )
+
+
+def _saved_cells(saved: Saved | None) -> list[str]:
+    if saved is None:
+        return [ABSENT] * 3
+    return [quantity(saved.raw_bytes, BYTES), quantity(saved.sent_bytes, BYTES), f"{1 - saved.sent_share:.1%}"]
 
 
 def _costs(runs: Sequence[RunData], metric: MetricInfo, plot: Plot, levels: Sequence[float] | None) -> Html:
