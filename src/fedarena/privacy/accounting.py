@@ -41,7 +41,7 @@ NEIGHBOURS = {
     "shuffled": "all updates of one client are left out",
 }
 _PLD_GRID = 1e-3
-_UNIFORM_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 256)  # others are interpolated between whole ones anyway
+_UNIFORM_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 300, 512)  # between whole ones it only interpolates
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -213,6 +213,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
+        elif key in ("privacy", "attack") and isinstance(value, Mapping) and len(value) > 1 and value["name"] == "none":
+            options = quoted(", ".join(option for option in value if option != "name"))
+            raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
         elif key == "aggregator" and value in (AUTOMATIC, None):
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
@@ -248,6 +251,11 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     for part in _COMPUTED_WITH:
         check_holdable(complete[part], dtype, part)
     return config
+
+
+def _some_name(registry: Registry[Any]) -> str:
+    """One of the parts that do something."""
+    return next((name for name in registry.names() if name != "none"), "…")
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:

@@ -141,7 +141,8 @@ class ClipAndNoise(Transform):
 
 def norms_of(rows: Groups) -> Tensor:
     """The Euclidean norm of every client's numbers, all groups together."""
-    parts = [torch.linalg.vector_norm(t.flatten(1), dim=1) for tensors in rows.values() for t in tensors.values()]
+    tensors = [t.reshape(len(t), -1) for of_group in rows.values() for t in of_group.values()]
+    parts = [torch.linalg.vector_norm(t, dim=1) for t in tensors]
     norms: Tensor = torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
     return norms
 

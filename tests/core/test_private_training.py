@@ -1,0 +1,522 @@
+"""User-level privacy in training: what one client changes, the noise, adaptive norms, budgets, resuming, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logistic_clients import (
+    LOCAL,
+    SIZES,
+    cohorts,
+    flat,
+    local_sgd,
+    logistic_simulation,
+    make_clients,
+    plain,
+)
+from small_runs import StopAfter, config, content, interrupt
+
+from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedarena.core import streams
+from fedarena.core.errors import BadInputError
+from fedarena.privacy import MECHANISMS, Sampled
+from fedarena.runs.run import resume_run, start_run
+from fedarena.simulate import simulate
+from fedarena.simulate.selectors import Poisson
+from fedarena.simulate.simulation import example_update
+from fedarena.train import CohortEngine, Job, JobArrays, JobContext, ReferenceEngine, Work
+from fedarena.transforms import Attack, ClipAndNoise, Rows, UpdatePath
+from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.clip_and_noise import CLIPPING, Quantile
+
+NUMBERS = itertools.count()
+BOTH_ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
+MLP = {"model": "mlp", "hidden": (4,)}  # of which a part can stay at the clients
+HARDLY_ANY = 1e-13  # noise
+PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector": "poisson"}
+
+
+def private(make_federation, engine_kind, transform, algorithm=None, cohort=4, model=None, **parts):
+    model = model or {}
+    federation = make_federation(make_clients(), 3, name=f"private {next(NUMBERS)}")
+    simulation = logistic_simulation(federation, algorithm or FedAvg(), LOCAL, engine_kind, cohort=cohort, **model)
+    together = {"transforms": (transform,), "aggregator": FixedMean(transform.clients), "always_steps": True}
+    return replace(simulation, **together, **parts)
+
+
+def norms(rows: Rows) -> np.ndarray:
+    sent = [t for group, tensors in rows.update.items() if group != CLIPPING for t in tensors.values()]
+    return torch.linalg.vector_norm(torch.cat([t.reshape(len(t), -1) for t in sent], dim=1), dim=1).numpy()
+
+
+class Watching(FixedMean):
+    """Remembers what arrives."""
+
+    def __init__(self, clients: float):
+        super().__init__(clients)
+        self.arrived: list[Rows] = []
+
+    def add_up(self, rows: Rows):
+        self.arrived.append(rows.take(np.arange(len(rows))))  # the engine uses its memory again
+        return super().add_up(rows)
+
+    def nothing_of(self, rows: Rows):
+        return super().add_up(replace(rows, weights=np.zeros(len(rows))))
+
+    def largest_influence(self) -> float:
+        """How far leaving out one client moves the result of a shard, at most, over all of them."""
+        most = 0.0
+        for rows in self.arrived:
+            whole = self.finish(super().add_up(rows))
+            for client in range(len(rows)):
+                others = [other for other in range(len(rows)) if other != client]
+                rest = self.finish(super().add_up(rows.take(np.array(others))) if others else self.nothing_of(rows))
+                apart = [
+                    (whole[group][name] - t).flatten()
+                    for group, tensors in rest.items()
+                    if group not in ("cohort", CLIPPING)
+                    for name, t in tensors.items()
+                ]
+                most = max(most, float(torch.linalg.vector_norm(torch.cat(apart))))
+                assert torch.equal(whole["cohort"]["clients"], rest["cohort"]["clients"])
+        return most
+
+
+def fits(name: str) -> bool:
+    """Whether a private run may use the algorithm."""
+    return name not in ("fedkd", "local_only", "timelyfl")
+
+
+ALLOWED = [name for name in ALGORITHMS.names() if fits(name)]
+
+
+@pytest.mark.parametrize(
+    ("engine_kind", "name", "clipping"),
+    [
+        *itertools.product([CohortEngine, ReferenceEngine], ALLOWED, ["flat"]),
+        *itertools.product([CohortEngine], ["fedavg", "qfedavg", "scaffold"], ["per_layer", "adaptive"]),
+    ],
+)
+def test_no_client_changes_more_than_the_bound(make_federation, engine_kind, name, clipping) -> None:
+    bound, cohort = 0.02, 5
+    adaptive = Quantile(0.5, 0.2, HARDLY_ANY) if clipping == "adaptive" else None
+    clip = ClipAndNoise(
+        norm=bound, noise_multiplier=0.01, clients=cohort, per_layer=clipping == "per_layer", adaptive=adaptive
+    )
+    simulation = private(make_federation, engine_kind, clip, ALGORITHMS.get(name)(), cohort, MLP)
+    simulation.path.check(example_update(simulation.algorithm, simulation.engine.initial_params()), None)
+    watching = Watching(cohort)
+    simulation = replace(simulation, aggregator=watching, rounds=3)
+    rows = [outcome.row for outcome in simulate(simulation)]
+    assert sum(row.get("clipped_share") or 0 for row in rows) > 0  # or this test would show nothing
+    bounds = [row["clip_norm"] for row in rows[1:]]
+    assert (len(set(bounds)) > 1) == (clipping == "adaptive")
+    assert max(norms(rows).max() for rows in watching.arrived) <= max(bounds) * (1 + 1e-9)
+    influence = watching.largest_influence()
+    assert 0 < influence <= max(bounds) / cohort * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS.names() if not fits(name)])
+def test_algorithms_whose_uploads_cannot_be_bounded_are_refused(tmp_path, name) -> None:
+    with pytest.raises(BadInputError, match=r"does not fit|how much a client does depends on how fast others"):
+        start_run(config(algorithm=name, **PRIVATE), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@st.composite
+def uploads(draw):
+    """Rows of clients with several groups, of any length."""
+    clients = draw(st.integers(1, 6))
+    scale = draw(st.sampled_from([1e-6, 1.0, 1e6]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+
+    def tensor(*shape: int) -> torch.Tensor:
+        return scale * torch.randn(clients, *shape, generator=generator, dtype=torch.float64)
+
+    update = {
+        "params": {"0.weight": tensor(3, 2), "0.bias": tensor(3), "1.weight": tensor(2)},
+        "control": {"0.weight": tensor(3, 2)},
+        "normalizer": {"sum": tensor()},
+    }
+    jobs = JobArrays.of([Job(client, 1) for client in range(clients)])
+    amounts = np.arange(1, clients + 1)
+    return Rows(update, jobs, Work(amounts, amounts, amounts), np.ones(clients), ("params",))
+
+
+@settings(deadline=None, max_examples=60)
+@given(uploads(), st.floats(1e-3, 1e3), st.booleans())
+def test_clipped_uploads_are_within_the_norm_and_keep_their_direction(rows, norm, per_layer) -> None:
+    clip = ClipAndNoise(norm=norm, noise_multiplier=1.0, clients=3, per_layer=per_layer)
+    before = norms(rows)
+    update, _ = clip.at_client(rows, {}, clip.server_init({}))
+    after = replace(rows, update=update)
+    assert (norms(after) <= norm * (1 + 1e-9)).all()
+    watching = Watching(3)
+    watching.add_up(after)
+    assert watching.largest_influence() <= norm / 3 * (1 + 1e-9)
+    within = update[CLIPPING]["within"].numpy() > 0
+    for group, tensors in rows.update.items():
+        assert list(update[group]) == list(tensors)
+        for name, t in tensors.items():
+            torch.testing.assert_close(update[group][name][within], t[within], rtol=0, atol=0)
+            assert (update[group][name] * t >= 0).all()
+    if not per_layer:
+        assert (within == (before <= norm)).all()
+        np.testing.assert_allclose(norms(after), np.minimum(before, norm), rtol=1e-9)
+
+
+@BOTH_ENGINES
+def test_clipped_sums_over_the_expected_cohort_as_in_plain_numpy(make_federation, engine_kind) -> None:
+    clip = ClipAndNoise(norm=0.4, noise_multiplier=HARDLY_ANY, clients=4)
+    first, *_, last = simulate(private(make_federation, engine_kind, clip))
+    w = flat(first.snapshot.state["params"])
+    for round, cohort in cohorts():
+        changes = [local_sgd(w, client, round, plain, LOCAL)[0] - w for client in cohort]
+        w = w + sum(change * min(1, 0.4 / np.linalg.norm(change)) for change in changes) / 4
+    np.testing.assert_allclose(flat(last.snapshot.state["params"]), w, atol=1e-10)
+
+
+def test_an_adaptive_norm_finds_the_quantile(make_federation) -> None:
+    adaptive = Quantile(quantile=0.5, lr=0.3, bit_deviation=HARDLY_ANY)
+    clip = ClipAndNoise(norm=5.0, noise_multiplier=HARDLY_ANY, clients=4, adaptive=adaptive)
+    first, *rounds = simulate(private(make_federation, CohortEngine, clip))
+    w, norm = flat(first.snapshot.state["params"]), 5.0
+    for (round, cohort), outcome in zip(cohorts(), rounds, strict=True):
+        changes = [local_sgd(w, client, round, plain, LOCAL)[0] - w for client in cohort]
+        lengths = np.array([np.linalg.norm(change) for change in changes])
+        w = w + sum(change * min(1, norm / length) for change, length in zip(changes, lengths, strict=True)) / 4
+        assert outcome.row["clip_norm"] == pytest.approx(norm, rel=1e-9)
+        assert outcome.row["clipped_share"] == (lengths > norm).mean()
+        norm *= math.exp(-0.3 * ((lengths <= norm).mean() - 0.5))
+    np.testing.assert_allclose(flat(rounds[-1].snapshot.state["params"]), w, atol=1e-10)
+    assert norm < 5.0
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, Scaffold])
+def test_both_engines_agree_on_private_training(make_federation, algorithm) -> None:
+    adaptive = Quantile(quantile=0.4, lr=0.2, bit_deviation=0.5)
+    states = []
+    for kind in (CohortEngine, ReferenceEngine):
+        clip = ClipAndNoise(norm=0.5, noise_multiplier=0.7, clients=4, adaptive=adaptive)
+        simulation = private(make_federation, kind, clip, algorithm(), selector=Poisson())
+        states.append(list(simulate(simulation))[-1].snapshot)
+    for group, tensors in states[0].state.items():
+        for name, t in tensors.items():
+            torch.testing.assert_close(states[1].state[group][name], t, rtol=0, atol=1e-10)
+    norms_kept = [state.transform_states[0]["clipping"]["norm"] for state in states]
+    torch.testing.assert_close(*norms_kept, rtol=0, atol=1e-10)
+
+
+def context(version: int, seed: int = 0) -> JobContext:
+    key = streams.bits(seed, "server transform 0", version).view(np.int64)
+    return JobContext(1.0, version, version, False, torch.tensor(key))
+
+
+def noise_of(clip: ClipAndNoise, version: int, size: int = 40_000, server=None):
+    update = {
+        "params": {"a": torch.ones(size, dtype=torch.float64), "b": torch.ones(size, dtype=torch.float64)},
+        "control": {"a": torch.ones(size, dtype=torch.float64)},
+        "cohort": {"clients": torch.tensor(4.0)},
+        CLIPPING: {"within": torch.tensor(0.1, dtype=torch.float64)},
+    }
+    noisy, kept = clip.at_server(update, server or clip.server_init({}), context(version))
+    assert CLIPPING not in noisy
+    assert noisy["cohort"]["clients"] == 4
+    drawn = [noisy["params"]["a"] - 1, noisy["params"]["b"] - 1, noisy["control"]["a"] - 1]
+    return [noise.numpy() for noise in drawn], kept
+
+
+def test_the_noise_is_normal_independent_and_as_large_as_promised() -> None:
+    clip = ClipAndNoise(norm=0.3, noise_multiplier=1.7, clients=50)
+    each, kept = noise_of(clip, version=1)
+    later, _ = noise_of(clip, version=2)
+    for noise in each:
+        assert scipy.stats.kstest(noise / (1.7 * 0.3 / 50), "norm").pvalue > 1e-3
+    for one, other in itertools.combinations([*each, *later], 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.025  # five standard deviations
+    expected = np.sqrt(sum((noise**2).sum() for noise in each) / (3 * 40_000))
+    assert clip.measure(kept, {})["noise_to_signal"] == pytest.approx(expected)
+
+
+def test_noise_of_a_large_cohort_is_simulated_with_a_small_one() -> None:
+    small, large = (
+        ClipAndNoise(norm=1.0, noise_multiplier=2.0, clients=clients, noise_clients=5000) for clients in (200, 5000)
+    )
+    for clip in (small, large):
+        each, _ = noise_of(clip, version=3)
+        assert np.std(each) == pytest.approx(2.0 / 5000, rel=0.02)  # of the mean over either cohort
+
+
+def test_noise_follows_an_adaptive_norm_and_hides_who_was_clipped() -> None:
+    adaptive = Quantile(quantile=0.5, lr=0.2, bit_deviation=5.0)
+    clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=100, adaptive=adaptive)
+    logarithms = []
+    for version in range(500):
+        server = clip.server_init({})
+        server["clipping"]["norm"] = torch.tensor(2.0, dtype=torch.float64)
+        each, kept = noise_of(clip, version, 4, server)
+        logarithms.append(math.log(float(kept["clipping"]["norm"]) / 2.0))
+    each, _ = noise_of(clip, 1, server=server)
+    assert np.std(each) == pytest.approx(2.0 / 100, rel=0.02)
+    # 0.1 above one half were within the norm, which moves by -lr (share - quantile), with noise in the share.
+    observed = np.array(logarithms) / -0.2
+    assert scipy.stats.kstest((observed - 0.1) / (5.0 / 100), "norm").pvalue > 1e-3
+
+
+def test_the_quantile_gets_its_part_of_the_privacy(tmp_path) -> None:
+    summary = start_run(
+        config(**PRIVATE | {"privacy.clipping": "adaptive", "privacy.quantile_noise": 2.0, "rounds": 1}), tmp_path
+    ).summary["privacy"]
+    updates = summary["update_noise_multiplier"]
+    assert updates > 1.0
+    # Both releases, scaled to a sensitivity of 1 each, are one Gaussian mechanism of the multiplier that was asked for.
+    assert (updates**-2 + (2 * 2.0) ** -2) ** -0.5 == pytest.approx(1.0)
+
+
+def test_a_step_is_made_although_nobody_came(make_federation) -> None:
+    clip = ClipAndNoise(norm=0.3, noise_multiplier=1.0, clients=1)
+    simulation = private(make_federation, CohortEngine, clip, Scaffold(), cohort=1, selector=Poisson())
+    outcomes = list(simulate(replace(simulation, rounds=12)))
+    empty = [place for place, outcome in enumerate(outcomes) if place and outcome.row["clients"] == 0]
+    assert 1 <= len(empty) < 11
+    for place, outcome in enumerate(outcomes):
+        assert outcome.snapshot.clock.version == place
+    for place in empty:
+        before, after = (outcomes[p].snapshot.state for p in (place - 1, place))
+        change = flat(after["params"]) - flat(before["params"])
+        assert 0.05 < np.std(change) < 1.0  # 0.3, but of few numbers
+        assert not torch.equal(after["control"]["1.bias"], before["control"]["1.bias"])
+        assert "noise_to_signal" not in outcomes[place].row  # there was no signal
+
+
+class Huge(Attack):
+    forges_updates = True
+    sees = "own"
+
+    def forge(self, rows, seen):
+        return {
+            g: {name: 1e9 * torch.ones_like(t) for name, t in tensors.items()} for g, tensors in rows.update.items()
+        }
+
+
+@pytest.mark.parametrize("sees", ["own", "all"])
+def test_corrupted_clients_are_clipped_as_well(make_federation, sees, monkeypatch) -> None:
+    monkeypatch.setattr(Huge, "sees", sees)
+    clip = ClipAndNoise(norm=0.3, noise_multiplier=HARDLY_ANY, clients=4)
+    simulation = private(make_federation, CohortEngine, clip, attack=Huge(share=0.5))
+    before, *later = (flat(outcome.snapshot.state["params"]) for outcome in simulate(simulation))
+    for after in later:
+        assert np.linalg.norm(after - before) <= 0.3 * (1 + 1e-9)
+        before = after
+
+
+def test_who_counts_how_much_does_not_depend_on_samples(make_federation) -> None:
+    federation = make_federation(make_clients(), 3, name="weights")
+    simulation = logistic_simulation(federation, FedAvg(), LOCAL, CohortEngine)
+    watching = Watching(4)
+    path = UpdatePath(simulation.algorithm, (ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=4),), watching)
+    list(simulate(replace(simulation, transforms=path.transforms, aggregator=watching, rounds=1)))
+    assert len(set(SIZES)) > 1
+    assert all((rows.weights == 1).all() for rows in watching.arrived)
+
+
+# --- Runs ---
+
+
+def test_epsilon_is_in_the_tables_and_in_the_summary(tmp_path) -> None:
+    result = start_run(config(**PRIVATE | {"rounds": 6, "privacy.delta": 1e-3}), tmp_path)
+    spent = result.rounds["epsilon"].to_pylist()
+    sampled = Sampled(20, 4, 1.0)
+    assert spent == [sampled.epsilon(round, 1e-3) for round in range(7)]
+    assert spent[0] == 0
+    for name in ("clip_norm", "clipped_share", "noise_to_signal"):
+        assert any(value is not None for value in result.rounds[name].to_pylist()[1:])
+    privacy = result.summary["privacy"]
+    assert privacy["epsilon"] == spent[-1]
+    assert privacy["bound"] == "Rényi divergences (RDP)"
+    assert privacy["neighbours"] == "one client is added or removed"
+    assert not privacy["simulated"]
+
+
+def test_noise_is_found_for_all_rounds_and_written_down(tmp_path) -> None:
+    chosen = PRIVATE | {"privacy": {"name": "gaussian", "epsilon": 20.0}, "rounds": 8}
+    result = start_run(config(**chosen), tmp_path)
+    assert result.summary["rounds_done"] == 8
+    assert 20 * (1 - 1e-3) <= result.rounds["epsilon"][-1].as_py() <= 20.0
+    written = result.config["privacy"]
+    assert written["noise_multiplier"] == result.summary["privacy"]["noise_multiplier"]
+    assert written["delta"] == pytest.approx(20**-1.1)
+    # More rounds than it was found for: the noise stays what it is, and the budget ends the run.
+    longer = resume_run(tmp_path / "small", rounds=20)
+    assert longer.summary["rounds_done"] == 8
+    assert "privacy budget" in longer.summary["message"]
+
+
+def test_a_budget_is_never_exceeded(tmp_path) -> None:
+    chosen = PRIVATE | {"privacy": {"name": "gaussian", "epsilon": 3.0, "noise_multiplier": 1.0}, "rounds": 40}
+    result = start_run(config(**chosen), tmp_path)
+    done, sampled = result.summary["rounds_done"], Sampled(20, 4, 1.0)
+    delta = result.summary["privacy"]["delta"]
+    assert 1 < done < 40
+    assert sampled.epsilon(done, delta) <= 3.0 < sampled.epsilon(done + 1, delta)
+    assert result.summary["status"] == "finished"
+    assert result.summary["message"].startswith("stopped early: another round would spend more than the privacy budget")
+    assert result.rounds["eval_clients"][-1].as_py() is not None  # the last model was scored
+
+
+def test_a_simulated_cohort_is_named_as_such(tmp_path) -> None:
+    result = start_run(config(**PRIVATE | {"privacy.noise_cohort": 16, "rounds": 2}), tmp_path)
+    privacy = result.summary["privacy"]
+    assert privacy["simulated"]
+    assert privacy["epsilon"] == Sampled(20, 16, 1.0).epsilon(2, privacy["delta"])
+    assert any("simulates the noise of cohorts of 16 with cohorts of 4" in said for said in result.summary["warnings"])
+
+
+def test_a_private_run_that_was_interrupted_ends_in_the_same_bits(tmp_path) -> None:
+    chosen = PRIVATE | {
+        "algorithm": "scaffold",
+        "rounds": 9,
+        "privacy.clipping": "adaptive",
+        "privacy.quantile_noise": 1.0,
+        "privacy.epsilon": 300.0,
+        "transforms": [{"name": "top_k", "share": 0.3}],
+    }
+    start_run(config(**chosen), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(**chosen), tmp_path / "pieces", StopAfter(4, interrupt))
+    resume_run(tmp_path / "pieces" / "small")
+    whole, pieces = (content(tmp_path / kind / "small") for kind in ("whole", "pieces"))
+    assert whole == pieces
+    bounds = start_run(config(**chosen | {"name": "again"}), tmp_path).rounds["clip_norm"].to_pylist()[1:]
+    assert len(set(bounds)) == 9  # there was something to go wrong
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform", "shuffled"])
+def test_every_way_of_sampling_has_its_own_accounting(tmp_path, sampling) -> None:
+    result = start_run(config(**PRIVATE | {"selector": sampling, "rounds": 7, "algorithm": "fedavg"}), tmp_path)
+    delta = result.summary["privacy"]["delta"]
+    expected = [Sampled(20, 4, 1.0, sampling).epsilon(round, delta) for round in range(8)]
+    assert result.rounds["epsilon"].to_pylist() == expected
+    clients = result.rounds["clients"].to_pylist()[1:]
+    if sampling == "poisson":
+        assert len(set(clients)) > 1
+    else:
+        assert set(clients) == {4}
+
+
+REFUSED = [
+    ({"selector": "oort"}, "Oort invites clients by their losses"),
+    ({"selector": "power_of_choice"}, "PowerOfChoice invites clients by their losses"),
+    ({"selector": "by_size"}, "by how many samples they have"),
+    ({"selector": "leaving_soon"}, "by when they leave"),
+    ({"selector": "in_turn"}, "does not draw clients in a way that can be accounted for"),
+    ({"aggregator": {"name": "by_age"}}, "gives one client more influence"),
+    ({"protocol": "synchronous", "fleet": "flash"}, "pushes another out of the round"),
+    ({"protocol": "deadline", "fleet": "flash"}, "minimum_invited=1 and protocol.minimum_success_share=0.25"),
+    ({"protocol": {"name": "readiness", "share": 0.8}}, "protocol.share=1"),
+    ({"protocol": "readiness", "fleet": "flash"}, "privacy.public_timing=true"),
+    ({"protocol": "buffered", "selector": "uniform"}, "depends on how fast others are"),
+    ({"protocol": "buffered"}, "draws whole cohorts"),
+    ({"clock.hours": 5}, "give a number of rounds instead"),
+    ({"fleet": "flash", "protocol": "readiness", "selector": "uniform"}, "among those who are available"),
+    ({"selector": "uniform", "algorithm": "scaffold"}, "whether they took part before"),
+    ({"selector": "uniform", "transforms": ["top_k"]}, "whether they took part before"),
+    ({"training": "iid"}, "made-up clients"),
+    ({"training": "centralized", "cohort": 1}, "no clients who could be protected"),
+    ({"privacy.epsilon": 0.0}, "privacy.epsilon must be above 0"),
+    ({"privacy.epsilon": -1.0}, "privacy.epsilon must be above 0"),
+    ({"privacy.delta": 1.0}, "privacy.delta must be above 0 and below 1"),
+    ({"privacy.delta": 0.0}, "privacy.delta must be above 0 and below 1"),
+    ({"cohort": 21}, "has only 20 clients"),
+    ({"privacy.noise_cohort": 21}, "noise_cohort must be from 1 to the population of 20"),
+    ({"privacy.clip_norm": None}, "noise without clipping protects nobody"),
+    ({"privacy.clip_norm": 0.0}, "noise without clipping protects nobody"),
+    ({"privacy.noise_multiplier": None}, "needs privacy.epsilon or privacy.noise_multiplier"),
+    ({"privacy.noise_multiplier": 0.0}, "noise_multiplier must be above 0"),
+    ({"privacy.epsilon": 0.01}, "One round alone spends"),
+    ({"privacy.clipping": "adaptive"}, "privacy.quantile_noise must be above half the noise multiplier"),
+    ({"privacy.quantile": 1.0}, "privacy.quantile must be"),
+    ({"privacy.accountant": "pld", "selector": "uniform"}, "for cohorts of a fixed size"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "sentence"), REFUSED, ids=[str(chosen) for chosen, _ in REFUSED])
+def test_what_would_break_the_guarantee_is_refused(tmp_path, chosen, sentence) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        start_run(config(**{"algorithm": "fedavg"} | PRIVATE | chosen), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"protocol": "readiness", "fleet": "flash", "privacy.public_timing": True},
+        {
+            "protocol": {"name": "deadline", "seconds": 600, "minimum_invited": 1, "minimum_success_share": 0.25},
+            "fleet": "flash",
+            "privacy.public_timing": True,
+        },
+        {"protocol": "readiness"},
+        {"selector": "shuffled", "algorithm": "scaffold"},
+        {"transforms": ["top_k"], "privacy.accountant": "pld"},
+        {"callbacks": [{"name": "patience"}], "privacy.clipping": "per_layer"},
+    ],
+    ids=str,
+)
+def test_what_keeps_the_guarantee_is_allowed(tmp_path, chosen) -> None:
+    result = start_run(config(**{"algorithm": "fedavg", "rounds": 5} | PRIVATE | chosen), tmp_path)
+    assert result.summary["status"] == "finished"
+    # A step in every round, whoever came.
+    assert result.rounds["epsilon"][-1].as_py() == result.summary["privacy"]["epsilon"]
+    assert (np.diff(result.rounds["epsilon"].to_pylist()) >= 0).all()
+    assert result.summary["privacy"]["epsilon"] > 0
+
+
+def test_a_fork_of_a_private_run_keeps_what_was_accounted_for(tmp_path) -> None:
+    from fedarena.runs.run import Run
+
+    with Run.create(config(**PRIVATE | {"rounds": 4}), tmp_path) as run:
+        run.advance(2)
+        for changed in ({"cohort": 5}, {"selector": "uniform"}):
+            with pytest.raises(BadInputError, match="A fork of a private run cannot change"):
+                run.fork(changed)
+        with run.fork({"local.lr": 0.01}, name="fork") as fork:
+            fork.advance()
+            assert fork.rounds["epsilon"].to_pylist() == sorted(fork.rounds["epsilon"].to_pylist())
+
+
+def test_without_privacy_nothing_is_said_about_it(tmp_path) -> None:
+    result = start_run(config(rounds=2), tmp_path)
+    assert result.rounds["epsilon"].null_count == 3
+    assert "privacy" not in result.summary
+    assert "none" in MECHANISMS.names()
+
+
+def test_the_command_solves_draws_and_writes(tmp_path, monkeypatch) -> None:
+    from typer.testing import CliRunner
+
+    from fedarena.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    asked = ["privacy", "--epsilon", "3", "--population", "2000", "--cohort", "40", "--rounds", "50"]
+    found = CliRunner().invoke(main, [*asked, "--json", "plan.json", "-o", "plan.html"])
+    assert found.exit_code == 0, found.output
+    numbers = json.loads((tmp_path / "plan.json").read_text())
+    assert numbers["solved"] == "noise_multiplier"
+    assert numbers["epsilon_over_rounds"][-1] == {"round": 50, "epsilon": numbers["epsilon"]}
+    assert f"{numbers['noise_multiplier']:.5g}" in found.output
+    assert "privacy spent" in (tmp_path / "plan.html").read_text().lower() or (tmp_path / "plan.html").exists()
+    (tmp_path / "plan.json").unlink()
+    (tmp_path / "plan.html").unlink()
+    wrong = CliRunner().invoke(main, [*asked[:2], "-1", *asked[3:], "--json", "plan.json"])
+    assert wrong.exit_code == 2
+    assert not list(tmp_path.iterdir())
