@@ -19,7 +19,7 @@ _ALWAYS: Final = 0.999  # of the time on average: phones that never leave miss n
 def cautions(runs: Sequence[RunData]) -> list[str]:
     """A sentence for everything that changes what the results mean."""
     methods = methods_of(runs)
-    return [*_broken(methods), *_never_invited(methods), *_short_days(methods)]
+    return [*_broken(methods), *_never_invited(methods), *_short_days(methods), *_audits(runs)]
 
 
 def _broken(methods: Sequence[Method]) -> Iterator[str]:
@@ -54,6 +54,28 @@ def _never_invited(methods: Sequence[Method]) -> Iterator[str]:
     else:
         who = listing([f"{share} under {listing(labels)}" for share, labels in shares.items()])
         yield f"Of {of}, some were never invited, so that no model has seen their data: {who}."
+
+
+def _audits(runs: Sequence[RunData]) -> Iterator[str]:
+    """What canaries showed about privacy, beside what is proved."""
+    for run in runs:
+        audit = (run.summary.get("privacy") or {}).get("audit")
+        if not audit:
+            continue
+        of = f" of {run.path.name}" if len(runs) > 1 else ""
+        shown = (
+            f"ε of at least {audit['epsilon_lower']:.3g} (with {audit['confidence']:.0%} confidence, from "
+            f"{audit['canaries']:,} canaries)"
+        )
+        if audit["epsilon_upper"] is None:
+            yield f"The audit{of} shows an {shown}."
+        elif audit["holds"]:
+            yield f"The audit{of} shows an {shown}; at most {audit['epsilon_upper']:.3g} is proved."
+        else:
+            yield (
+                f"The privacy mechanism{of} is broken: the audit shows an {shown}, more than the "
+                f"{audit['epsilon_upper']:.3g} that is promised."
+            )
 
 
 def _short_days(methods: Sequence[Method]) -> Iterator[str]:
