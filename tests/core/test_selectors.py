@@ -64,7 +64,9 @@ def test_as_many_candidates_as_asked_or_all(
     assert selected.dtype == np.int64
     assert (np.diff(selected) > 0).all()
     assert np.isin(selected, candidates.everybody()).all()
-    assert len(selected) == min(number, len(candidates.everybody()))
+    if not selector.varies:
+        assert len(selected) == min(number, len(candidates.everybody()))
+    assert number > 0 or not len(selected)
 
 
 @every_selector

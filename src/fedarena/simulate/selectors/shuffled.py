@@ -25,6 +25,8 @@ class Shuffled(Selector):
     def select(self, number: int, candidates: Candidates, round: int) -> IntArray:
         """Whose turn it is."""
         population = len(candidates.clients)
+        if number == 0:
+            return candidates.clients[:0]
         rounds = rounds_per_pass(population, number)
         which, place = divmod(round - 1, rounds)
         order = self._order_of(candidates.seed, which, population)
