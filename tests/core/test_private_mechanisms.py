@@ -85,6 +85,18 @@ def test_resumed_runs_are_the_same(tmp_path, privacy) -> None:
     assert content(tmp_path / "half" / "small") == content(tmp_path / "whole" / "small")
 
 
+def test_a_resumed_run_knows_what_its_clients_have_spent(tmp_path) -> None:
+    """Before it has begun, too: with nothing counted yet, its budget would seem to be spent."""
+    budget = {"name": "local_laplace", "job_epsilon": 1.0, "epsilon": 5.0}
+    settings = QUICK | {"rounds": 40, "privacy": budget}
+    whole = start_run(config(**settings), tmp_path / "whole")
+    assert 6 < whole.summary["rounds_done"] < 40
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(**settings), tmp_path / "half", StopAfter(6, interrupt))
+    resume_run(tmp_path / "half" / "small")
+    assert content(tmp_path / "half" / "small") == content(tmp_path / "whole" / "small")
+
+
 @pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "nbafl"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_both_engines_agree(tmp_path, name: str, algorithm: str) -> None:

@@ -40,6 +40,7 @@ _MASK, _KEY = "mask", "key"
 class PrivateTraining(Algorithm):
     """Replaces the gradient of a batch by a noisy mean of shortened gradients of samples."""
 
+    keeps_sample_gradients = True
     clip_norm: float
     noise_multiplier: float
 

@@ -52,8 +52,7 @@ def simulate(
     latest = _LatestModel(simulation)
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
-    if simulation.participation is not None:
-        simulation.participation.prepare(clients)
+    simulation.recount_participation((), 0)
     for round, feedback in history:
         selector.observe(round, feedback)
         simulation.note_participation(feedback.clients, 0 if start is None else start.clock.version)
