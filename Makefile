@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-tracking bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-tracking bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them,
 
 bench-heterogeneity: $(VENV)/.installed  ## Measure the heterogeneity metrics beside plain loops, and of 100,000 clients
 	$(BIN)/python benchmarks/heterogeneity.py --output docs/benchmarks/heterogeneity.json
+
+bench-transforms: $(VENV)/.installed-test  ## Measure what privacy costs a round, beside the same round without
+	$(BIN)/python benchmarks/transforms.py --output docs/benchmarks/transforms.json
 
 bench-tracking: $(VENV)/.installed-extras  ## Measure what trackers and an open watch cost the quickstart (about 20 minutes)
 	$(BIN)/python benchmarks/tracking.py --output docs/benchmarks/tracking.json

@@ -1,10 +1,10 @@
 """What privacy costs a round: clipping, noise and accounting, beside the same round without.
 
-    python benchmarks/transforms.py [--output result.json] [--cohort 100] [--rounds 20] [--quick]
+    python benchmarks/transforms.py [--output result.json] [--cohort 100] [--rounds 20] [--models MLP CNN]
 
-An MLP and a CNN on made-up pictures, cohorts of a fixed size, the same clients in both ways. The ways take turns, round
-by round, and the medians of their times are compared; each way's first rounds, in which engines get ready, do not count.
-Evaluation is left out. The exit code is 1 if a target is missed.
+The MLP and the CNN of the speed benchmark on made-up samples, cohorts of a fixed size, the same clients in all ways.
+The ways take turns, round by round, and the medians of their times are compared; the first rounds of each, in which
+engines get ready, do not count. Evaluation is left out. The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from typing import Any
 
 import numpy as np
 
-import fedarena
-from fedarena.runs.building import prepare
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from fedarena.runs.building import GivenParts, prepare
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate import RoundOutcome, simulate
 from store import environment
 from targets import Measurement, conclude, show_targets
+from workloads import CNN, MLP, SAMPLES, Model
 
-CLIENTS, SAMPLES, CLASSES, SIDE = 500, 30, 10, 28
+CLIENTS = 200
 WARM_UP_ROUNDS = 3
 LIMIT = 1.10
-MODELS: dict[str, dict[str, Any]] = {
-    "MLP": {"name": "mlp", "hidden": [200]},
-    "CNN": {"name": "cnn"},
+MODELS: dict[str, Model] = {"MLP": MLP, "CNN": CNN}  # those of the speed benchmark
+OPTIONS: dict[str, dict[str, Any]] = {
+    "MLP": {"name": "mlp", "hidden": [MLP.hidden]},
+    "CNN": {"name": "cnn", "channels": list(CNN.channels), "hidden": CNN.hidden},
 }
 WAYS: dict[str, dict[str, Any]] = {
     "without": {"name": "none"},
-    "flat": {"name": "gaussian", "noise_multiplier": 1.0},
-    "per layer": {"name": "gaussian", "noise_multiplier": 1.0, "clipping": "per_layer"},
+    "flat": {"name": "gaussian", "noise_multiplier": 1.0, "clip_norm": 0.1},
+    "per layer": {"name": "gaussian", "noise_multiplier": 1.0, "clipping": "per_layer", "clip_norm": 0.1},
     "adaptive": {"name": "gaussian", "noise_multiplier": 1.0, "clipping": "adaptive", "clip_norm": 0.1},
 }
 
 
-def made_up_pictures(folder: Path) -> fedarena.Federation:
-    """Clients with pictures of noise: how long a round takes does not depend on what is in them."""
+def made_up_clients(model: Model, folder: Path) -> Federation:
+    """Clients with samples of noise: how long a round takes does not depend on what is in them."""
     random = np.random.default_rng(0)
-    count = CLIENTS * SAMPLES
-    rows = {
-        "client": np.repeat(np.arange(CLIENTS), SAMPLES),
-        "x": list(random.normal(size=(count, 1, SIDE, SIDE)).astype(np.float32)),
-        "y": random.integers(CLASSES, size=count),
-    }
-    return fedarena.from_table(rows, client="client", features=["x"], label="y", path=folder / "pictures")
+    task = TaskSpec(kind="classification", classes=model.classes)
+    columns = {"x": ColumnSpec(dtype="float32", shape=model.input_shape), "y": ColumnSpec(dtype="int64")}
+    with FederationWriter(folder, name=model.kind, task=task, columns=columns) as writer:
+        for number in range(CLIENTS):
+            x = random.normal(size=(SAMPLES, *model.input_shape)).astype(np.float32)
+            writer.add_client(f"client {number}", train={"x": x, "y": random.integers(model.classes, size=SAMPLES)})
+    return Federation.open(folder)
 
 
 def rounds_of(federation: Any, model: dict[str, Any], privacy: dict[str, Any], options: Any) -> Iterator[RoundOutcome]:
     """The rounds of a run that is not written down."""
-    from fedarena.runs.building import GivenParts
-
     config = resolve(
         {
             "model": model,
@@ -65,7 +65,7 @@ def rounds_of(federation: Any, model: dict[str, Any], privacy: dict[str, Any], o
             "cohort": options.cohort,
             "rounds": options.rounds + WARM_UP_ROUNDS,
             "local": {"epochs": 1, "batch_size": 10, "lr": 0.05},
-            "evaluation": {"every": 10**6, "max_clients": 1},
+            "evaluation": {"every": 10**6, "max_clients": 1, "part": "train"},
             "engine": {"name": "cohort", "device": "cpu"},
         }
     )
@@ -96,9 +96,9 @@ def main() -> int:
     options = parser.parse_args()
     targets, facts = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        federation = made_up_pictures(Path(folder))
         for name in options.models:
-            seconds = measure(federation, MODELS[name], options)
+            federation = made_up_clients(MODELS[name], Path(folder) / name)
+            seconds = measure(federation, OPTIONS[name], options)
             medians = {way: statistics.median(values) for way, values in seconds.items()}
             facts[name] = {"median_seconds": medians, "seconds": seconds}
             targets += [

@@ -156,8 +156,13 @@ def uploads(draw):
 @given(uploads(), st.floats(1e-3, 1e3), st.booleans())
 def test_clipped_uploads_are_within_the_norm_and_keep_their_direction(rows, norm, per_layer) -> None:
     clip = ClipAndNoise(norm=norm, noise_multiplier=1.0, clients=3, per_layer=per_layer)
-    before = norms(rows)
+    before, untouched = norms(rows), rows.take(np.arange(len(rows)))
     update, _ = clip.at_client(rows, {}, clip.server_init({}))
+    in_place, _ = clip.at_client(replace(rows.take(np.arange(len(rows))), owned=True), {}, clip.server_init({}))
+    for group, tensors in untouched.update.items():
+        for name, t in tensors.items():
+            assert torch.equal(rows.update[group][name], t)
+            assert torch.equal(in_place[group][name], update[group][name])
     after = replace(rows, update=update)
     assert (norms(after) <= norm * (1 + 1e-9)).all()
     watching = Watching(3)

@@ -17,9 +17,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedarena.core.streams import purpose_bits
 from fedarena.train import COVERAGE, Algorithm, Groups, JobContext, map_groups
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
@@ -85,9 +87,9 @@ class ClipAndNoise(Transform):
         sent = {group: tensors for group, tensors in rows.update.items() if group != CLIPPING}
         bound = server["clipping"]["norm"]
         if self.per_layer:
-            clipped, within = _clipped_by_layer(sent, bound)
+            clipped, within = _clipped_by_layer(sent, bound, rows.owned)
         else:
-            clipped, within = clipped_rows(sent, norms_of(sent), bound)
+            clipped, within = clipped_rows(sent, norms_of(sent), bound, rows.owned)
         some = next(t for tensors in sent.values() for t in tensors.values())
         return clipped | {CLIPPING: {"within": within.to(some.dtype) - 0.5}}, kept
 
@@ -113,7 +115,7 @@ class ClipAndNoise(Transform):
         for group, tensors in update.items():
             if group in _NOT_NOISED:
                 continue
-            noise = {name: deviation.to(t) * context.normal(f"noise {group}/{name}", t) for name, t in tensors.items()}
+            noise = {name: deviation.to(t) * normal_like(t, f"{group}/{name}", context) for name, t in tensors.items()}
             squares += [torch.stack([noise[name].square().sum(), t.square().sum()]) for name, t in tensors.items()]
             noisy[group] = {name: t + noise[name] for name, t in tensors.items()}
         of_noise, of_update = torch.stack(squares).double().sum(0)
@@ -121,7 +123,7 @@ class ClipAndNoise(Transform):
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
-        noise = self.adaptive.bit_deviation / self.noise_clients * context.normal("noise of the quantile", norm)
+        noise = self.adaptive.bit_deviation / self.noise_clients * normal_like(norm, "quantile", context)
         share = within.to(norm) + 0.5 + noise
         return norm * torch.exp(-self.adaptive.lr * (share - self.adaptive.quantile))
 
@@ -139,6 +141,18 @@ class ClipAndNoise(Transform):
         return wire if self.adaptive is None else wire | {CLIPPING: {"within": Sent(1, 1)}}
 
 
+def normal_like(tensor: Tensor, purpose: str, context: JobContext) -> Tensor:
+    """Standard normal numbers of a step of the server, the same on every engine and device.
+
+    They are those of a generator that is keyed by step and purpose, which is faster for a whole model than numbers that
+    do not depend on each other's order.
+    """
+    key = np.array([int(context.key) % 2**64, purpose_bits(f"noise {purpose}")], dtype=np.uint64)
+    dtype = np.float64 if tensor.dtype == torch.float64 else np.float32
+    drawn = np.random.Generator(np.random.Philox(key=key)).standard_normal(tensor.numel(), dtype=dtype)
+    return torch.from_numpy(drawn).view(tensor.shape).to(tensor)
+
+
 def norms_of(rows: Groups) -> Tensor:
     """The Euclidean norm of every client's numbers, all groups together."""
     tensors = [t.reshape(len(t), -1) for of_group in rows.values() for t in of_group.values()]
@@ -147,13 +161,19 @@ def norms_of(rows: Groups) -> Tensor:
     return norms
 
 
-def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float) -> tuple[Groups, Tensor]:
+def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float, in_place: bool = False) -> tuple[Groups, Tensor]:
     """Rows of these norms, shortened to the bound where they are longer, and which are within it."""
     within = norms <= bound
     if bool(within.all()):
         return rows, within
     factors = torch.where(within, 1.0, bound / norms)
-    return map_groups(lambda t: t * factors.to(t.dtype).view(-1, *[1] * (t.dim() - 1)), rows), within
+
+    def shortened(t: Tensor) -> Tensor:
+        of_rows = factors.to(t.dtype).view(-1, *[1] * (t.dim() - 1))
+        # New memory costs several times as much as the multiplication.
+        return t.mul_(of_rows) if in_place and t.is_contiguous() else t * of_rows
+
+    return map_groups(shortened, rows), within
 
 
 def layers_of(rows: Groups) -> list[Groups]:
@@ -166,14 +186,14 @@ def layers_of(rows: Groups) -> list[Groups]:
     return list(layers.values())
 
 
-def _clipped_by_layer(rows: Groups, bound: Tensor) -> tuple[Groups, Tensor]:
+def _clipped_by_layer(rows: Groups, bound: Tensor, in_place: bool) -> tuple[Groups, Tensor]:
     """Every layer clipped to its part of the bound, such that all together are within it; and who was within all."""
     layers = layers_of(rows)
     part = bound / math.sqrt(len(layers))
     clipped: Groups = {group: {} for group in rows}
     all_within: list[Tensor] = []
     for layer in layers:
-        shortened, within = clipped_rows(layer, norms_of(layer), part)
+        shortened, within = clipped_rows(layer, norms_of(layer), part, in_place)
         for group, tensors in shortened.items():
             clipped[group] |= tensors
         all_within.append(within)

@@ -25,7 +25,7 @@ from fedarena.train import (
     map_groups,
     stack_groups,
 )
-from fedarena.train.own_code import refusing_own_draws
+from fedarena.train.own_code import is_own, refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import named, unnamed
@@ -110,6 +110,8 @@ class UpdatePath:
                 self._weights(result),
                 self.algorithm.change_groups,
                 self.seed,
+                # What clients keep, and what somebody's own method returns, may lie in the same memory.
+                owned=not result.client_states and not is_own(type(self.algorithm)),
             )
             rows, kept, sent = self._transform(rows, shard, server, observed)
             if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
@@ -203,7 +205,8 @@ class UpdatePath:
         """
         sent = self.algorithm.uploaded_bytes(rows.update)
         depends = any(transform.depends_on_data for transform in self.transforms)
-        example = map_groups(lambda t: torch.zeros_like(t[0]), rows.update) if self.transforms else {}
+        keeps = any(type(transform).client_init is not Transform.client_init for transform in self.transforms)
+        example = map_groups(lambda t: torch.zeros_like(t[0]), rows.update) if depends or keeps else {}
         wire = dense(example) if depends else {}
         kept: Groups = {}
         for number, transform in enumerate(self.transforms):
@@ -214,7 +217,7 @@ class UpdatePath:
             _check_rows(update, rows, transform)
             for noted, value in transform.observe(rows, update).items():
                 observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
-            rows = replace(rows, update=update)
+            rows = replace(rows, update=update, owned=False)
             kept |= named(name, after)
             if depends:
                 wire = transform.sent(wire, update)

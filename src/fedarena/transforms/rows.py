@@ -27,6 +27,7 @@ class Rows:
     change_groups: tuple[str, ...]  # the groups of an update that move the model
     seed: int = 0  # of the run
     stream: str = "hooks"  # who draws random numbers
+    owned: bool = False  # whether nobody else needs the memory of the updates, so that they may be changed in place
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
