@@ -84,6 +84,34 @@ def test_both_engines_agree_whatever_the_algorithm(make_federation, algorithm) -
             torch.testing.assert_close(t, states[1][group][name], rtol=0, atol=1e-9)
 
 
+class Smoothed(FedAvg):
+    """A loss of somebody's own, written the obvious way."""
+
+    def local_loss(self, task, params, batch, client):
+        mean = batch["x"].square().mean()
+        return task.loss(params, batch) + 0.01 * mean * sum(p.square().sum() for p in params.values())
+
+
+def test_own_losses_see_one_sample_at_a_time(make_federation) -> None:
+    federation = make_federation(make_clients(), CLASSES)
+    ends = []
+    for kind in (CohortEngine, ReferenceEngine):
+        private = extended(Smoothed(), PrivateTraining, clip_norm=CLIP, noise_multiplier=NOISE)
+        *_, last = simulate(logistic_simulation(federation, private, LOCAL, kind, rounds=2))
+        ends.append(flat(last.snapshot.state["params"]))
+    np.testing.assert_allclose(*ends, atol=1e-10)
+
+
+def test_gradients_of_samples_take_memory_and_so_fewer_lanes(make_federation) -> None:
+    federation = make_federation(make_clients(), CLASSES)
+    private = extended(FedAvg(), PrivateTraining, clip_norm=CLIP, noise_multiplier=NOISE)
+    lanes = [
+        logistic_simulation(federation, algorithm, LOCAL, CohortEngine, model="mlp").engine.lanes
+        for algorithm in (FedAvg(), private)
+    ]
+    assert lanes[1] < lanes[0]
+
+
 def test_dropout_is_the_same_on_both_engines(make_federation, monkeypatch) -> None:
     def dropping(spec: DataSpec) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, spec.classes))

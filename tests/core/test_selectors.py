@@ -16,7 +16,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.simulate.selectors import SELECTORS, Feedback, InTurn, LeavingSoon, PowerOfChoice, Selector
 
-VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in SELECTORS.names()] + [
+# The one that invites a part of the clients only has tests of its own.
+VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in SELECTORS.names() if name != "cyclic"] + [
     ("oort", {"explore_by": "uniform", "exploration": 0.5, "blacklist_after": 1, "pacer_window": 2}),
     ("oort", {"exploration": 0.0, "exploration_min": 0.0, "cutoff": 1.0}),
     ("power_of_choice", {"losses": "latest", "oversample": 1.5}),

@@ -13,6 +13,7 @@ exactly (Balle, Wang, ICML 2018). The ε of a run is that of the client for whom
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,9 @@ from fedarena.models.sealed_batch import opened
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon
 from fedarena.privacy.checks import check_clip_norm, check_first_round, check_noise
 from fedarena.privacy.extended import extended
-from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts, most_invitations
 from fedarena.privacy.solving import least_noise
 from fedarena.simulate.participation import Participation
-from fedarena.simulate.selectors import Cyclic
-from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Client
 from fedarena.train.engine import IntArray
 
@@ -41,6 +40,7 @@ _MASK, _KEY = "mask", "key"
 class PrivateTraining(Algorithm):
     """Replaces the gradient of a batch by a noisy mean of shortened gradients of samples."""
 
+    keeps_sample_gradients = True
     clip_norm: float
     noise_multiplier: float
 
@@ -134,9 +134,11 @@ class DPSGD(Mechanism):
         if facts.training == "centralized":
             raise BadInputError("privacy=dp_sgd is for clients; choose training=natural instead of centralized")
         self._uses = uses_of_a_sample(facts.samples, self._training)
+        if not facts.protocol.overlaps:  # else rounds do not say how often a client begins
+            self.participation.limit = partial(most_invitations, facts)
         if self.noise_multiplier is None:
             assert self.budget is not None
-            uses = float(self._uses.max()) * most_jobs(facts)
+            uses = float(self._uses.max()) * most_invitations(facts, facts.rounds)
             self.noise_multiplier = least_noise(self.budget, lambda noise: self._spent(uses, noise))
         self._training.noise_multiplier = self.noise_multiplier
         check_first_round(self._spent(float(self._uses.max())), self.budget)
@@ -180,12 +182,3 @@ def uses_of_a_sample(samples: IntArray, algorithm: Algorithm) -> Any:
     local = algorithm.local
     steps_per_epoch = np.maximum(-(-samples // local.batch_size), 1)
     return np.ceil(algorithm.local_steps(samples, local) / steps_per_epoch)
-
-
-def most_jobs(facts: RunFacts) -> int:
-    """How often the selector may invite a client in all rounds."""
-    if facts.selector.sampling == "shuffled":
-        return -(-facts.rounds // rounds_per_pass(facts.population, facts.cohort))
-    if isinstance(facts.selector, Cyclic):
-        return -(-facts.rounds // facts.selector.groups)
-    return facts.rounds

@@ -7,12 +7,13 @@ so the ε of a run is that of the client who was asked to take part most often. 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import accounting, check_delta, check_epsilon, usual_delta
 from fedarena.privacy.checks import check_audit, check_clip_norm
-from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
+from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts, most_invitations
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.selectors import Cyclic, InTurn, LeavingSoon
 from fedarena.transforms import Transform
@@ -38,6 +39,8 @@ class LocalMechanism(Mechanism):
     def prepare(self, facts: RunFacts) -> None:
         """Refuses a budget that one upload exceeds, and a selector that is told more than updates."""
         _check_learns_from_updates_alone(facts, self.name)
+        if not facts.protocol.overlaps:
+            self.participation.limit = partial(most_invitations, facts)
         if self.delta is None:
             self.delta = usual_delta(facts.population)
         if self.budget is not None and self.composed(1) > self.budget:

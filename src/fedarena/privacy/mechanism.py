@@ -9,6 +9,8 @@ from typing import Any
 from fedarena.core.registry import Registry
 from fedarena.simulate import Protocol, Selector
 from fedarena.simulate.participation import Participation
+from fedarena.simulate.selectors import Cyclic
+from fedarena.simulate.selectors.shuffled import rounds_per_pass
 from fedarena.train import Algorithm, Groups
 from fedarena.train.engine import IntArray
 from fedarena.transforms import Aggregator, Transform
@@ -32,6 +34,15 @@ class RunFacts:
     phones_leave: bool = False  # whether it matters to whom the server can turn at what time
     samples: IntArray | None = None  # how many training samples every client has who may be invited
     ends_by_clock: bool = False  # whether virtual time may end the run
+
+
+def most_invitations(facts: RunFacts, rounds: int) -> int:
+    """How often the run's selector may invite a client in the first rounds."""
+    if facts.selector.sampling == "shuffled":
+        return -(-rounds // rounds_per_pass(facts.population, facts.cohort))
+    if isinstance(facts.selector, Cyclic):
+        return -(-rounds // facts.selector.groups)
+    return rounds
 
 
 class Mechanism:

@@ -66,6 +66,9 @@ class Run:
         best = recorder.best_round
         self._best_score = None if best is None else self.rounds[self.leading_metric.name][best].as_py()
         self._tracking: Tracking | None = None
+        if snapshot is not None:  # whether a budget is spent is asked before the first further round
+            clients = (feedback.clients for _, feedback in recorder.feedback())
+            self._simulation.recount_participation(clients, snapshot.clock.version)
 
     @classmethod
     def create(

@@ -55,8 +55,7 @@ def simulate(
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
     downloads = Downloads(simulation)
-    if simulation.participation is not None:
-        simulation.participation.prepare(clients)
+    simulation.recount_participation((), 0)
     for round, feedback in history:
         selector.observe(round, feedback)
         downloads.observe(feedback)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
@@ -219,6 +219,13 @@ class Simulation:
         """Whether another step of the server would spend more privacy than there is."""
         next_epsilon = self.epsilon(clock.version + 1)
         return self.epsilon_budget is not None and next_epsilon is not None and next_epsilon > self.epsilon_budget
+
+    def recount_participation(self, clients_of_rounds: Iterable[IntArray], version: int) -> None:
+        """Counts the jobs of all rounds so far, after which the server has made so many steps, if somebody asks."""
+        if self.participation is not None:
+            self.participation.prepare(self.training_clients)
+            for clients in clients_of_rounds:
+                self.participation.observe(clients, version)
 
     def note_participation(self, clients: IntArray, version: int) -> None:
         """Counts jobs that ended in a round after which the server has made so many steps, if somebody asks."""

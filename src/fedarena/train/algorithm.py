@@ -37,6 +37,7 @@ class Algorithm(SystemsHooks):
     """
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
+    keeps_sample_gradients = False  # whether a step needs the gradient of every sample by itself, which takes memory
     expects_weights = False  # whether there is little to learn with a model that starts from scratch
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part

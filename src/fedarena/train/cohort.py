@@ -111,7 +111,7 @@ class CohortEngine:
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
-        self.lanes = lanes if lanes is not None else self._suitable_lanes(_bytes_per_lane(task, local.batch_size))
+        self.lanes = lanes if lanes is not None else self._suitable_lanes(self._bytes_per_lane())
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
@@ -202,6 +202,15 @@ class CohortEngine:
         if shards == 1:
             return [np.arange(len(steps))]
         return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE)
+
+    def _bytes_per_lane(self) -> int:
+        """What a lane takes with this algorithm."""
+        of_model = _bytes_per_lane(self.task, self.local.batch_size)
+        if not self.algorithm.keeps_sample_gradients:
+            return of_model
+        return of_model + self.local.batch_size * sum(
+            p.numel() * p.element_size() for p in self.task.module.parameters()
+        )
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
