@@ -22,8 +22,8 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 _SIGHTS: dict[Sight, str] = {
     "own": "only their own data and updates",
-    "corrupted": "the data and updates of all corrupted clients",
-    "all": "the updates of everybody in the same step of the server",
+    "corrupted": "the updates that all corrupted clients in the same step of the server would have sent",
+    "all": "the updates of all honest clients in the same step of the server",
 }
 
 
