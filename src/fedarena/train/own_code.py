@@ -70,7 +70,7 @@ def refusing_own_draws(part: object, method: str) -> Any:
     """The same for one method of a transform, if it is not this package's."""
     if not is_own(type(part)):
         return nullcontext()
-    context = "rows.context" if method == "at_client" else "context"
+    context = "context" if method == "at_server" else "rows.context"
     return refusing_draws(f"{type(part).__name__}.{method}", f'{context}.normal("purpose", like=tensor)')
 
 
