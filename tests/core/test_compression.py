@@ -391,6 +391,33 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, transform, sentence
     assert not list(tmp_path.iterdir())
 
 
+class AboveCommonMean(TopK):
+    """Sends what is larger than the mean over all clients of the same rows, which depends on who these are."""
+
+    def compress(self, vectors, rows, kept):
+        return {"values": torch.where(vectors.abs() > vectors.abs().mean(), vectors, 0.0)}, {}
+
+
+class DrawsByItself(TopK):
+    """Draws random numbers that nobody can draw again."""
+
+    def compress(self, vectors, rows, kept):
+        return {"values": vectors * torch.rand_like(vectors)}, {}
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        ({"transforms": f"{__name__}:AboveCommonMean"}, "AboveCommonMean.at_client gives a client another update"),
+        ({"transforms": f"{__name__}:DrawsByItself"}, "DrawsByItself.at_client .*rows.context"),
+        ({"download": f"{__name__}:DrawsByItself"}, "DrawsByItself.compress .*rows.context"),
+    ],
+)
+def test_compressors_of_somebody_s_own_are_looked_at(tmp_path: Path, part, sentence) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        start_run(config(engine="reference", rounds=2, **part), tmp_path)
+
+
 @pytest.mark.parametrize("algorithm", ["fetchsgd", "timelyfl", "fedkd"])
 def test_methods_that_send_something_else_are_refused(tmp_path: Path, algorithm: str) -> None:
     with pytest.raises(BadInputError, match="QSGD does not fit"):

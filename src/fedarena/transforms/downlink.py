@@ -29,8 +29,11 @@ _HELD, _SIZES, _MEMORY = "held", "sizes", "memory:"
 
 
 class Downlink:
-    """What becomes of the parameters that an algorithm broadcasts. What the server keeps for it is groups of tensors:
-    the parameters that clients hold, and the bytes of all differences up to every version."""
+    """What becomes of the parameters that an algorithm broadcasts.
+
+    What the server keeps for it is groups of tensors: the parameters that clients hold, what the compressor keeps, and
+    the bytes of all differences up to every version.
+    """
 
     def __init__(self, algorithm: Algorithm, compressor: Compressor, seed: int = 0):
         self.algorithm, self.compressor, self.seed = algorithm, compressor, seed

@@ -38,7 +38,7 @@ def _rows(update: Groups, change_groups: tuple[str, ...]) -> Rows:
 
 def check_transform(transform: Transform, update: Groups, change_groups: tuple[str, ...]) -> None:
     """Refuses a transform whose result for a client depends on the others in the same rows."""
-    if not is_own(type(transform).at_client):
+    if not is_own(type(transform)):
         return
     rows, server = _rows(update, change_groups), transform.server_init(update)
     new = transform.client_init(update)
