@@ -171,7 +171,10 @@ def test_what_an_audit_found_is_at_the_top_with_what_it_means(make_run, tmp_path
     page = text_of(write_report([broken], tmp_path / "a.html"))
     assert page.index("does not do what it claims") < page.index("Results")
     # With less noise than its ε is for, an audit may well find more.
-    simulated = cautions([with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0}, noise_cohort=5000)])
+    less_noise = with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0}, noise_cohort=5000)
+    assert privacy_spent(broken).is_refuted
+    assert not privacy_spent(less_noise).is_refuted
+    simulated = cautions([less_noise])
     assert not any("claims" in one for one in simulated)
     assert any("less noise than the simulated 1.55 is for" in one for one in simulated)
 
