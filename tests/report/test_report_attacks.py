@@ -72,6 +72,14 @@ def test_shares_of_rejected_updates_are_those_of_their_kind(make_run):
     assert list(bar.x) == pytest.approx([caught / corrupted, alarms / honest])
 
 
+def test_many_methods_are_told_by_the_table_alone(make_run):
+    runs = [with_attack(make_run(str(number), rounds=5, clients=8), defence="krum", caught=0.5) for number in range(25)]
+    assert corrupted_figure(runs) is None
+    assert corrupted_figure(runs[:12]) is not None
+    assert rejected_figure(runs) is None
+    assert rejected_figure(runs[:24]) is not None
+
+
 def test_a_defence_without_an_attack_has_false_alarms_alone(make_run):
     run = with_attack(make_run(), "none", defence="krum", caught=0.0, false_alarms=0.5)
     found = judged([run])

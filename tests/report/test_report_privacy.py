@@ -100,6 +100,28 @@ def test_the_table_shows_what_is_known_and_no_more(make_run):
     assert not {"audited ε", "noise of cohort"} & {column.title for column in plain}
 
 
+def test_a_mechanism_that_proves_nothing_claims_something(make_run, tmp_path):
+    run = make_run(config={"privacy": {"name": "nbafl", "epsilon": 8.0}})
+    run = replace(run, summary=run.summary | {"privacy": {"claimed_epsilon": 8.0}})
+    rows = privacy_rows(methods_of([run]))
+    texts = {column.title: column.text(rows[0]) for column in privacy_columns(rows)}
+    assert texts == {"mechanism": "nbafl", "claimed ε": "8.00"}
+    assert 'id="privacy"' in write_report([run], tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_the_caption_says_what_is_protected_under_which_method(make_run, tmp_path):
+    def protecting(label, whom):
+        run = with_privacy(make_run(label))
+        return replace(run, summary=run.summary | {"privacy": {"neighbours": whom, "bound": "a bound"}})
+
+    runs = [protecting("fedavg", "one client is added"), protecting("fedprox", "one client is added")]
+    told = "Proved upper bound by a bound for δ = 1e-5. Protected: one client is added. Dashed: the budget."
+    assert told in text_of(write_report(runs, tmp_path / "a.html"))
+    runs.append(protecting("fedyogi", "one sample"))
+    told = "Protected: one client is added (fedavg and fedprox); one sample (fedyogi)."
+    assert told in text_of(write_report(runs, tmp_path / "b.html"))
+
+
 def test_epsilon_is_in_the_table_of_results_and_named_where_it_is_simulated(make_run):
     runs = [with_privacy(make_run("fedavg")), with_privacy(make_run("fedprox"), noise_cohort=5000), make_run("fedyogi")]
     table = final_table(runs)
@@ -122,7 +144,7 @@ def test_the_head_of_the_page_says_that_epsilon_is_simulated(make_run, tmp_path)
     assert "20 clients a round had the noise of 5,000" in sentence
     page = text_of(write_report([run], tmp_path / "report.html"))
     assert page.index("only simulated") < page.index("Results")
-    assert "would hold with cohorts of 5,000" in page
+    assert "Simulated: it would hold with cohorts of 5,000 clients" in page
 
 
 def test_the_head_of_the_page_says_that_a_budget_ended_a_run(make_run):
@@ -149,7 +171,10 @@ def test_what_an_audit_found_is_at_the_top_with_what_it_means(make_run, tmp_path
     page = text_of(write_report([broken], tmp_path / "a.html"))
     assert page.index("does not do what it claims") < page.index("Results")
     # With less noise than its ε is for, an audit may well find more.
-    simulated = cautions([with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0}, noise_cohort=5000)])
+    less_noise = with_privacy(make_run(), audit=AUDIT | {"epsilon_lower": 3.0}, noise_cohort=5000)
+    assert privacy_spent(broken).is_refuted
+    assert not privacy_spent(less_noise).is_refuted
+    simulated = cautions([less_noise])
     assert not any("claims" in one for one in simulated)
     assert any("less noise than the simulated 1.55 is for" in one for one in simulated)
 

@@ -22,6 +22,7 @@ from fedarena.display.report.methods import evaluation_curve, methods_of
 from fedarena.metrics.info import MetricInfo
 from fedarena.storage.run_data import RunData
 
+MAX_ROWS: Final = 24  # of bars; of more, the table tells
 MAX_LINES: Final = 12  # that differ by chance alone
 
 
@@ -71,13 +72,13 @@ def corrupted_figure(runs: Sequence[RunData]) -> go.Figure | None:
 
 
 def rejected_figure(runs: Sequence[RunData]) -> go.Figure | None:
-    """How much of corrupted and of honest updates defences did not take, seeds together."""
+    """How much of corrupted and of honest updates defences did not take, seeds together; None for very many methods."""
     found = []
     for method in methods_of(runs):
         left_out = judged(method.counted).left_out
         shares = {kind: Share(share, f"{kind} {share:.1%}") for kind, share in left_out.items()}
         if shares:
             found.append((method, shares))
-    if not found:
+    if not 0 < len(found) <= MAX_ROWS:
         return None
     return share_bars_figure("Updates that defences left out", "share of them", found, styles(methods_of(runs)))

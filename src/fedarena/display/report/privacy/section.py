@@ -57,18 +57,29 @@ def _table(runs: Sequence[RunData]) -> Html:
 
 
 def _about_epsilon(runs: Sequence[RunData]) -> str:
-    """By which bound and for which δ, and what is only simulated."""
-    found = [spent for method in methods_of(runs) for spent in spent_by(method)]
-    bounds = _distinct(spent.bound or spent.accountant for spent in found)
-    deltas = _distinct(None if spent.delta is None else delta_text(spent.delta) for spent in found)
-    told = f"Proved upper bound{f' by {bounds}' if bounds else ''}{f' for δ = {deltas}' if deltas else ''}. "
-    if neighbours := _distinct(spent.neighbours for spent in found):
-        told += f"What the model does not tell: whether {neighbours}. "
-    told += "Dashed: the budget. " if any(spent.budget is not None for spent in found) else ""
-    if cohorts := _distinct(None if one.noise_cohort is None else f"{one.noise_cohort:,}" for one in found):
-        told += f"Simulated: it would hold with cohorts of {cohorts} clients, whose noise was added, not with these."
+    """By which bound and for which δ, what is protected, and what is only simulated."""
+    found = [(method.label, spent) for method in methods_of(runs) for spent in spent_by(method)]
+    bounds = listing(list(_by_text((label, spent.bound or spent.accountant) for label, spent in found)))
+    deltas = (None if spent.delta is None else delta_text(spent.delta) for _, spent in found)
+    told = f"Proved upper bound{f' by {bounds}' if bounds else ''}"
+    told += f" for δ = {listing(known)}. " if (known := list(dict.fromkeys(filter(None, deltas)))) else ". "
+    protected = _by_text((label, spent.neighbours) for label, spent in found)
+    if protected:
+        whose = (f"{text} ({listing(labels)})" if len(protected) > 1 else text for text, labels in protected.items())
+        told += f"Protected: {'; '.join(whose)}. "
+    told += "Dashed: the budget. " if any(spent.budget is not None for _, spent in found) else ""
+    cohorts = list(dict.fromkeys(f"{spent.noise_cohort:,}" for _, spent in found if spent.noise_cohort is not None))
+    if cohorts:
+        told += (
+            f"Simulated: it would hold with cohorts of {listing(cohorts)} clients, whose noise was added, not these."
+        )
     return told
 
 
-def _distinct(texts: Iterable[str | None]) -> str:
-    return listing(list(dict.fromkeys(text for text in texts if text is not None)))
+def _by_text(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str]]:
+    """The labels that go with every text that there is."""
+    found: dict[str, dict[str, None]] = {}
+    for label, text in pairs:
+        if text is not None:
+            found.setdefault(text, {})[label] = None
+    return {text: list(labels) for text, labels in found.items()}

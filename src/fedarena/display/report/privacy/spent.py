@@ -84,6 +84,11 @@ def spent_by(method: Method) -> list[PrivacySpent]:
     return [spent for run in method.counted if (spent := privacy_spent(run)) is not None]
 
 
+def claimed_epsilon(run: RunData) -> float | None:
+    """The ε that a mechanism claims without a proof that holds for the whole run."""
+    return _number((run.summary.get("privacy") or {}).get("claimed_epsilon"))
+
+
 def mechanism_of(run: RunData) -> str:
     """The name of the mechanism, without where a class of one's own lies; empty without one."""
     name = str((run.config.get("privacy") or {}).get("name") or "").rpartition(":")[2]
@@ -91,8 +96,8 @@ def mechanism_of(run: RunData) -> str:
 
 
 def tells_privacy(run: RunData) -> bool:
-    """Whether there is anything to show: ε, clipping or noise."""
-    return any(np.isfinite(column(run.rounds, name)).any() for name in COLUMNS)
+    """Whether there is anything to show: a mechanism, ε, clipping or noise."""
+    return bool(mechanism_of(run)) or any(np.isfinite(column(run.rounds, name)).any() for name in COLUMNS)
 
 
 def is_private(runs: Sequence[RunData]) -> bool:

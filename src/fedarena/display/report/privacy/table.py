@@ -9,7 +9,7 @@ import numpy as np
 
 from fedarena.display.drawing.units import ABSENT, listing, significant
 from fedarena.display.report.methods import Method, column
-from fedarena.display.report.privacy.spent import PrivacySpent, mechanism_of, spent_by, tells_privacy
+from fedarena.display.report.privacy.spent import PrivacySpent, claimed_epsilon, mechanism_of, spent_by, tells_privacy
 from fedarena.runs.round_text import delta_text, epsilon_text
 
 
@@ -20,6 +20,7 @@ class PrivacyRow:
     label: str
     mechanism: str
     spent: tuple[PrivacySpent, ...]
+    claimed: float | None  # ε without a proof
     clip_norm: float  # of the last round
     clipped_share: float
     noise_to_signal: float
@@ -41,6 +42,11 @@ PRIVACY_COLUMNS: tuple[PrivacyColumn, ...] = (
         "proved upper bound of what the whole run gives away, the most of any seed; sim.: only if the cohort were as "
         "large as its noise is made for",
         lambda row: _most(row.spent),
+    ),
+    PrivacyColumn(
+        "claimed ε",
+        "what the mechanism's authors claim by their formula; it is no bound for the whole run",
+        lambda row: ABSENT if row.claimed is None else epsilon_text(row.claimed),
     ),
     PrivacyColumn(
         "budget",
@@ -84,6 +90,7 @@ def privacy_rows(methods: Sequence[Method]) -> list[PrivacyRow]:
             method.label,
             mechanism_of(method.runs[0]),
             tuple(spent_by(method)),
+            claimed_epsilon(method.runs[0]),
             _known(method, "clip_norm", last=True),
             _known(method, "clipped_share"),
             _known(method, "noise_to_signal"),
