@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 from small_candidates import Population, assert_frequencies
+from small_runs import config
 
+from fedarena.core.errors import BadInputError
+from fedarena.runs.run import start_run
 from fedarena.simulate.selectors import SELECTORS, Poisson, Shuffled
 
 
@@ -66,6 +69,21 @@ def test_everybody_takes_part_once_in_every_pass(clients, cohort, rounds) -> Non
     # What was asked for before does not matter, nor in which order.
     again = Shuffled().select(cohort, population.at(2 * rounds + 1), 2 * rounds + 1)
     assert again.tolist() == passes[2][0]
+
+
+@pytest.mark.parametrize("protocol", ["synchronous", "readiness", "deadline", "ideal"])
+@pytest.mark.parametrize("selector", ["poisson", "shuffled"])
+def test_rounds_go_on_with_cohorts_that_vary(tmp_path, protocol, selector) -> None:
+    chosen = {"selector": selector, "protocol": protocol, "fleet": "flash", "rounds": 8, "cohort": 12}
+    result = start_run(config(**chosen), tmp_path)
+    invited = result.rounds["invited"].to_pylist()[1:]
+    assert len(set(invited)) > 1 or (protocol, selector) == ("ideal", "shuffled")
+    assert result.summary["rounds_done"] == 8
+
+
+def test_cohorts_that_vary_do_not_fit_where_clients_come_one_by_one(tmp_path) -> None:
+    with pytest.raises(BadInputError, match="draws whole cohorts"):
+        start_run(config(selector="poisson", protocol="buffered"), tmp_path)
 
 
 def test_a_client_is_as_likely_in_every_place_of_a_pass() -> None:

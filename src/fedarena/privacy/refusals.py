@@ -98,7 +98,7 @@ def _check_protocol(facts: RunFacts, public_timing: bool) -> str | None:
     if facts.ends_by_clock:
         return (
             "clock.hours ends the run at a time that depends on how many samples clients have; give a number of rounds "
-            "instead"
+            "instead, and clock.hours=null"
         )
     if type(protocol) is Readiness and protocol.share < 1:
         return (

@@ -91,10 +91,12 @@ class World:
     def invite_when_possible(self, number: int, time: float, round: int) -> tuple[float, IntArray]:
         """Like `invite`, but where nobody is available, the server waits until somebody is; also says since when.
 
-        If it is by chance that nobody is invited, that is a cohort like any other.
+        If somebody is available and it is by chance that nobody is invited, that is a cohort like any other.
         """
         clients = self.invite(number, time, round)
-        while not len(clients) and not self.selector.varies:
+        while not len(clients):
+            if self.selector.varies and self.next_available(time) <= time:
+                break
             time = self.next_chance(time)
             clients = self.invite(number, time, round)
         return time, clients
