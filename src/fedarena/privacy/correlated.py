@@ -79,7 +79,7 @@ class CorrelatedGaussian(Mechanism):
         """Finds the correlation, and the noise if it was not given; refuses what would break the guarantee."""
         selector = facts.selector
         if not isinstance(selector, Cyclic):
-            wanted = self.band or 8
+            wanted = self.band or max(1, min(8, facts.population // facts.cohort))
             raise BadInputError(
                 f"Privacy would be broken: with privacy=correlated_gaussian a client may take part at most every "
                 f"{wanted} rounds, and the selector {type(selector).__name__} does not see to that; choose "

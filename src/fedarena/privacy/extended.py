@@ -12,7 +12,7 @@ E = TypeVar("E", bound=Algorithm)
 
 def extended(algorithm: Algorithm, extension: type[E], **settings: Any) -> E:
     """A copy of `algorithm` that does first what `extension` says; what that calls by super() is its own doing."""
-    kind = type(type(algorithm).__name__, (extension, type(algorithm)), {"__module__": extension.__module__})
+    kind = type(type(algorithm).__name__, (extension, type(algorithm)), {"__module__": type(algorithm).__module__})
     private: Any = copy.copy(algorithm)
     private.__class__ = kind
     vars(private).update(settings)

@@ -28,6 +28,7 @@ from fedarena.privacy.extended import extended
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.train import COVERAGE, Algorithm, Client, Groups, JobContext, Work
 from fedarena.transforms import Transform
+from fedarena.transforms.clip_and_noise import normal_like
 
 _CONSTANT_OF_FEDHPO = 30.0
 
@@ -62,7 +63,7 @@ class ServerNoise(Transform):
 
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """The noisy mean."""
-        params = {name: t + self.std * context.normal(f"nbafl {name}", t) for name, t in update["params"].items()}
+        params = {name: t + self.std * normal_like(t, name, context) for name, t in update["params"].items()}
         return {**update, "params": params}, server
 
 

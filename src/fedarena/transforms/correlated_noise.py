@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train import Groups, JobContext
-from fedarena.transforms.clip_and_noise import CLIPPING, ClipAndNoise
+from fedarena.transforms.clip_and_noise import CLIPPING, ClipAndNoise, normal_like
 
 _BACK, _LATEST = "back ", "latest"  # groups that are kept: the noise of so many rounds ago; which round that was
 
@@ -58,7 +58,7 @@ class ClipAndCorrelatedNoise(ClipAndNoise):
         """The next row; `before` has the earlier ones, the latest first."""
         row: Tensors = {}
         for name, t in like.items():
-            row[name] = context.normal(f"correlated noise {name}{purpose}", t)
+            row[name] = normal_like(t, f"{name}{purpose}", context)
             for coefficient, earlier in zip(self.coefficients[1:], before, strict=False):
                 row[name] = row[name] - coefficient * earlier[name]
         return row

@@ -6,12 +6,14 @@ is the distance of the two farthest updates, twice the bound that they are short
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.streams import purpose_bits
 from fedarena.train import COVERAGE, Algorithm, Groups
 from fedarena.transforms.rows import Rows, flat, unflat
 from fedarena.transforms.transform import Transform
@@ -75,7 +77,7 @@ class LocalGaussian(LocalRandomizer):
 
     def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
         """Gaussian noise on all numbers."""
-        return self.shortened(whole) + self.std * rows.context.normal("local gaussian", whole)
+        return self.shortened(whole) + self.std * normal_rows(rows, "local gaussian", whole)
 
 
 class LocalLaplace(LocalRandomizer):
@@ -90,10 +92,25 @@ class LocalLaplace(LocalRandomizer):
         return whole.double().abs().sum(1)
 
     def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
-        """Laplace noise on all numbers, from uniform ones of full precision, so that its tails are there."""
-        centered = rows.context.uniform("local laplace", whole.double()) - 0.5
-        noise = -self.scale * centered.sign() * torch.log1p(-2 * centered.abs().clamp(max=0.5 - 2.0**-54))
-        return self.shortened(whole) + noise.to(whole.dtype)
+        """Laplace noise on all numbers."""
+        noise = [generator.laplace(0.0, self.scale, whole.shape[1]) for generator in generators(rows, "local laplace")]
+        return self.shortened(whole) + torch.from_numpy(np.stack(noise)).to(whole)
+
+
+def generators(rows: Rows, purpose: str) -> Iterator[np.random.Generator]:
+    """A generator for every client's job.
+
+    For the many numbers of an update that is much faster than numbers which do not depend on each other's order.
+    """
+    for key in rows.context.key.cpu().numpy().view(np.uint64):
+        yield np.random.Generator(np.random.Philox(key=np.array([key, purpose_bits(purpose)], dtype=np.uint64)))
+
+
+def normal_rows(rows: Rows, purpose: str, like: Tensor) -> Tensor:
+    """Standard normal numbers in the shape of `like`, a row per client."""
+    dtype = np.float64 if like.dtype == torch.float64 else np.float32
+    drawn = [generator.standard_normal(like.shape[1], dtype=dtype) for generator in generators(rows, purpose)]
+    return torch.from_numpy(np.stack(drawn)).to(like)
 
 
 def _is_whole(t: Tensor) -> bool:

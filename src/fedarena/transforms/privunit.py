@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedarena.train import Algorithm, Groups
-from fedarena.transforms.local_noise import LocalRandomizer
+from fedarena.transforms.local_noise import LocalRandomizer, generators, normal_rows
 from fedarena.transforms.rows import FloatArray, Rows
 
 Norms = Literal["kept", "fixed"]
@@ -95,20 +95,20 @@ class PrivUnit(LocalRandomizer):
 
     def randomize(self, whole: Tensor, rows: Rows) -> Tensor:
         """A vector in or outside the cap around the client's direction."""
-        context, cap = rows.context, best_cap(whole.shape[1], self.epsilon)
-        three = torch.zeros(len(whole), 3, dtype=torch.float64, device=whole.device)
-        for_length, for_cap, for_place = context.uniform("chances", three).unbind(1)
+        cap = best_cap(whole.shape[1], self.epsilon)
+        chances = np.stack([generator.random(3) for generator in generators(rows, "chances")])
+        for_length, for_cap, for_place = chances.T
         lengths = self.norms(whole)
         directions = _unit(whole)
         if bool((lengths == 0).any()):  # an update of zeros has no direction
-            anywhere = _unit(context.normal("direction of nothing", whole))
+            anywhere = _unit(normal_rows(rows, "direction of nothing", whole))
             directions = torch.where((lengths > 0)[:, None], directions, anywhere)
         if self.norms_are == "kept":
-            opposite = for_length < (1 - (lengths / self.bound).clamp(max=1)) / 2
+            turns = (1 - (lengths / self.bound).clamp(max=1)) / 2
+            opposite = torch.from_numpy(for_length).to(turns) < turns
             directions = torch.where(opposite[:, None], -directions, directions)
-        is_inside = (for_cap < cap.inside).cpu().numpy()
-        along = torch.from_numpy(cap.products(is_inside, for_place.cpu().numpy())).to(whole.device)[:, None]
-        noise = context.normal("around", whole)
+        along = torch.from_numpy(cap.products(for_cap < cap.inside, for_place)).to(whole.device)[:, None]
+        noise = normal_rows(rows, "around", whole)
         around = _unit(noise - (noise * directions).sum(1, keepdim=True) * directions)
         drawn = along.to(whole.dtype) * directions + (1 - along**2).clamp(min=0).sqrt().to(whole.dtype) * around
         return drawn * self.length(whole.shape[1])
