@@ -136,7 +136,7 @@ def test_a_share_that_is_nobody_is_told() -> None:
         (["attack=label_flip", "federation=chitchat"], "The attack label_flip needs samples with labels"),
         (["attack=sign_flip", "algorithm=local_only"], "The attack SignFlip does not fit LocalOnly"),
         (["attack=sign_flip", "training=centralized"], "training=centralized has no clients who could be corrupted"),
-        (["attack.share=0.2"], "attack.share is set, but no attack is; name one, such as attack=sign_flip"),
+        (["attack.share=0.2"], "To set options of attack ('share'), name it: attack="),
         (["attack=backdoor", "attack.target=ten"], "attack.target is 'ten', which is no label of this federation"),
         (["attack=sign_flop"], "There is no attack called 'sign_flop'; did you mean 'sign_flip'?"),
         (["attack=backdoor", "attack.trigger=3"], "the attack 'backdoor' has no option 'trigger'"),

@@ -47,6 +47,17 @@ def keyed_normal(key: Tensor, like: Tensor) -> Tensor:
     return radius * torch.cos(2 * math.pi * keyed_uniform(derived(key, 2), like))
 
 
+def keyed_normals(key: Tensor, count: int) -> Tensor:
+    """So many standard normal numbers of double precision, where the key is.
+
+    For large tensors: two numbers of every pair of uniform ones, whose 53 bits reach far into the tails.
+    """
+    half = torch.empty((count + 1) // 2, dtype=torch.float64, device=key.device)
+    radius = (-2 * torch.log1p(-keyed_uniform(derived(key, 1), half))).sqrt()
+    angle = 2 * math.pi * keyed_uniform(derived(key, 2), half)
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count]
+
+
 def _signed(number: int) -> int:
     """As a signed number of 64 bits."""
     return (number + 2**63) % 2**64 - 2**63

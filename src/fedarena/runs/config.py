@@ -215,7 +215,12 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
-        elif key in ("privacy", "attack") and isinstance(value, Mapping) and len(value) > 1 and value["name"] == "none":
+        elif (
+            key in ("privacy", "attack", "download")
+            and isinstance(value, Mapping)
+            and len(value) > 1
+            and value["name"] == "none"
+        ):
             options = quoted(", ".join(option for option in value if option != "name"))
             raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
         elif key == "aggregator" and value in (AUTOMATIC, None):
@@ -229,9 +234,6 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
         else:
             if key == "protocol":
                 _check_moved(value)
-            elif key == "attack" and isinstance(value, Mapping) and value["name"] == "none" and len(value) > 1:
-                option = next(str(name) for name in value if name != "name")
-                raise BadInputError(f"attack.{option} is set, but no attack is; name one, such as attack=sign_flip")
             try:
                 settings[key] = resolve_part(registry, value, key)
             except BadInputError as error:

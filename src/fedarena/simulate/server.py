@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import Tensors
@@ -36,7 +38,7 @@ class Server:
         self._downlink, self.download_state = downlink, download_state or {}
         self.broadcasts = {**(older_broadcasts or {}), version: self._broadcast()}
         self._accepted: dict[int, Partial] = {}
-        self._observed: dict[str, float] = {}
+        self._observed: dict[str, float | Tensor] = {}
         self._steps_made = 0  # since this server was made
         self.verdicts: dict[int, Tensors] = {}  # by step: how much of whose update a defence used
         self.steps_left_out = 0  # for which a defence had too few updates

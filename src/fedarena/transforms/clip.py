@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import COVERAGE, Algorithm, Groups, map_groups
@@ -39,7 +40,7 @@ class Clip(Transform):
         shortened = map_groups(lambda t: t * factors.view(-1, *[1] * (t.dim() - 1)).to(t.dtype), clipped)
         return rows.update | shortened, kept
 
-    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+    def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many clients were longer than the bound."""
         norms = torch.linalg.vector_norm(flat(self._clipped(before.update, before.change_groups)), dim=1)
         return {"clients": float(len(before)), "clipped": float((norms > self.bound).sum())}

@@ -17,11 +17,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedarena.core.streams import purpose_bits
+from fedarena.models.keyed_random import derived, keyed_normals
 from fedarena.train import COVERAGE, Algorithm, Groups, JobContext, map_groups
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.transform import Transform
@@ -93,9 +93,9 @@ class ClipAndNoise(Transform):
         some = next(t for tensors in sent.values() for t in tensors.values())
         return clipped | {CLIPPING: {"within": within.to(some.dtype) - 0.5}}, kept
 
-    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+    def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many clients were longer than the norm."""
-        return {"clients": float(len(before)), "clipped": float((after[CLIPPING]["within"] < 0).sum())}
+        return {"clients": float(len(before)), "clipped": (after[CLIPPING]["within"] < 0).sum()}
 
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """Adds noise; an adaptive norm moves."""
@@ -110,16 +110,16 @@ class ClipAndNoise(Transform):
 
     def with_noise(self, update: Groups, deviation: Tensor, context: JobContext) -> tuple[Groups, Tensor]:
         """The update with independent noise in all that depends on clients' data, and the noise relative to it."""
+        noised = [(g, name, t) for g, tensors in update.items() if g not in _NOT_NOISED for name, t in tensors.items()]
+        sizes = [t.numel() for _, _, t in noised]
+        # All at once: every operation takes its time, however small the tensor.
+        noise = deviation.to(noised[0][2].device) * normal_numbers(sum(sizes), "updates", context, noised[0][2])
         noisy = dict(update)
-        squares: list[Tensor] = []
-        for group, tensors in update.items():
-            if group in _NOT_NOISED:
-                continue
-            noise = {name: deviation.to(t) * normal_like(t, f"{group}/{name}", context) for name, t in tensors.items()}
-            squares += [torch.stack([noise[name].square().sum(), t.square().sum()]) for name, t in tensors.items()]
-            noisy[group] = {name: t + noise[name] for name, t in tensors.items()}
-        of_noise, of_update = torch.stack(squares).double().sum(0)
-        return noisy, (of_noise / of_update).sqrt()
+        squares = noise.new_zeros(())
+        for (group, name, t), piece in zip(noised, torch.split(noise, sizes), strict=True):
+            noisy[group] = {**noisy[group], name: t + piece.view(t.shape).to(t.dtype)}
+            squares = squares + t.square().sum()
+        return noisy, torch.linalg.vector_norm(noise) / squares.sqrt()
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
@@ -143,15 +143,14 @@ class ClipAndNoise(Transform):
 
 
 def normal_like(tensor: Tensor, purpose: str, context: JobContext) -> Tensor:
-    """Standard normal numbers of a step of the server, the same on every engine and device.
+    """Standard normal numbers of a step of the server, in the shape of a tensor; the same on every device."""
+    return normal_numbers(tensor.numel(), purpose, context, tensor).view(tensor.shape).to(tensor.dtype)
 
-    They are those of a generator that is keyed by step and purpose, which is faster for a whole model than numbers that
-    do not depend on each other's order.
-    """
-    key = np.array([int(context.key) % 2**64, purpose_bits(f"noise {purpose}")], dtype=np.uint64)
-    dtype = np.float64 if tensor.dtype == torch.float64 else np.float32
-    drawn = np.random.Generator(np.random.Philox(key=key)).standard_normal(tensor.numel(), dtype=dtype)
-    return torch.from_numpy(drawn).view(tensor.shape).to(tensor)
+
+def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) -> Tensor:
+    """So many of them, of double precision, on the device of `like`."""
+    key = torch.as_tensor(context.key, device=like.device)
+    return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count)
 
 
 def norms_of(rows: Groups) -> Tensor:
@@ -165,7 +164,7 @@ def norms_of(rows: Groups) -> Tensor:
 def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float, in_place: bool = False) -> tuple[Groups, Tensor]:
     """Rows of these norms, shortened to the bound where they are longer, and which are within it."""
     within = norms <= bound
-    if bool(within.all()):
+    if not within.is_cuda and bool(within.all()):  # a GPU would have to be waited for
         return rows, within
     factors = torch.where(within, 1.0, bound / norms)
 

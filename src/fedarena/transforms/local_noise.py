@@ -43,7 +43,7 @@ class LocalRandomizer(Transform):
         whole = flat(rows.update)
         return unflat(self.randomize(whole, rows), rows.update), kept
 
-    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
+    def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many were longer than the bound."""
         longer = self.norms(flat(before.update)) > self.bound
         return {"clients": float(len(before)), "clipped": float(longer.sum())}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
@@ -49,7 +50,7 @@ class ShardResult:
     losses: FloatArray
     uploaded_bytes: IntArray | None  # by every client, where that depends on what it learned
     steps: int  # gradient steps of all clients
-    observed: dict[str, float]  # what transforms note about these clients, see `Transform.observe`
+    observed: dict[str, float | Tensor]  # what transforms note about these clients, see `Transform.observe`
 
 
 class UpdatePath:
@@ -124,7 +125,7 @@ class UpdatePath:
         states: list[tuple[IntArray, Groups]] = []
         done: list[JobResults] = []
         uploaded: list[IntArray] = []
-        observed: dict[str, float] = {}
+        observed: dict[str, float | Tensor] = {}
         for result in results:
             rows = Rows(
                 result.update,
@@ -205,11 +206,12 @@ class UpdatePath:
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
 
-    def measure(self, server: Sequence[Groups], observed: Mapping[str, float]) -> dict[str, float]:
+    def measure(self, server: Sequence[Groups], observed: Mapping[str, float | Tensor]) -> dict[str, float]:
         """What transforms have to say about a round, by the names of columns; the last one that does is heard."""
         measured: dict[str, float] = {}
         for number, (transform, state) in enumerate(zip(self.transforms, server, strict=True)):
-            noted = {name.partition(":")[2]: value for name, value in observed.items() if name.startswith(f"{number}:")}
+            own = f"{number}:"
+            noted = {name.removeprefix(own): float(value) for name, value in observed.items() if name.startswith(own)}
             measured |= transform.measure(state, noted)
         return measured
 
@@ -245,7 +247,7 @@ class UpdatePath:
         return kept + ([(clients[others], map_groups(lambda t: t[others], on_cpu))] if state and len(others) else [])
 
     def _transform(
-        self, rows: Rows, shard: Shard, server: Sequence[Groups], observed: dict[str, float]
+        self, rows: Rows, shard: Shard, server: Sequence[Groups], observed: dict[str, float | Tensor]
     ) -> tuple[Rows, Groups, IntArray | None]:
         """The rows that go on, what clients keep for transforms, and what they upload if that is not known before.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 from fedarena.core.registry import Registry
 from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows
@@ -49,8 +51,11 @@ class Transform:
         """
         return update, server
 
-    def observe(self, before: Rows, after: Groups) -> dict[str, float]:
-        """What the simulator notes about these clients; added up over all clients of a round for `measure`."""
+    def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
+        """What the simulator notes about these clients; added up over all clients of a round for `measure`.
+
+        Numbers may be tensors, so that nobody waits for a GPU before the round is over.
+        """
         return {}
 
     def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
