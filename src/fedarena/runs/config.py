@@ -64,6 +64,7 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Settings that change nothing about what a run computes.
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
+_NONE_BY_DEFAULT = ("download", "privacy", "attack")  # options say nothing before a name is given
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
