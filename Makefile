@@ -69,8 +69,9 @@ bench-fleet: $(VENV)/.installed  ## Measure a million phones, rounds among them,
 bench-heterogeneity: $(VENV)/.installed  ## Measure the heterogeneity metrics beside plain loops, and of 100,000 clients
 	$(BIN)/python benchmarks/heterogeneity.py --output docs/benchmarks/heterogeneity.json
 
-bench-transforms: $(VENV)/.installed-test  ## Measure what privacy costs a round, beside the same round without
+bench-transforms: $(VENV)/.installed-test  ## Measure what privacy costs a round, alone and beside pfl's (about 10 minutes)
 	$(BIN)/python benchmarks/transforms.py --output docs/benchmarks/transforms.json
+	$(BIN)/python benchmarks/private_speed.py --output docs/benchmarks/private_speed.json
 
 bench-defences: $(VENV)/.installed  ## Measure defences over 1,000 clients x 1 million parameters beside numpy.median (8 GB of RAM)
 	$(BIN)/python benchmarks/defences.py --output docs/benchmarks/defences.json

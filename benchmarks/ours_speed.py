@@ -1,9 +1,13 @@
-"""FedArena in the speed benchmark: the simulation loop on a federation, with the engine as it is by default."""
+"""FedArena in the speed benchmark: the simulation loop on a federation, with the engine as it is by default.
+
+`--privacy gaussian` or `adaptive` adds clipping and noise at the server, with a fixed or an adapted clipping norm.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,10 +17,14 @@ from fedarena.models import Task, build_model, make_task
 from fedarena.runs.building import data_spec
 from fedarena.simulate import RoundOutcome, Simulation, simulate
 from fedarena.train import ENGINES, LocalTraining
+from fedarena.transforms import ClipAndNoise
+from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.clip_and_noise import Quantile
 from protocol import answer, measure, read_arguments, workload_of
 from workloads import Workload, initial_params
 
 SEED = 0
+CLIP_NORM, NOISE, QUANTILE = 1.0, 0.01, 0.1  # as for pfl
 
 
 def write_federation(workload: Workload, path: Path) -> Federation:
@@ -52,10 +60,19 @@ def build_task(workload: Workload, federation: Federation) -> Task:
     return make_task(module, spec)
 
 
+def private_parts(privacy: str, clients: int) -> dict[str, Any]:
+    """What makes a simulation private."""
+    if privacy == "none":
+        return {}
+    adaptive = Quantile(QUANTILE, 0.2, 0.1 * clients) if privacy == "adaptive" else None
+    transform = ClipAndNoise(norm=CLIP_NORM, noise_multiplier=NOISE, clients=clients, adaptive=adaptive)
+    return {"transforms": (transform,), "aggregator": FixedMean(clients)}
+
+
 class Run:
     """A simulation that goes on as far as it is told."""
 
-    def __init__(self, workload: Workload, federation: Federation, engine: str):
+    def __init__(self, workload: Workload, federation: Federation, engine: str, privacy: str = "none"):
         task, algorithm, everybody = build_task(workload, federation), FedAvg(), federation.clients("train")
         local = LocalTraining(epochs=1, batch_size=workload.batch_size, lr=workload.lr)
         algorithm.prepare(len(everybody), local)
@@ -73,6 +90,7 @@ class Run:
             evaluate_every=rounds,
             flops_per_sample=0,
             client_ids=federation.client_ids,
+            **private_parts(privacy, len(everybody)),
         )
         self.outcomes = simulate(self.simulation)
         self.last: RoundOutcome = next(self.outcomes)
@@ -91,10 +109,12 @@ class Run:
 
 
 def main() -> None:
-    arguments = read_arguments(__doc__, engine="cohort")
+    arguments = read_arguments(__doc__, engine="cohort", privacy="none")
     workload = workload_of(arguments)
     with tempfile.TemporaryDirectory(prefix="fedarena-speed-") as folder:
-        run = Run(workload, write_federation(workload, Path(folder) / "federation"), arguments.engine)
+        run = Run(
+            workload, write_federation(workload, Path(folder) / "federation"), arguments.engine, arguments.privacy
+        )
         tool = "fedarena" if arguments.engine == "cohort" else f"fedarena-{arguments.engine}"
         answer(measure(tool, "fedarena", workload, arguments.seconds, run.run_rounds, run.loss))
 
