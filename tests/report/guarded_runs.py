@@ -13,9 +13,7 @@ import torch
 import fedarena
 from fedarena.storage.run_data import RunData
 from fedarena.train import map_groups
-from fedarena.transforms import Aggregator, Attack, Transform
-from fedarena.transforms.aggregators.base import cohort_of, verdict_of
-from fedarena.transforms.aggregators.collected import Collected, collect_rows, merge_rows
+from fedarena.transforms import Attack, Defence, Transform
 
 PRIVACY = {"name": "gaussian", "epsilon": 2.0, "delta": 1e-5, "accountant": "pld"}
 
@@ -23,33 +21,18 @@ PRIVACY = {"name": "gaussian", "epsilon": 2.0, "delta": 1e-5, "accountant": "pld
 class Flip(Attack):
     """Corrupted clients send the opposite of what they learned."""
 
-    forges_updates = True
-
     def forge(self, rows, seen):
         return map_groups(lambda t: -5 * t, rows.update)
 
 
-class LargestAreWrong(Aggregator):
+class LargestAreWrong(Defence):
     """A mean without the two longest updates: it rejects about as many corrupted ones as honest ones."""
 
-    needs_rows = True
-
-    def add_up(self, rows):
-        return collect_rows(rows)
-
-    def merge(self, one, other):
-        return merge_rows(one, other)
-
-    def finish(self, total):
-        found = Collected.of(total, ("params",))
-        pieces = [(group, name, torch.cat(parts)) for group, name, parts in found.tensors()]
-        norms = sum(t.flatten(1).square().sum(1) for _, _, t in pieces)
-        kept = torch.ones(len(found), dtype=torch.bool)
-        kept[norms.argsort(descending=True)[:2]] = False
-        update: dict[str, Any] = {}
-        for group, name, t in pieces:
-            update.setdefault(group, {})[name] = t[kept].mean(0)
-        return update | cohort_of(len(found)) | verdict_of(found.clients, kept.numpy().astype(float))
+    def weigh(self, updates):
+        squares = sum(torch.cat(parts).flatten(1).square().sum(1) for _, _, parts in updates.tensors())
+        weights = np.ones(len(updates))
+        weights[squares.argsort(descending=True)[:2].numpy()] = 0
+        return weights
 
 
 class Spends(Transform):

@@ -34,6 +34,7 @@ from fedarena.runs.config import resolve_settings
 from fedarena.runs.run import start_run
 from fedarena.storage.run_data import RunData
 from fedarena.storage.run_files import RunFiles, parquet_bytes
+from fedarena.transforms.attacks import NoAttack
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +324,8 @@ def test_bars_show_the_leading_metric():
     screen = io.StringIO()
     bars = ProgressBars(Screen(file=screen, width=100))
     config = SimpleNamespace(rounds=3, name="a", clock=SimpleNamespace(start_hour=0.0, hours=None), to_dict=dict)
-    bars.started(SimpleNamespace(config=config, simulation=SimpleNamespace(leading_metric=MSE)), Path("a"), 0)
+    simulation = SimpleNamespace(leading_metric=MSE, attack=NoAttack(), corrupted_clients=())
+    bars.started(SimpleNamespace(config=config, simulation=simulation), Path("a"), 0)
     row = {"end_seconds": 0.0, "mse": 12.345, "personal_mse": 1.0}
     bars.finished_round(SimpleNamespace(row=row, snapshot=SimpleNamespace(round=1)))
     assert screen.getvalue().splitlines()[-1] == "round 1 of 3, MSE 12.35, personal 1.00"
