@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fedarena import from_table
 from fedarena.data import Federation
 
-# Numbers so small that a deviation of them blows others up beyond 32 bits are refused, which is not what is tested here.
+# Numbers so small that their deviation blows others up beyond 32 bits are refused, which is not what is tested here.
 not_tiny = st.floats(-1e6, 1e6).map(lambda number: number if abs(number) > 1e-20 else 0.0)
 numbers = st.one_of(st.none(), not_tiny, st.integers(-1000, 1000))
 words = st.sampled_from(["red", "green", "blue sky", "ünder", 'quo"te', "com,ma", "new\nline", None])

@@ -15,6 +15,7 @@ from torch import Tensor
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+_ANGLE_BITS = 24
 
 
 def derived(key: Tensor, number: int) -> Tensor:
@@ -47,15 +48,25 @@ def keyed_normal(key: Tensor, like: Tensor) -> Tensor:
     return radius * torch.cos(2 * math.pi * keyed_uniform(derived(key, 2), like))
 
 
-def keyed_normals(key: Tensor, count: int) -> Tensor:
-    """So many standard normal numbers of double precision, where the key is.
+def keyed_normals(key: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """So many standard normal numbers, where the key is.
 
-    For large tensors: two numbers of every pair of uniform ones, whose 53 bits reach far into the tails.
+    For large tensors, and not for `vmap`: one hash gives the radius (40 bits, which reach 7.4 deviations far) and the
+    angle (24 bits) of two numbers, and is computed in place.
     """
-    half = torch.empty((count + 1) // 2, dtype=torch.float64, device=key.device)
-    radius = (-2 * torch.log1p(-keyed_uniform(derived(key, 1), half))).sqrt()
-    angle = 2 * math.pi * keyed_uniform(derived(key, 2), half)
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count]
+    bits = torch.arange((count + 1) // 2, device=key.device).mul_(_INCREMENT).add_(key)
+    shifted = torch.empty_like(bits)
+    for shift, multiplier in ((30, _MULTIPLIER_1), (27, _MULTIPLIER_2), (31, None)):
+        torch.bitwise_right_shift(bits, shift, out=shifted)
+        bits.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
+        if multiplier is not None:
+            bits.mul_(multiplier)
+    torch.bitwise_right_shift(bits, _ANGLE_BITS, out=shifted)
+    radius_bits = 64 - _ANGLE_BITS
+    uniform = shifted.bitwise_and_((1 << radius_bits) - 1).to(torch.float64).mul_(2.0**-radius_bits)
+    radius = uniform.neg_().log1p_().mul_(-2).sqrt_().to(dtype)
+    angle = bits.bitwise_and_((1 << _ANGLE_BITS) - 1).to(dtype).mul_(2 * math.pi * 2.0**-_ANGLE_BITS)
+    return torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)])[:count]
 
 
 def _signed(number: int) -> int:

@@ -113,13 +113,13 @@ class ClipAndNoise(Transform):
         noised = [(g, name, t) for g, tensors in update.items() if g not in _NOT_NOISED for name, t in tensors.items()]
         sizes = [t.numel() for _, _, t in noised]
         # All at once: every operation takes its time, however small the tensor.
-        noise = deviation.to(noised[0][2].device) * normal_numbers(sum(sizes), "updates", context, noised[0][2])
+        noise = normal_numbers(sum(sizes), "updates", context, noised[0][2]).mul_(deviation)
         noisy = dict(update)
-        squares = noise.new_zeros(())
+        squares = torch.zeros((), dtype=torch.float64, device=noise.device)
         for (group, name, t), piece in zip(noised, torch.split(noise, sizes), strict=True):
             noisy[group] = {**noisy[group], name: t + piece.view(t.shape).to(t.dtype)}
             squares = squares + t.square().sum()
-        return noisy, torch.linalg.vector_norm(noise) / squares.sqrt()
+        return noisy, torch.linalg.vector_norm(noise).double() / squares.sqrt()
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
@@ -144,13 +144,13 @@ class ClipAndNoise(Transform):
 
 def normal_like(tensor: Tensor, purpose: str, context: JobContext) -> Tensor:
     """Standard normal numbers of a step of the server, in the shape of a tensor; the same on every device."""
-    return normal_numbers(tensor.numel(), purpose, context, tensor).view(tensor.shape).to(tensor.dtype)
+    return normal_numbers(tensor.numel(), purpose, context, tensor).view(tensor.shape)
 
 
 def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) -> Tensor:
-    """So many of them, of double precision, on the device of `like`."""
+    """So many of them, of the type and on the device of `like`."""
     key = torch.as_tensor(context.key, device=like.device)
-    return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count)
+    return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count, like.dtype)
 
 
 def norms_of(rows: Groups) -> Tensor:
