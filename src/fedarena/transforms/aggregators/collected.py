@@ -31,7 +31,8 @@ _JOB, _WORK, _WEIGHTS, _SEED = "job:", "work:", "weights:", "seed:"
 _FACTS = (_JOB, _WORK, _WEIGHTS, _SEED)
 # Marks groups that move the model.
 _CHANGE = "change:"
-_BLOCK_NUMBERS = 1 << 22  # in a block, of all rows together
+# In a block, of all rows together: large enough that memory is given back to the system at once, and does not pile up.
+_BLOCK_NUMBERS = 1 << 24
 _TILE_ROWS = 256  # of a piece of the matrix of products
 _TILE_COLUMNS = 1 << 13
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedarena.train import Groups
 from fedarena.transforms.aggregators.base import AGGREGATORS, ServerStep
 from fedarena.transforms.aggregators.collected import Collected
-from fedarena.transforms.aggregators.defence import Defence, combine_columns, sorted_columns
+from fedarena.transforms.aggregators.defence import Defence, combine_columns, count_between, sorted_columns
 from fedarena.transforms.rows import FloatArray
 
 
@@ -29,8 +29,7 @@ class Median(Defence):
 
         def combine(rows: Tensor) -> tuple[Tensor, Tensor]:
             below, above = weighted_middle(rows, updates.weights) if self.weighted else middle(rows)
-            used = ((rows >= below) & (rows <= above)).sum(1)
-            return (below.double() + above.double()) / 2, used
+            return (below.double() + above.double()) / 2, count_between(rows, below, above)
 
         return *combine_columns(updates, combine), kept
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fedarena.train import Groups
@@ -12,6 +13,7 @@ from fedarena.transforms.aggregators.defence import (
     check_share,
     combine_columns,
     corrupted_among,
+    count_between,
     sorted_columns,
     too_few,
 )
@@ -41,7 +43,6 @@ class TrimmedMean(Defence):
 
         def combine(rows: Tensor) -> tuple[Tensor, Tensor]:
             left = sorted_columns(rows)[:, trimmed : len(rows) - trimmed]
-            used = ((rows >= left[:, 0]) & (rows <= left[:, -1])).sum(1)
-            return left.double().mean(1), used
+            return left.mean(1, dtype=torch.float64), count_between(rows, left[:, 0], left[:, -1])
 
         return *combine_columns(updates, combine), kept
