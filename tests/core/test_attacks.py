@@ -300,6 +300,7 @@ COMBINATIONS = {
 PAIRS = [*zip(EVERY_ATTACK, itertools.cycle(COMBINATIONS)), *itertools.product(EVERY_ATTACK[-3:], COMBINATIONS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "combination"),
     dict.fromkeys(PAIRS),

@@ -473,6 +473,7 @@ def test_the_server_trains_on_samples_that_it_trusts(make_federation, engine_kin
     np.testing.assert_allclose(moved / np.linalg.norm(moved), direction / np.linalg.norm(direction), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Scaffold, FedNova])
 @pytest.mark.parametrize("rule", [Median(), TrimmedMean(share=SHARE), MultiKrum(share=SHARE), Bulyan(share=SHARE)])
 def test_engines_agree_on_clients_that_send_more(make_federation, algorithm, rule) -> None:
@@ -484,6 +485,7 @@ def test_engines_agree_on_clients_that_send_more(make_federation, algorithm, rul
             torch.testing.assert_close(other.state[group][name], t, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Median(), GeometricMedian(), FoolsGold(), CenteredClipping()])
 def test_stale_updates_in_buffers_on_both_engines(make_federation, rule) -> None:
     parts = {"protocol": Buffered(buffer_size=3), "fleet": phones_of_different_speeds(), "rounds": 6}

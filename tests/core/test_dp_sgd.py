@@ -71,6 +71,7 @@ def test_steps_are_noisy_means_of_shortened_gradients_of_samples(make_federation
     assert (COHORT, ROUNDS, len(SIZES)) == (4, 6, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [FedProx, Scaffold, Ditto, FedKD])
 def test_both_engines_agree_whatever_the_algorithm(make_federation, algorithm) -> None:
     federation = make_federation(make_clients(), CLASSES)

@@ -75,6 +75,7 @@ def test_a_run_stops_before_a_client_spends_more_than_the_budget(tmp_path, name:
     assert run.summary["status"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", [*LOCAL_MECHANISMS, "nbafl", {"name": "dp_sgd", "noise_multiplier": 1.0}])
 def test_resumed_runs_are_the_same(tmp_path, privacy) -> None:
     settings = QUICK | {"engine": "cohort", "privacy": privacy, "rounds": 8}

@@ -71,6 +71,7 @@ def test_everybody_takes_part_once_in_every_pass(clients, cohort, rounds) -> Non
     assert again.tolist() == passes[2][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["synchronous", "readiness", "deadline", "ideal"])
 @pytest.mark.parametrize("selector", ["poisson", "shuffled"])
 def test_rounds_go_on_with_cohorts_that_vary(tmp_path, protocol, selector) -> None:
