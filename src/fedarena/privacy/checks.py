@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedarena.core.errors import BadInputError
+from fedarena.privacy.accounting import check_delta, check_epsilon
 
 
 def check_clip_norm(clip_norm: float | None) -> None:
@@ -16,10 +17,23 @@ def check_clip_norm(clip_norm: float | None) -> None:
         )
 
 
-def check_noise(noise_multiplier: float | None) -> None:
-    """There is no privacy without noise."""
+def check_promise(
+    mechanism: str,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    audit: int | None = None,
+) -> None:
+    """What these mechanisms promise follows from noise or ε, one of which must be given."""
+    if noise_multiplier is None and epsilon is None:
+        raise BadInputError(f"privacy={mechanism} needs privacy.epsilon or privacy.noise_multiplier")
     if noise_multiplier is not None and not 0 < noise_multiplier < math.inf:
         raise BadInputError(f"privacy.noise_multiplier must be above 0, not {noise_multiplier}")
+    if epsilon is not None:
+        check_epsilon(epsilon, "privacy.epsilon")
+    if delta is not None:
+        check_delta(delta, "privacy.delta")
+    check_audit(audit)
 
 
 def check_first_round(epsilon: float, budget: float | None) -> None:
@@ -27,7 +41,7 @@ def check_first_round(epsilon: float, budget: float | None) -> None:
     if budget is not None and epsilon > budget:
         raise BadInputError(
             f"One round alone spends ε = {epsilon:.4g}, more than the budget privacy.epsilon={budget:g}; give more "
-            "noise or a larger budget"
+            "noise, a smaller cohort or a larger budget"
         )
 
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from fedarena.core.errors import BadInputError
-from fedarena.privacy.accounting import Accountant, Sampled, accounting, check_delta, check_epsilon, usual_delta
+from fedarena.privacy.accounting import Accountant, Sampled, accounting, usual_delta
 from fedarena.privacy.banded import Banded, best_banded
-from fedarena.privacy.checks import check_audit, check_clip_norm, check_first_round, check_noise
+from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.refusals import check_guarantee
 from fedarena.privacy.solving import least_noise
@@ -59,15 +59,8 @@ class CorrelatedGaussian(Mechanism):
         public_timing: bool = False,
         audit: int | None = None,
     ):
-        if noise_multiplier is None and epsilon is None:
-            raise BadInputError("privacy=correlated_gaussian needs privacy.epsilon or privacy.noise_multiplier")
-        check_noise(noise_multiplier)
-        if epsilon is not None:
-            check_epsilon(epsilon, "privacy.epsilon")
-        if delta is not None:
-            check_delta(delta, "privacy.delta")
+        check_promise("correlated_gaussian", noise_multiplier, epsilon, delta, audit)
         check_clip_norm(clip_norm)
-        check_audit(audit)
         for name, value in (("band", band), ("horizon", horizon)):
             if value is not None and value < 1:
                 raise BadInputError(f"privacy.{name} must be at least 1, not {value}")
@@ -78,7 +71,7 @@ class CorrelatedGaussian(Mechanism):
     def prepare(self, facts: RunFacts) -> None:
         """Finds the correlation, and the noise if it was not given; refuses what would break the guarantee."""
         selector = facts.selector
-        if not isinstance(selector, Cyclic):
+        if not isinstance(selector, Cyclic) or not selector.chooses_as(Cyclic):
             wanted = self.band or max(1, min(8, facts.population // facts.cohort))
             raise BadInputError(
                 f"Privacy would be broken: with privacy=correlated_gaussian a client may take part at most every "

@@ -25,8 +25,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
 from fedarena.models.keyed_random import at_step
 from fedarena.models.sealed_batch import opened
-from fedarena.privacy.accounting import accounting, check_delta, check_epsilon
-from fedarena.privacy.checks import check_clip_norm, check_first_round, check_noise
+from fedarena.privacy.accounting import accounting
+from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
 from fedarena.privacy.extended import extended
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts, most_invitations
 from fedarena.privacy.solving import least_noise
@@ -101,12 +101,7 @@ class DPSGD(Mechanism):
         delta: float = 1e-5,
         clip_norm: float = 1.0,
     ):
-        if noise_multiplier is None and epsilon is None:
-            raise BadInputError("privacy=dp_sgd needs privacy.epsilon or privacy.noise_multiplier")
-        check_noise(noise_multiplier)
-        if epsilon is not None:
-            check_epsilon(epsilon, "privacy.epsilon")
-        check_delta(delta, "privacy.delta")
+        check_promise("dp_sgd", noise_multiplier, epsilon, delta)
         check_clip_norm(clip_norm)
         self.noise_multiplier, self.budget, self.delta, self.clip_norm = noise_multiplier, epsilon, delta, clip_norm
         self.participation: Participation = Participation()

@@ -9,7 +9,6 @@ times C_small / C_large. The accountant is told of C_large. What is learned is t
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 from fedarena.core.errors import BadInputError
@@ -20,11 +19,9 @@ from fedarena.privacy.accounting import (
     Ledger,
     Sampled,
     check_counts,
-    check_delta,
-    check_epsilon,
     usual_delta,
 )
-from fedarena.privacy.checks import check_audit
+from fedarena.privacy.checks import check_clip_norm, check_first_round, check_promise
 from fedarena.privacy.mechanism import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.refusals import check_guarantee
 from fedarena.privacy.solving import solve_noise
@@ -72,19 +69,8 @@ class CentralGaussian(Mechanism):
         public_timing: bool = False,
         audit: int | None = None,
     ):
-        if noise_multiplier is None and epsilon is None:
-            raise BadInputError("privacy=gaussian needs privacy.epsilon or privacy.noise_multiplier")
-        if noise_multiplier is not None and not noise_multiplier > 0:
-            raise BadInputError(f"privacy.noise_multiplier must be above 0, not {noise_multiplier}")
-        if epsilon is not None:
-            check_epsilon(epsilon, "privacy.epsilon")
-        if delta is not None:
-            check_delta(delta, "privacy.delta")
-        if clip_norm is None or not 0 < clip_norm < math.inf:
-            raise BadInputError(
-                f"privacy.clip_norm must be above 0, not {'null' if clip_norm is None else clip_norm}: noise without "
-                "clipping protects nobody, because one client could change the model by any amount"
-            )
+        check_promise("gaussian", noise_multiplier, epsilon, delta, audit)
+        check_clip_norm(clip_norm)
         if not 0 < quantile < 1:
             raise BadInputError(f"privacy.quantile must be above 0 and below 1, not {quantile}")
         if not quantile_lr > 0:
@@ -97,13 +83,12 @@ class CentralGaussian(Mechanism):
         self.clip_norm, self.clipping, self.accountant = clip_norm, clipping, accountant
         self.quantile, self.quantile_lr, self.quantile_noise = quantile, quantile_lr, quantile_noise
         self.noise_cohort, self.public_timing = noise_cohort, public_timing
-        check_audit(audit)
         if audit is not None and noise_cohort is not None:
             raise BadInputError(
                 "privacy.audit cannot audit privacy.noise_cohort: its ε is that of a training that does not take "
                 "place; leave out one of them"
             )
-        self.audit, self.audited_norm = audit, clip_norm
+        self.audit, self.audited_norm = audit, float(clip_norm or 0.0)
 
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""
@@ -120,11 +105,7 @@ class CentralGaussian(Mechanism):
             assert self.budget is not None
             self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
         self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta)
-        if self.budget is not None and self.epsilon(1) > self.budget:
-            raise BadInputError(
-                f"One round alone spends ε = {self.epsilon(1):.4g}, more than the budget privacy.epsilon="
-                f"{self.budget:g}; give more noise, a smaller cohort or a larger budget"
-            )
+        check_first_round(self.epsilon(1), self.budget)
         if self.clipping == "adaptive" and not 2 * self._bit_deviation > self.noise_multiplier:
             raise BadInputError(
                 f"privacy.quantile_noise must be above half the noise multiplier, {self.noise_multiplier / 2:.4g}, not "

@@ -175,7 +175,7 @@ def _check_learns_from_updates_alone(facts: RunFacts, name: str) -> None:
         raise BadInputError(
             f"privacy={name} protects clients, and training={facts.training} has no real ones; choose training=natural"
         )
-    if facts.selector.sampling is None and not isinstance(facts.selector, Cyclic | InTurn | LeavingSoon):
+    if facts.selector.sampling is None and not facts.selector.chooses_as(Cyclic, InTurn, LeavingSoon):
         raise BadInputError(
             f"Privacy would be broken: the selector {type(facts.selector).__name__} is told losses or sizes of "
             "clients' data, to which no noise comes; choose selector=uniform, poisson or shuffled"

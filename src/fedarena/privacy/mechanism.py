@@ -40,7 +40,7 @@ def most_invitations(facts: RunFacts, rounds: int) -> int:
     """How often the run's selector may invite a client in the first rounds."""
     if facts.selector.sampling == "shuffled":
         return -(-rounds // rounds_per_pass(facts.population, facts.cohort))
-    if isinstance(facts.selector, Cyclic):
+    if isinstance(facts.selector, Cyclic) and facts.selector.chooses_as(Cyclic):
         return -(-rounds // facts.selector.groups)
     return rounds
 

@@ -264,9 +264,7 @@ class Simulation:
 
     def sent_bytes(self, size: int) -> int:
         """What counts for so many bytes, where the model is taken to be of another size than it is."""
-        if self.clock.model_bytes is None:
-            return size
-        return round(size * self.clock.model_bytes / count_bytes({"params": self.engine.initial_params()}))
+        return int(self.sent_sizes(np.asarray(size)))
 
     def sent_sizes(self, sizes: IntArray) -> IntArray:
         """The same for many."""

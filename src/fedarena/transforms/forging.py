@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedarena.core.errors import BadInputError
 from fedarena.train import Groups, Shard, map_groups, stack_groups
 from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators.base import named, unnamed
 from fedarena.transforms.attacks import Attack
-from fedarena.transforms.rows import Rows
+from fedarena.transforms.rows import Rows, check_rows
 from fedarena.transforms.transform import Transform
 
 _MEMORY = f"{TRANSFORM_GROUP}attack:"  # begins the names of what corrupted clients keep for their attack
@@ -35,7 +34,7 @@ def forged(
         theirs = _with_downloads(theirs, shard)
     with refusing_own_draws(attack, "forge"):
         update = attack.forge(theirs, rows if attack.sees == "all" else theirs)
-    _check_forged(attack, update, theirs)
+    check_rows(update, theirs, f"{type(attack).__name__}.forge")
     for transform, state in zip(transforms, server, strict=True):
         if transform.enforced:
             update, _ = transform.at_client(replace(theirs, update=update), {}, state)
@@ -79,16 +78,3 @@ def _with_downloads(rows: Rows, shard: Shard) -> Rows:
 def _downloads(rows: Rows, shard: Shard) -> dict[str, Tensor]:
     each = [{"params": shard.broadcasts[version]["params"]} for version in rows.jobs.versions.tolist()]
     return map_groups(torch.Tensor.detach, stack_groups(each))["params"]
-
-
-def _check_forged(attack: Attack, update: Groups, rows: Rows) -> None:
-    """An attack of somebody's own may forget a tensor, or that every one has a row per client."""
-    for group, tensors in rows.update.items():
-        for name, t in tensors.items():
-            found = update.get(group, {}).get(name)
-            if found is None or found.shape != t.shape:
-                given = "nothing" if found is None else list(found.shape)
-                raise BadInputError(
-                    f"{type(attack).__name__}.forge must give {group}/{name} in the shape {list(t.shape)}, a row per "
-                    f"corrupted client, but gave {given}"
-                )

@@ -35,7 +35,7 @@ from fedarena.transforms.aggregators.collected import collect_rows, collected_ro
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
-from fedarena.transforms.rows import FloatArray, IntArray, Rows
+from fedarena.transforms.rows import FloatArray, IntArray, Rows, check_rows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import SENT, dense, wire_bytes
 
@@ -264,7 +264,7 @@ class UpdatePath:
             before = _kept_rows(shard, rows, name, transform.client_init(example))
             with refusing_own_draws(transform, "at_client"):
                 update, after = transform.at_client(replace(rows, stream=name), before, server[number])
-            _check_rows(update, rows, transform)
+            check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)
             update = {group: tensors for group, tensors in update.items() if group != SENT}
@@ -296,19 +296,6 @@ def _kept_rows(shard: Shard, rows: Rows, name: str, new: Groups) -> Groups:
     each = [new if state is None else unnamed(name, state) or new for state in found]
     device = next(iter(next(iter(new.values())).values())).device
     return map_groups(lambda t: t.to(device), stack_groups([map_groups(lambda t: t.to(device), one) for one in each]))
-
-
-def _check_rows(update: Groups, before: Rows, transform: Transform) -> None:
-    """A transform of somebody's own may forget that every tensor has a row per client."""
-    for group, tensors in before.update.items():
-        for name, t in tensors.items():
-            after = update.get(group, {}).get(name)
-            if after is None or after.shape != t.shape:
-                found = "nothing" if after is None else list(after.shape)
-                raise BadInputError(
-                    f"{_name(transform)}.at_client must give {group}/{name} in the shape {list(t.shape)}, "
-                    f"a row per client, but gave {found}"
-                )
 
 
 def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
@@ -72,6 +73,18 @@ class Rows:
             {name: t[rows.to(t.device)] for name, t in self.downloaded.items()},
             map_groups(lambda t: t[rows.to(t.device)], self.memory),
         )
+
+
+def check_rows(update: Groups, before: Rows, who: str) -> None:
+    """Code of somebody's own may forget a tensor, or that every one has a row per client."""
+    for group, tensors in before.update.items():
+        for name, t in tensors.items():
+            found = update.get(group, {}).get(name)
+            if found is None or found.shape != t.shape:
+                given = "nothing" if found is None else list(found.shape)
+                raise BadInputError(
+                    f"{who} must give {group}/{name} in the shape {list(t.shape)}, a row per client, but gave {given}"
+                )
 
 
 def flat(groups: Groups) -> Tensor:

@@ -50,6 +50,16 @@ class Selector:
     sampling: Sampling | None = None  # how clients are drawn, if that is all that decides; None: something else does
     varies = False  # whether it may invite more clients than wanted, or nobody, by chance
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """Who chooses in another way than the class it inherits from must say anew how that can be accounted for."""
+        super().__init_subclass__(**options)
+        if "select" in cls.__dict__ and "sampling" not in cls.__dict__:
+            cls.sampling = None
+
+    def chooses_as(self, *kinds: type[Selector]) -> bool:
+        """Whether it is one of these kinds, and chooses as they do, not in a way of its own."""
+        return any(isinstance(self, kind) and type(self).select is kind.select for kind in kinds)
+
     def prepare(self, clients: IntArray, samples: Callable[[IntArray], IntArray], cohort: int, seed: int) -> None:
         """Called once, before the first round.
 
