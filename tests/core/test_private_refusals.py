@@ -51,7 +51,10 @@ REFUSED = [
     ({"selector": FirstOnes}, "FirstOnes does not draw clients in a way that can be accounted for"),
     ({"selector": FirstByPoisson}, "FirstByPoisson does not draw clients in a way that can be accounted for"),
     (
-        {"selector": {"name": FirstInCycles, "groups": 4}, "privacy.name": "correlated_gaussian"},
+        {
+            "selector": {"name": FirstInCycles, "groups": 4},
+            "privacy": {"name": "correlated_gaussian", "noise_multiplier": 1.0},
+        },
         "FirstInCycles does not see to that",
     ),
     ({"selector": ByLoss, "privacy": "local_laplace"}, "ByLoss is told losses or sizes"),
