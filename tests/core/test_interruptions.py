@@ -1,11 +1,9 @@
-"""Everything that can stop a run: kill -9, Ctrl-C, divergence, the disk, damage. Nothing may be lost."""
+"""Everything that can stop a run: Ctrl-C, divergence, the disk, damage. Nothing may be lost."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import resource
 import shutil
 import signal
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from killable_runs import VisitCounter, kill_self_before
 from small_runs import SMALL, StopAfter, config, content, forge, interrupt
 
 import warm_processes
@@ -25,27 +24,12 @@ from fedarena.algorithms import FedAvg
 from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.core.interrupts import deferring_interrupts
-from fedarena.runs.config import merge, resolve
+from fedarena.runs.config import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
-from fedarena.simulate.client_states import log as state_log
-from fedarena.storage import checkpoint, recorder, tables
+from fedarena.storage import checkpoint, tables
 from fedarena.storage.run_data import load_run
 from fedarena.storage.sealed_json import seal_json
-
-
-class VisitCounter(FedAvg):
-    """An algorithm whose clients remember something, so that memories are checkpointed, too."""
-
-    def client_init(self, broadcast):
-        return {"drift": {name: 0 * p for name, p in broadcast["params"].items()}}
-
-    def local_gradient(self, grad, params, client):
-        return {name: g - 0.1 * client.state["drift"][name] for name, g in grad.items()}
-
-    def client_update(self, params, client, work):
-        update, _ = super().client_update(params, client, work)
-        return update, {"drift": update["params"]}
 
 
 @pytest.fixture(scope="module")
@@ -63,152 +47,6 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stopped(stopped_once: Path, tmp_path: Path) -> Path:
     """A run that was interrupted after its eleventh round."""
     return shutil.copytree(stopped_once, tmp_path / "small")
-
-
-# --- being killed ---------------------------------------------------------------------------------------------------
-
-
-# ClientStates of which two fit into RAM, so that most are read back from disk; the log is soon mostly outdated.
-WITH_MEMORY = SMALL | {"algorithm": f"{__name__}:VisitCounter", "cohort": 15, "client_states_ram_bytes": 2 * 2600}
-
-
-def start_or_resume(settings: dict[str, Any], folder: Path, commit_share: float | None = None) -> None:
-    state_log.COMPACT_ABOVE_BYTES = 1000
-    if commit_share is not None:
-        recorder._COMMIT_SHARE = commit_share
-    if (folder / "small").exists():
-        resume_run(folder / "small")
-    else:
-        start_run(resolve(merge({}, settings)), folder)
-
-
-@pytest.fixture(autouse=True)
-def restored_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_log, "COMPACT_ABOVE_BYTES", state_log.COMPACT_ABOVE_BYTES)
-    monkeypatch.setattr(recorder, "_COMMIT_SHARE", recorder._COMMIT_SHARE)
-
-
-def compacted(folder: Path) -> bool:
-    return checkpoint.read_state(folder).client_states.file != "client_states-0.log"
-
-
-# Phones that leave and crash, protocols under which jobs outlive rounds, and a selector that learns. The
-# reference engine is at work sooner in a new process.
-ON_PHONES = SMALL | {
-    "engine": "reference",
-    "algorithm": f"{__name__}:VisitCounter",
-    "fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4], "share": 0.6, "slot_seconds": 300},
-    "clock.crash_rate": 0.1,
-}
-BY_PROTOCOL = {
-    "synchronous": {"protocol": "synchronous", "selector": "oort"},
-    "deadline": {"protocol": {"name": "deadline", "seconds": 20}, "selector": "by_size"},
-    "readiness": {"protocol": {"name": "readiness", "share": 0.7}, "clock.leaving": "pause"},
-    "buffered": {"protocol": {"name": "buffered", "buffer_size": 3, "max_staleness": 2}, "selector": "leaving_soon"}
-    | {"engine": "cohort"},
-    "staleness_aware": {"protocol": {"name": "staleness_aware", "seconds": 4, "minimum_invited": 1}},
-    "asynchronous": {"protocol": {"name": "asynchronous", "updates_per_round": 3}, "selector": "power_of_choice"},
-}
-
-
-@pytest.mark.parametrize(
-    ("settings", "kills_wanted"),
-    [
-        pytest.param(SMALL, 6, id="fedyogi", marks=pytest.mark.slow),
-        pytest.param(WITH_MEMORY, 6, id="with memory", marks=pytest.mark.slow),
-        *(
-            pytest.param(ON_PHONES | settings, 4, id=name, marks=() if name == "buffered" else pytest.mark.slow)
-            for name, settings in BY_PROTOCOL.items()
-        ),
-    ],
-)
-def test_killed_at_random_moments_and_resumed(tmp_path: Path, settings: dict[str, Any], kills_wanted: int) -> None:
-    settings = settings | {"rounds": 5 * kills_wanted}
-    start_or_resume(settings, tmp_path / "uninterrupted")
-    if "client_states_ram_bytes" in settings:
-        assert compacted(tmp_path / "uninterrupted" / "small")
-    moments = random.Random(0)
-    kills, rounds_at_kill = 0, set()
-    while kills < kills_wanted:
-        share = (math.inf, 1.0)[kills % 2]  # every round is committed, or a few rounds at a time
-        process = warm_processes.CONTEXT.Process(target=start_or_resume, args=(settings, tmp_path / "killed", share))
-        process.start()
-        goal = committed_round(tmp_path / "killed") + moments.randint(0, 6)
-        while process.is_alive() and committed_round(tmp_path / "killed") < goal:
-            time.sleep(0.005)
-        process.join(moments.uniform(0, 0.05))
-        if process.exitcode is None:
-            kills += 1
-            process.kill()
-            process.join()
-            rounds_at_kill.add(committed_round(tmp_path / "killed"))
-        elif (tmp_path / "killed" / "small" / "summary.json").exists():
-            assert process.exitcode == 0
-            compare_and_remove(tmp_path)
-    start_or_resume(settings, tmp_path / "killed")
-    compare_and_remove(tmp_path)
-    assert len(rounds_at_kill) > kills_wanted // 3
-
-
-def committed_round(folder: Path) -> int:
-    """-1 before the first commit."""
-    state = folder / "small" / "checkpoint" / "state.json"
-    return json.loads(state.read_text())["round"] if state.exists() else -1
-
-
-def compare_and_remove(folder: Path) -> None:
-    assert content(folder / "killed" / "small") == content(folder / "uninterrupted" / "small")
-    (folder / "killed").rename(folder / f"done-{random.random()}")
-
-
-def kill_self_before(number: int, settings: dict[str, Any], folder: Path) -> None:
-    """Dies immediately before the `number`-th time that a file is made durable or takes its place."""
-    countdown = iter(range(number))
-
-    def dying(function):
-        def wrapped(*args, **kwargs):
-            if next(countdown, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        return wrapped
-
-    os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)
-    start_or_resume(settings, folder, commit_share=math.inf)
-
-
-def test_killed_at_every_step_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of the folder before a step is what a process would leave that is killed there."""
-    # In the last round the log of memories is compacted.
-    settings = WITH_MEMORY | {"rounds": 3, "engine": "reference", "local.steps": 1, "evaluation.max_clients": 3}
-    running, left = tmp_path / "uninterrupted", {}
-    running.mkdir()
-
-    def after_a_copy(function):
-        def wrapped(*args, **kwargs):
-            state = tuple((path.relative_to(running), path.read_bytes()) for path in files_of(running))
-            if state not in left:  # where a file is only made durable, the next step finds the same
-                left[state] = shutil.copytree(running, tmp_path / f"killed-{len(left)}")
-            return function(*args, **kwargs)
-
-        return wrapped
-
-    with monkeypatch.context() as patch:
-        for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink")):
-            patch.setattr(owner, name, after_a_copy(getattr(owner, name)))
-        patch.setattr(os, "getpid", lambda: 1)  # those that go on are other processes
-        start_or_resume(settings, running, commit_share=math.inf)
-    assert compacted(running / "small")
-    assert len(left) > 20
-    for killed in left.values():
-        start_or_resume(settings, killed)
-        assert content(killed / "small") == content(running / "small")
-        assert len(list((killed / "small" / "checkpoint").glob("client_states-*"))) == 1
-        assert not list(killed.rglob(".*"))  # nothing half-written, of the folder or in it
-
-
-def files_of(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 # --- stopping in other ways -----------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""The interface of an optimizer: it is asked what to try next, and told how that went."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedarena.core.registry import Registry
+from fedarena.hpo.space import Configuration, Space
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What an optimizer wants to know: how good a configuration is after so many rounds.
+
+    Proposals of one `course` have the same configuration, and more rounds each time: its training goes on where it was.
+    """
+
+    course: int
+    configuration: Configuration
+    rounds: int
+
+
+class Optimizer(ABC):
+    """Looks for the configuration with the smallest value.
+
+    ``ask`` and ``tell`` take turns: every proposal is told before the next one is asked for, with a finite value or,
+    for a course that failed or diverged, infinity. All that is random comes from `seed`. Keyword-only arguments of a
+    subclass are its options. The values told are those of the problem, of which smaller ones are better.
+    """
+
+    multi_fidelity: ClassVar[bool] = False  # whether it asks for fewer than all rounds
+
+    def __init__(self, space: Space, max_rounds: int, seed: int, min_rounds: int = 1):
+        self.space, self.max_rounds, self.min_rounds, self.seed = space, max_rounds, min_rounds, seed
+        self.generator = np.random.default_rng(seed)
+
+    @abstractmethod
+    def ask(self) -> Proposal:
+        """What to try next."""
+
+    @abstractmethod
+    def tell(self, proposal: Proposal, value: float) -> None:
+        """How that went."""
+
+
+OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer", base=Optimizer, takes=("space", "max_rounds", "seed"))
