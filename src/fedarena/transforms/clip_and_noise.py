@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fedarena.core.streams import purpose_bits
 from fedarena.models.keyed_random import derived, keyed_normals
-from fedarena.train import COVERAGE, Algorithm, Groups, JobContext, map_groups
-from fedarena.transforms.rows import Rows
+from fedarena.train import COVERAGE, Algorithm, Groups, JobContext
+from fedarena.transforms.rows import Rows, ScaledRows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import Sent, Wire
 
@@ -84,14 +84,26 @@ class ClipAndNoise(Transform):
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """Everything that a client sends, shortened, and whether it was within the norm."""
+        scaled = self.scaled(rows, server)
+        return scaled.rows(), kept
+
+    def scaled(self, rows: Rows, server: Groups) -> ScaledRows:
+        """The same as numbers to multiply tensors of clients by."""
         sent = {group: tensors for group, tensors in rows.update.items() if group != CLIPPING}
-        bound = server["clipping"]["norm"]
-        if self.per_layer:
-            clipped, within = _clipped_by_layer(sent, bound, rows.owned)
-        else:
-            clipped, within = clipped_rows(sent, norms_of(sent), bound, rows.owned)
+        pieces = layers_of(sent) if self.per_layer else [sent]
+        bound = server["clipping"]["norm"] / math.sqrt(len(pieces))  # such that all together are within the norm
+        factors: Groups = {group: {} for group in sent}
+        all_within: list[Tensor] = []
+        for piece in pieces:
+            norms = norms_of(piece)
+            within = norms <= bound
+            factor = torch.where(within, 1.0, bound / norms)
+            for group, tensors in piece.items():
+                factors[group] |= {name: factor.to(t.dtype) for name, t in tensors.items()}
+            all_within.append(within)
         some = next(t for tensors in sent.values() for t in tensors.values())
-        return clipped | {CLIPPING: {"within": within.to(some.dtype) - 0.5}}, kept
+        said = {"within": torch.stack(all_within).all(0).to(some.dtype) - 0.5}
+        return ScaledRows(sent | {CLIPPING: said}, factors)
 
     def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many clients were longer than the norm."""
@@ -161,21 +173,6 @@ def norms_of(rows: Groups) -> Tensor:
     return norms
 
 
-def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float, in_place: bool = False) -> tuple[Groups, Tensor]:
-    """Rows of these norms, shortened to the bound where they are longer, and which are within it."""
-    within = norms <= bound
-    if not within.is_cuda and bool(within.all()):  # a GPU would have to be waited for
-        return rows, within
-    factors = torch.where(within, 1.0, bound / norms)
-
-    def shortened(t: Tensor) -> Tensor:
-        of_rows = factors.to(t.dtype).view(-1, *[1] * (t.dim() - 1))
-        # New memory costs several times as much as the multiplication.
-        return t.mul_(of_rows) if in_place and t.is_contiguous() else t * of_rows
-
-    return map_groups(shortened, rows), within
-
-
 def layers_of(rows: Groups) -> list[Groups]:
     """The tensors layer by layer: weights and bias of a layer in a group belong together."""
     layers: dict[tuple[str, str], Groups] = {}
@@ -184,18 +181,3 @@ def layers_of(rows: Groups) -> list[Groups]:
             layer = layers.setdefault((group, name.rpartition(".")[0]), {group: {}})
             layer[group][name] = t
     return list(layers.values())
-
-
-def _clipped_by_layer(rows: Groups, bound: Tensor, in_place: bool) -> tuple[Groups, Tensor]:
-    """Every layer clipped to its part of the bound, such that all together are within it; and who was within all."""
-    layers = layers_of(rows)
-    part = bound / math.sqrt(len(layers))
-    clipped: Groups = {group: {} for group in rows}
-    all_within: list[Tensor] = []
-    for layer in layers:
-        shortened, within = clipped_rows(layer, norms_of(layer), part, in_place)
-        for group, tensors in shortened.items():
-            clipped[group] |= tensors
-        all_within.append(within)
-    # In their order, which is that of the aggregated update as well.
-    return {g: {name: clipped[g][name] for name in rows[g]} for g in rows}, torch.stack(all_within).all(0)
