@@ -100,6 +100,7 @@ def fits(name: str) -> bool:
 ALLOWED = [name for name in ALGORITHMS.names() if fits(name)]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("engine_kind", "name", "clipping"),
     [
@@ -429,6 +430,7 @@ def test_a_simulated_cohort_is_named_as_such(tmp_path) -> None:
     assert any("simulates the noise of cohorts of 16 with cohorts of 4" in said for said in result.summary["warnings"])
 
 
+@pytest.mark.slow
 def test_a_private_run_that_was_interrupted_ends_in_the_same_bits(tmp_path) -> None:
     chosen = PRIVATE | {
         "algorithm": "scaffold",
