@@ -98,8 +98,9 @@ class ClipAndNoise(Transform):
             norms = norms_of(piece)
             within = norms <= bound
             factor = torch.where(within, 1.0, bound / norms)
+            of_types = {t.dtype: factor.to(t.dtype) for tensors in piece.values() for t in tensors.values()}
             for group, tensors in piece.items():
-                factors[group] |= {name: factor.to(t.dtype) for name, t in tensors.items()}
+                factors[group] |= {name: of_types[t.dtype] for name, t in tensors.items()}
             all_within.append(within)
         some = next(t for tensors in sent.values() for t in tensors.values())
         said = {"within": torch.stack(all_within).all(0).to(some.dtype) - 0.5}
@@ -123,15 +124,15 @@ class ClipAndNoise(Transform):
     def with_noise(self, update: Groups, deviation: Tensor, context: JobContext) -> tuple[Groups, Tensor]:
         """The update with independent noise in all that depends on clients' data, and the noise relative to it."""
         noised = [(g, name, t) for g, tensors in update.items() if g not in _NOT_NOISED for name, t in tensors.items()]
-        sizes = [t.numel() for _, _, t in noised]
         # All at once: every operation takes its time, however small the tensor.
-        noise = normal_numbers(sum(sizes), "updates", context, noised[0][2]).mul_(deviation)
-        noisy = dict(update)
-        squares = torch.zeros((), dtype=torch.float64, device=noise.device)
-        for (group, name, t), piece in zip(noised, torch.split(noise, sizes), strict=True):
-            noisy[group] = {**noisy[group], name: t + piece.view(t.shape).to(t.dtype)}
-            squares = squares + t.square().sum()
-        return noisy, torch.linalg.vector_norm(noise).double() / squares.sqrt()
+        like = noised[0][2]
+        values = torch.cat([t.reshape(-1).to(like.dtype) for _, _, t in noised])
+        noise = normal_numbers(len(values), "updates", context, like).mul_(deviation)
+        pieces = torch.split(values + noise, [t.numel() for _, _, t in noised])
+        noisy = {group: dict(tensors) for group, tensors in update.items()}
+        for (group, name, t), piece in zip(noised, pieces, strict=True):
+            noisy[group][name] = piece.view(t.shape).to(t.dtype)
+        return noisy, torch.linalg.vector_norm(noise).double() / torch.linalg.vector_norm(values).double()
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
@@ -168,8 +169,9 @@ def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) 
 def norms_of(rows: Groups) -> Tensor:
     """The Euclidean norm of every client's numbers, all groups together."""
     tensors = [t.reshape(len(t), -1) for of_group in rows.values() for t in of_group.values()]
-    parts = [torch.linalg.vector_norm(t, dim=1) for t in tensors]
-    norms: Tensor = torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    parts = torch.stack([torch.linalg.vector_norm(t, dim=1).to(dtype) for t in tensors])
+    norms: Tensor = torch.linalg.vector_norm(parts.double(), dim=0)
     return norms
 
 

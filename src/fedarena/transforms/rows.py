@@ -125,14 +125,21 @@ def unflat(matrix: Tensor, like: Groups) -> Groups:
 
 def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = None) -> Groups:
     """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors."""
+    counting: dict[Any, Tensor] = {}  # made once for all tensors alike: small operations are what takes time on a GPU
 
-    def add_up(group: str, name: str, rows: Tensor) -> Tensor:
-        counting = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
-        if factors and name in factors.get(group, {}):
-            counting = counting * factors[group][name]
-        return (counting @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
+    def add_up(rows: Tensor, factor: Tensor | None) -> Tensor:
+        plain, scaled = (rows.dtype, rows.device), (rows.dtype, rows.device, id(factor))
+        if plain not in counting:
+            counting[plain] = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+        if factor is not None and scaled not in counting:
+            counting[scaled] = counting[plain] * factor
+        counts = counting[plain if factor is None else scaled]
+        return (counts @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
 
-    return {g: {name: add_up(g, name, t) for name, t in tensors.items()} for g, tensors in updates.items()}
+    def factor_of(group: str, name: str) -> Tensor | None:
+        return factors.get(group, {}).get(name) if factors else None
+
+    return {g: {name: add_up(t, factor_of(g, name)) for name, t in ts.items()} for g, ts in updates.items()}
 
 
 __all__ = ["FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "unflat", "weighted_sum"]
