@@ -24,6 +24,8 @@ FEDHPO_TABLE_7: dict[tuple[str, object], PublishedCounts] = {
     ("openml", 146818): PublishedCounts(690, 2),
     ("openml", 146821): PublishedCounts(1_728, 4),
     ("openml", 146822): PublishedCounts(2_310, 7),
+    ("glue", "sst2"): PublishedCounts(70_042, 2),  # with the 1,821 sentences that GLUE publishes no labels of
+    ("glue", "cola"): PublishedCounts(10_657, 2),  # the same, 1,063
 }
 
 
