@@ -9,7 +9,7 @@ normalization of our models (GroupNorm, LayerNorm) has parameters but no running
 from __future__ import annotations
 
 from fedarena.algorithms.fedavg import FedAvg
-from fedarena.algorithms.layers import check_patterns, last_layer, layer_of, matching
+from fedarena.algorithms.layers import PERSONAL_PART, check_patterns, last_layer, layer_of, matching
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Client, Groups, Work
@@ -19,7 +19,8 @@ from fedarena.train import Client, Groups, Work
 class FedBN(FedAvg):
     """Layers that stay on the clients: `local_layers`, patterns of parameter names such as ``["12.*"]``.
 
-    By default they are the normalization layers; in a model that has none, the last layer.
+    By default they are the part that a model calls `personal`, as `matrix_factorization` does for a client that is a
+    user; without one, the normalization layers; in a model that has none, the last layer.
     """
 
     def __init__(self, *, local_layers: list[str] | None = None, server_lr: float = 1.0):
@@ -28,7 +29,7 @@ class FedBN(FedAvg):
 
     def notes(self, params: Tensors) -> list[str]:
         """Says so when the model has nothing that FedBN is named after."""
-        if self.local_layers is not None or _normalization(params):
+        if self.local_layers is not None or _personal(params) or _normalization(params):
             return []
         return [
             "The model has no normalization layers, so with fedbn its last layer stays on the clients "
@@ -72,8 +73,13 @@ class FedBN(FedAvg):
 
     def _local(self, params: Tensors) -> list[str]:
         if self.local_layers is None:
-            return _normalization(params) or last_layer(params)
+            return _personal(params) or _normalization(params) or last_layer(params)
         return matching(params, self.local_layers)
+
+
+def _personal(params: Tensors) -> list[str]:
+    """Parameters of the part that a model is meant to keep with its client."""
+    return matching(params, [f"{PERSONAL_PART}.*"])
 
 
 def _normalization(params: Tensors) -> list[str]:
