@@ -69,12 +69,10 @@ def _like_training(labels: IntArray, frequencies: IntArray, random: np.random.Ge
 def write_divided(
     writer: FederationWriter, columns: Mapping[str, AnyArray], client_of_sample: IntArray, part_of_sample: IntArray
 ) -> None:
-    """Adds the clients with their samples, in the order in which these are."""
-    clients = int(client_of_sample.max()) + 1
-    counts = np.bincount(client_of_sample * len(PARTS) + part_of_sample, minlength=clients * len(PARTS))
-    order = np.lexsort((part_of_sample, client_of_sample))
-    writer.add_clients(
-        [f"client-{client:04d}" for client in range(clients)],
-        counts=counts.reshape(clients, len(PARTS)),
-        columns={name: values[order] for name, values in columns.items()},
-    )
+    """Adds the clients with their samples, in the order in which these are, one client in memory at a time."""
+    for client in range(int(client_of_sample.max()) + 1):
+        rows = np.flatnonzero(client_of_sample == client)
+        rows = rows[np.argsort(part_of_sample[rows], kind="stable")]
+        counts = np.bincount(part_of_sample[rows], minlength=len(PARTS))
+        samples = {name: values[rows] for name, values in columns.items()}
+        writer.add_clients([f"client-{client:04d}"], counts=counts[None], columns=samples)

@@ -30,6 +30,8 @@ def default_model(spec: DataSpec) -> str:
         return "char_mlp"
     if spec.is_text:
         return "bag_of_words"
+    if spec.graph_shape is not None:
+        return "gcn"
     if spec.inputs:
         are_codes = all(part.values and not part.shape for part in spec.inputs)
         can_match = are_codes and (len(spec.inputs) == 2 or (spec.kind == "rating" and len(spec.inputs) == 1))
