@@ -3,8 +3,8 @@ ICLR 2017.
 
 A layer mixes the features of every node with those of its neighbours: H' = D^-1/2 A D^-1/2 H W + b, where A is the
 adjacency matrix with an edge from every node to itself, and D the degrees in it. Everything is a product of dense
-matrices: for graphs of some thousand nodes that is as fast as anything, it can be done for many clients at once, and
-it gives the same bits twice on a GPU, where adding up messages along edges does not.
+matrices: for graphs of up to some thousand nodes that is fast, it can be done for many clients at once, and nothing
+depends on the order in which a GPU happens to add up messages along edges.
 """
 
 from __future__ import annotations
