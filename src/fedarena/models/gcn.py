@@ -16,6 +16,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 
+_MOST_NODES = 10_000  # of a graph: its adjacency matrix takes 400 MB then
+
 
 class Adjacency(nn.Module):
     """The adjacency matrices of graphs."""
@@ -122,6 +124,11 @@ def gcn(spec: DataSpec, *, hidden: int = 64, dropout: float = 0.0, normalize: bo
     if not 0 <= dropout < 1:
         raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout}")
     assert shape is not None
+    if shape[0] > _MOST_NODES:
+        raise BadInputError(
+            f"The model 'gcn' computes with dense matrices, for graphs of up to {_MOST_NODES:,} nodes, and this "
+            f"federation has {spec}; divide them among more clients"
+        )
     kind = NodeGCN if spec.kind == "node_classification" else GraphGCN
     return kind(*shape, spec.classes, hidden, dropout, normalize)
 
