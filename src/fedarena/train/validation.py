@@ -5,6 +5,7 @@ Where clients train with different hyperparameters, this is what tells the good 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,14 @@ class Validated:
     def take(self, positions: Any) -> Validated:
         """Those at these positions."""
         return Validated(self.samples[positions], self.after[positions], self.before[positions])
+
+
+def join_validated(parts: Sequence[Validated | None]) -> Validated | None:
+    """All of them in one; None if nobody asked."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return Validated(*(np.concatenate([getattr(part, name) for part in known]) for name in vars(known[0])))
 
 
 class Validation:
