@@ -79,7 +79,7 @@ def _check_parts(
             f"policy={name} judges hyperparameters by the model that a client has trained, and a client of "
             f"{config.algorithm['name']} has something else; choose another algorithm, such as fedavg"
         )
-    if isinstance(aggregator, Defence) and type(aggregator).defend is not Defence.defend:
+    if isinstance(aggregator, Defence) and not aggregator.weighs_whole_updates:
         raise BadInputError(
             f"policy={name} adds up what clients say about hyperparameters, and the aggregator "
             f"{config.aggregator['name']} does not add up; choose one that weighs whole updates, such as mean or "

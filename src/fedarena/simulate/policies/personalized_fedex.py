@@ -61,7 +61,7 @@ class PersonalizedFedEx(PolicyOfArms):
         code: Code = "labels",
         code_size: int = 16,
         hidden: int = 16,
-        lr: float = 0.1,
+        lr: float = 0.03,
         baseline_discount: float = 0.9,
         cutoff: float = 0.0,
         judgement: Judgement = "after",
