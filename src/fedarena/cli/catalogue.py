@@ -76,7 +76,8 @@ def list_(
     from fedarena.runs.suite import builtin_suites
     from fedarena.track import TRACKERS
 
-    registries = {"mechanisms" if name == "privacy" else f"{name}s": part for name, part in NAMED_PARTS.items()}
+    plurals = {"privacy": "mechanisms", "policy": "policies"}
+    registries = {plurals.get(name, f"{name}s"): part for name, part in NAMED_PARTS.items()}
     registries |= {"metrics": METRICS, "partitioners": PARTITIONERS, "trackers": TRACKERS}
     kinds = [*registries, "suites"]
     if kind is not None and kind not in kinds:

@@ -242,6 +242,7 @@ def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = N
         caution_lines,
         clients_tables,
         difference_lines,
+        policy_lines,
         scores_tables,
     )
 
@@ -249,5 +250,5 @@ def _print_scores(results: Sequence[RunData], levels: Sequence[float] | None = N
         screen.print(table)
     for line in caution_lines(results):
         screen.say(line, "yellow")
-    for line in [*difference_lines(results), *baselines(results)]:
+    for line in [*difference_lines(results), *baselines(results), *policy_lines(results)]:
         screen.say(line)

@@ -19,6 +19,7 @@ from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
 from fedarena.display.report.cautions import cautions
 from fedarena.display.report.methods import distinct_runs, left_out_lines
+from fedarena.display.report.policy.told import policy_sentence
 from fedarena.display.report.tables.differences import differences_of, short_lines
 from fedarena.display.report.tables.few_clients import NamedClients, named_clients
 from fedarena.display.report.tables.final_columns import OTHER
@@ -159,6 +160,12 @@ def baselines(results: Sequence[RunData]) -> list[str]:
     if len(lines) < 2:
         return list(lines)
     return [f"{line} ({', '.join(labels)})" for line, labels in lines.items()]
+
+
+def policy_lines(results: Sequence[RunData]) -> list[str]:
+    """What policies found to be the best hyperparameters, a line for each run that has one."""
+    told = [(run, sentence) for run in results if (sentence := policy_sentence(run)) is not None]
+    return [sentence if len(results) == 1 else f"{run.name}: {sentence}" for run, sentence in told]
 
 
 def fleet_table(fleet: Mapping[str, Any]) -> Table:

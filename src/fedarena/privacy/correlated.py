@@ -45,6 +45,7 @@ class CorrelatedGaussian(Mechanism):
     """
 
     always_steps = True
+    covers_all_that_is_sent = True
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class CentralGaussian(Mechanism):
     """
 
     always_steps = True
+    covers_all_that_is_sent = True
 
     def __init__(
         self,

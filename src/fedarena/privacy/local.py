@@ -25,6 +25,7 @@ class LocalMechanism(Mechanism):
     """What local mechanisms share: an ε for every upload, and a budget for all uploads of a client."""
 
     name: str
+    covers_all_that_is_sent = True
 
     def __init__(self, clip_norm: float, job_epsilon: float, epsilon: float | None, audit: int | None):
         check_clip_norm(clip_norm)

@@ -54,6 +54,7 @@ class Mechanism:
 
     always_steps = False  # whether the server makes a step in every round, also when nobody's update came
     budget: float | None = None  # the ε that must not be exceeded
+    covers_all_that_is_sent = False  # whether it makes everything private that a client sends, not the model alone
     audit: int | None = None  # canaries that are planted to find out how much of a client can be seen
     audited_norm: float = 1.0  # to which the mechanism shortens what a client sends
     participation: Participation | None = None  # counts who is invited, where ε depends on it

@@ -26,6 +26,7 @@ from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
+from fedarena.runs.deciding import prepare_policy
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.virtual_time import check_feasible, match_fleet
@@ -37,6 +38,7 @@ from fedarena.simulate import (
     Selector,
     Simulation,
 )
+from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
@@ -173,6 +175,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     transforms = tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform"))
     aggregator = _make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
     update = example_update(algorithm, params)
+    policy, decided = prepare_policy(
+        _make(POLICIES, config.policy, Policy, "a policy"),
+        *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
+    )
+    warnings += decided
+    of_policy = () if policy is None else (policy,)
     facts = RunFacts(
         population=len(training_clients),
         cohort=cohort,
@@ -182,7 +190,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         update=update,
         protocol=protocol,
         selector=selector,
-        transforms=transforms,
+        transforms=(*of_policy, *transforms),
         aggregator=aggregator,
         keeps_states=bool(kept),
         phones_leave=fleet is not None and not protocol.ignores_availability,
@@ -219,7 +227,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         clock=config.clock,
         fit_clients=fit_clients,
         sends=not centralized,
-        transforms=(*([canaries] if canaries else []), *transforms, *mechanism.transforms()),
+        transforms=(*([canaries] if canaries else []), *of_policy, *transforms, *mechanism.transforms()),
+        policy=policy,
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
@@ -233,7 +242,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
-    simulation.path.check(update, protocol.updates_per_step, cohort)
+    said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
+    simulation.path.check(update | said, protocol.updates_per_step, cohort)
     if simulation.downlink is not None:
         if centralized:
             raise BadInputError("training=centralized downloads nothing; leave download out")

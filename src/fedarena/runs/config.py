@@ -35,6 +35,7 @@ from fedarena.runs.callbacks import CALLBACKS
 from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
+from fedarena.simulate.policies import POLICIES
 from fedarena.simulate.schedules import SCHEDULES
 from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
@@ -55,6 +56,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "privacy": MECHANISMS,
     "download": DOWNLOADS,
     "selector": SELECTORS,
+    "policy": POLICIES,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
@@ -64,7 +66,7 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Settings that change nothing about what a run computes.
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
-_NONE_BY_DEFAULT = ("download", "privacy", "attack")  # options say nothing before a name is given
+_NONE_BY_DEFAULT = ("download", "privacy", "attack", "policy")  # options say nothing before a name is given
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -139,6 +141,7 @@ class RunConfig(BaseModel):
     attack: dict[str, Any] = {"name": "none"}  # what clients do that an adversary has in its hands
     privacy: dict[str, Any] = {"name": "none"}  # the mechanism of differential privacy
     download: dict[str, Any] = {"name": "none"}  # how what clients download is compressed
+    policy: dict[str, Any] = {"name": "none"}  # what decides with which hyperparameters every client trains
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
@@ -216,12 +219,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
-        elif (
-            key in ("privacy", "attack", "download")
-            and isinstance(value, Mapping)
-            and len(value) > 1
-            and value["name"] == "none"
-        ):
+        elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value["name"] == "none":
             options = quoted(", ".join(option for option in value if option != "name"))
             raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
         elif key == "aggregator" and value in (AUTOMATIC, None):

@@ -19,6 +19,7 @@ from fedarena.models import constant_tensors
 from fedarena.runs.attacked import describe_attack
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
+from fedarena.runs.deciding import describe_policy
 from fedarena.runs.environment import describe_environment, describe_repositories
 from fedarena.runs.own_source import OwnSource, own_source
 from fedarena.simulate.simulation import Simulation, transferred_bytes
@@ -50,6 +51,9 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     federation = {"federation": experiment.federation.name}
     attack = describe_attack(experiment.simulation)
     told = {} if attack is None else {"attack": attack}
+    policy = describe_policy(experiment.simulation)
+    if policy is not None:
+        told["policy"] = policy
     identity = _identity(experiment, source)
     return describe_environment() | federation | told | measured(experiment) | repositories | identity
 
@@ -57,6 +61,8 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
     decisive = {key: value for key, value in config.to_dict().items() if key not in NOT_DECISIVE}
+    if decisive["policy"] == {"name": "none"}:  # as in runs from before there were any
+        del decisive["policy"]
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 

@@ -21,6 +21,8 @@ def round_text(row: Mapping[str, Any], metric: MetricInfo, config: Mapping[str, 
         text += f", ε {epsilon_text(epsilon)}{' sim.' if is_simulated(config) else ''}"
     if (success := row.get("attack_success")) is not None:
         text += f", attack success {success:.1%}"
+    if (entropy := row.get("policy_entropy")) is not None:
+        text += f", policy entropy {entropy:.2f}"
     return text
 
 

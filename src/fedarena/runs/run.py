@@ -23,6 +23,7 @@ from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
+from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
 from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
@@ -96,6 +97,7 @@ class Run:
             _describe_fleet(experiment),
             _attributes(experiment),
             constant_tensors(experiment.simulation.task.module),
+            policy_columns(experiment.simulation),
         )
         given.save(folder)
         return cls(experiment, recorder, None, observer, callbacks)
@@ -280,6 +282,11 @@ class Run:
         experiment = prepare(config, self._observer, given)
         fresh = experiment.simulation.algorithm.server_init(experiment.simulation.engine.initial_params())
         check_same_form(self._snapshot.state, fresh)
+        if describe_policy(experiment.simulation) != describe_policy(self._simulation):
+            raise BadInputError(
+                "A fork of a run with a policy goes on with what that has learned, so it cannot change the seed or the "
+                "settings that the policy decides on"
+            )
         environment = describe_run(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
         self._recorder.fork(
@@ -387,6 +394,8 @@ class Run:
         version = 0 if self._snapshot is None else self._snapshot.clock.version
         if (privacy := experiment.mechanism.summary(version)) is not None:
             summary["privacy"] = privacy
+        if (policy := summarize_policy(self.config, self._simulation, self._snapshot)) is not None:
+            summary["policy"] = policy
         if (canaries := self._simulation.canaries) is not None and self._snapshot is not None:
             mechanism = experiment.mechanism
             found = audit_result(
@@ -446,7 +455,8 @@ def resume_run(folder: Path, observer: Observer | None = None, rounds: int | Non
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:
     simulation = experiment.simulation
     fresh = simulation.algorithm.server_init(simulation.engine.initial_params())
-    return Recorder.reopen(folder, simulation.metrics, experiment.config.client_states_ram_bytes, fresh)
+    ram_bytes, more_columns = experiment.config.client_states_ram_bytes, policy_columns(simulation)
+    return Recorder.reopen(folder, simulation.metrics, ram_bytes, fresh, more_columns)
 
 
 def _attributes(experiment: Experiment) -> pa.Table | None:

@@ -58,13 +58,16 @@ class Jobs:
     uploaded: FloatArray
     end: FloatArray  # of the whole job, one way or the other
     outcomes: IntArray  # values of `Outcome`
+    decisions: FloatArray | None = None  # of a policy about hyperparameters, a row each; None: there is none
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, which: Any) -> Jobs:
         """The jobs at these positions, or where a mask is true."""
-        return Jobs(*(getattr(self, field.name)[which] for field in fields(self)))
+        values = (getattr(self, field.name) for field in fields(self))
+        taken: Any = [None if value is None else value[which] for value in values]
+        return Jobs(*taken)
 
     @property
     def arrive(self) -> BoolArray:
@@ -91,11 +94,15 @@ class Jobs:
 
 def join_jobs(parts: Sequence[Jobs]) -> Jobs:
     """All of them in one."""
-    return Jobs(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Jobs)))
+    parts = [part for part in parts if len(part)] or parts[:1]  # nobody has decided anything about no jobs
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(Jobs))
+    joined: Any = [None if column[0] is None else np.concatenate(column) for column in columns]
+    return Jobs(*joined)
 
 
 def no_jobs() -> Jobs:
     """None at all."""
     integers = {"numbers", "clients", "versions", "samples", "download_bytes", "upload_bytes", "outcomes"}
-    kinds: list[Any] = [np.int64 if field.name in integers else np.float64 for field in fields(Jobs)]
+    names = [field.name for field in fields(Jobs) if field.name != "decisions"]
+    kinds: list[Any] = [np.int64 if name in integers else np.float64 for name in names]
     return Jobs(*(np.empty(0, dtype=kind) for kind in kinds))

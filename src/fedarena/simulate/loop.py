@@ -138,6 +138,8 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     expected = simulation.algorithm.expected_upload_bytes(before.state)
     if expected is not None and simulation.sends:
         world = world.with_upload(simulation.sent_bytes(expected))
+    if simulation.policy is not None:
+        world = world.with_decisions(simulation.deciding(before))
     plan = simulation.protocol.play(round, before.clock, world)
     if simulation.always_steps:
         plan = plan.with_a_step()

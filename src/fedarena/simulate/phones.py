@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -19,6 +19,13 @@ if TYPE_CHECKING:  # a simulation without phones needs no more than torch and nu
 Leaving = Literal["abort", "pause"]
 
 
+class ProcessedSamples(Protocol):
+    """How many samples clients compute gradients on in these shares of whole jobs, by what was decided for them."""
+
+    def __call__(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None = None, /) -> IntArray:
+        """For each of them."""
+
+
 # Of the computing, for which all layers are needed even if only some are trained.
 _FORWARD = 1 / 3
 
@@ -30,8 +37,7 @@ class Load:
     download_bytes: int
     upload_bytes: int
     flops_per_sample: float
-    # How many samples these clients compute gradients on in these shares of whole jobs.
-    processed_samples: Callable[[IntArray, FloatArray], IntArray]
+    processed_samples: ProcessedSamples
     compute_factor: float = (
         1.0  # how much more there is to do for a sample than plain training, which phones are timed at
     )
@@ -40,6 +46,8 @@ class Load:
     possible_shares: Callable[[IntArray, FloatArray], FloatArray] | None = None
     # What these clients download to get to this version of the model, where that depends on what they have.
     download_bytes_of: Callable[[IntArray, int], IntArray] | None = None
+    # What a policy decides about the hyperparameters of these clients' jobs with these numbers.
+    decide: Callable[[IntArray, IntArray], FloatArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class Phones:
 
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""
-        samples = self.load.processed_samples(clients, np.ones(len(clients)))
+        decisions = self.load.decide(clients, numbers) if self.load.decide is not None and len(clients) else None
+        samples = self.load.processed_samples(clients, np.ones(len(clients)), decisions)
         down_bytes, up_bytes = (
             np.full(len(clients), size) for size in (self.load.download_bytes, self.load.upload_bytes)
         )
@@ -97,7 +106,7 @@ class Phones:
         shares = self._shares(clients, download, compute, upload)
         if (shares < 1).any():
             whole = samples
-            samples = self.load.processed_samples(clients, shares)
+            samples = self.load.processed_samples(clients, shares, decisions)
             compute = compute * np.divide(samples, whole, out=np.ones(len(whole)), where=whole > 0)
             compute, upload = compute * self._backward_part(shares), upload * self._upload_part(shares)
             up_bytes = np.ceil(up_bytes * self._upload_part(shares)).astype(np.int64)
@@ -115,7 +124,7 @@ class Phones:
         versions = np.full(len(clients), version)
         return Jobs(
             *(numbers, clients, versions, shares, samples, down_bytes, up_bytes, begin, download, compute, upload),
-            *(downloaded, trained, uploaded, end, outcomes),
+            *(downloaded, trained, uploaded, end, outcomes, decisions),
         )
 
     def done(self, jobs: Jobs) -> Done:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedarena.core.errors import DivergedError, NotFiniteError
+from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
@@ -20,6 +20,7 @@ from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.phones import Leaving, Load, Phones
+from fedarena.simulate.policies import Policy
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.selectors import Selector, Uniform
@@ -29,7 +30,10 @@ from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shar
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
+from fedarena.train.optimizers import training_of
+from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
+from fedarena.transforms.aggregators.base import unnamed
 from fedarena.transforms.attacks import Attack, NoAttack
 from fedarena.transforms.canaries import Canaries
 from fedarena.transforms.compressor import Compressor, Uncompressed
@@ -86,7 +90,8 @@ class Simulation:
     compute_factor: float = 1.0  # how much more a client computes on a sample than for the model's loss and gradient
     fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
-    transforms: tuple[Transform, ...] = ()  # of updates, in their order
+    transforms: tuple[Transform, ...] = ()  # of updates, in their order; the policy is one of them
+    policy: Policy | None = None  # what decides about hyperparameters of jobs; None: they are those of the run
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
     epsilon_after: Callable[[int], float | None] | None = None  # privacy spent by so many steps; None: not private
@@ -164,8 +169,44 @@ class Simulation:
         now = np.full(len(jobs), round)
         elsewhere = poisoned(jobs.clients, corrupted) if self.attack.poisons_data and corrupted.any() else None
         return JobArrays(
-            jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, corrupted, scales, now, elsewhere
+            *(jobs.clients, rounds, jobs.shares, jobs.versions, staleness, steps, corrupted, scales, now, elsewhere),
+            self.hyperparameters(jobs.decisions),
+            jobs.decisions,
         )
+
+    def hyperparameters(self, decisions: FloatArray | None) -> dict[str, FloatArray] | None:
+        """The settings that a policy's decisions mean; None where nothing was decided."""
+        return None if self.policy is None or decisions is None else self.policy.hyperparameters(decisions)
+
+    @cached_property
+    def _policy_place(self) -> int:
+        """Which of the transforms the policy is."""
+        return next(place for place, transform in enumerate(self.transforms) if transform is self.policy)
+
+    def policy_state(self, snapshot: Snapshot) -> Groups:
+        """What the policy knows after a snapshot."""
+        return snapshot.transform_states[self._policy_place]
+
+    def deciding(self, snapshot: Snapshot) -> Callable[[IntArray, IntArray], FloatArray]:
+        """How the policy decides about jobs of these clients and numbers that begin after a snapshot."""
+        policy, state, states = self.policy, self.policy_state(snapshot), snapshot.client_states
+        assert policy is not None
+        keeps = bool(policy.client_init({}))
+        name = f"{TRANSFORM_GROUP}{self._policy_place}:"
+
+        def decide(clients: IntArray, numbers: IntArray) -> FloatArray:
+            kept: list[Groups] = [{}] * len(clients)
+            if keeps:
+                kept = [unnamed(name, states.get(client) or {}) for client in clients.tolist()]
+            decisions = np.asarray(policy.decide(state, clients, numbers, kept), dtype=np.float64)
+            if decisions.ndim != 2 or len(decisions) != len(clients) or not np.isfinite(decisions).all():
+                raise BadInputError(
+                    f"{type(policy).__name__}.decide must give a row of finite numbers for every one of "
+                    f"{len(clients)} jobs, not numbers of shape {list(decisions.shape)}"
+                )
+            return decisions
+
+        return decide
 
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""
@@ -274,9 +315,10 @@ class Simulation:
         scaled: IntArray = np.rint(sizes * factor).astype(np.int64)
         return scaled
 
-    def processed_samples(self, clients: IntArray, shares: FloatArray) -> IntArray:
+    def processed_samples(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None = None) -> IntArray:
         """How many samples these clients compute gradients on in these shares of whole jobs."""
-        samples, local = self.engine.data.counts(clients, "train"), self.engine.local
+        samples = self.engine.data.counts(clients, "train")
+        local = training_of(self.engine.local, self.hyperparameters(decisions))
         return count_processed(samples, steps_in_shares(shares, samples, self.algorithm, local), local.batch_size)
 
     def world(self, current_loss: Callable[[IntArray], FloatArray] | None) -> World:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.metrics import OUTCOMES
-from fedarena.simulate.jobs import FloatArray
+from fedarena.simulate.jobs import FloatArray, Jobs
+from fedarena.simulate.policies.columns import VALIDATION_CHANGE, VALIDATION_LOSS, policy_job_columns
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
@@ -27,6 +28,7 @@ class Tally:
         self.losses = np.full(len(plan.ended), np.nan)
         self.uploaded_bytes = np.full(len(plan.ended), np.nan)  # where that is known only afterwards
         self.steps = 0  # gradient steps of all clients
+        self.validation_losses, self.validation_changes = (np.full(len(plan.ended), np.nan) for _ in range(2))
 
     def count(self, result: ShardResult) -> None:
         """Notes what a shard found out."""
@@ -35,6 +37,9 @@ class Tally:
         if result.uploaded_bytes is not None:
             self.uploaded_bytes[positions] = [self._sent_bytes(size) for size in result.uploaded_bytes.tolist()]
         self.steps += result.steps
+        if result.validated is not None:
+            self.validation_losses[positions] = result.validated.after
+            self.validation_changes[positions] = result.validated.after - result.validated.before
 
     def feedback(self) -> Feedback:
         """What the selector is told."""
@@ -112,7 +117,23 @@ def describe_round(
         "flops": done.flops,
         "joules": done.joules,
     }
-    return row, columns
+    return row, columns | _decided(simulation, jobs, tally)
+
+
+def _decided(simulation: Simulation, jobs: Jobs, tally: Tally) -> dict[str, Any]:
+    """With which hyperparameters jobs trained, and how well that went, where a policy decides about them."""
+    policy = simulation.policy
+    if policy is None:
+        return {}
+    decisions = jobs.decisions
+    if decisions is None:  # there were no jobs
+        return {name: np.empty(0) for name in policy_job_columns(policy)}
+    return {
+        **policy.job_columns(decisions),
+        **policy.hyperparameters(decisions),
+        VALIDATION_LOSS: tally.validation_losses,
+        VALIDATION_CHANGE: tally.validation_changes,
+    }
 
 
 def _counted(plan: RoundPlan, server: Server) -> FloatArray:

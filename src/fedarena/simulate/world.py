@@ -132,6 +132,11 @@ class World:
         load = replace(self.phones.load, upload_bytes=upload_bytes)
         return replace(self, phones=replace(self.phones, load=load))
 
+    def with_decisions(self, decide: Callable[[IntArray, IntArray], FloatArray]) -> World:
+        """The same, but for every job that is planned from now on it is decided how it trains."""
+        load = replace(self.phones.load, decide=decide)
+        return replace(self, phones=replace(self.phones, load=load))
+
     def plan(self, clients: IntArray, times: float | FloatArray, version: int, first_number: int) -> Jobs:
         """The jobs of clients who are invited at these times, numbered in this order."""
         numbers = np.arange(first_number, first_number + len(clients))

@@ -211,7 +211,8 @@ def snapshot_groups(snapshot: Snapshot) -> Groups:
     groups = dict(snapshot.state)
     running = snapshot.clock.running
     if len(running):
-        groups[_RUNNING] = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in vars(running).items()}
+        known = {name: values for name, values in vars(running).items() if values is not None}
+        groups[_RUNNING] = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in known.items()}
     for version, broadcast in snapshot.broadcasts.items():
         groups |= {f"{_BROADCAST}{version}:{group}": tensors for group, tensors in broadcast.items()}
     for number, kept in enumerate(snapshot.transform_states):

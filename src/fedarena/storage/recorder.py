@@ -80,12 +80,18 @@ _COMMIT_SHARE = 0.05
 class Recorder:
     """Writes one run's folder. Use `create` for a new run and `reopen` to go on with an old one."""
 
-    def __init__(self, files: RunFiles, metrics: Sequence[str], client_states_ram_bytes: int):
+    def __init__(
+        self,
+        files: RunFiles,
+        metrics: Sequence[str],
+        client_states_ram_bytes: int,
+        more_columns: Mapping[str, Sequence[str]] | None = None,
+    ):
         self.folder = folder = files.folder
         self._files = files
         self.client_states_ram_bytes = client_states_ram_bytes  # the others are read from the folder
         self._checkpoint = folder / "checkpoint"
-        self._schemas = table_schemas(metrics)
+        self._schemas = table_schemas(metrics, more_columns)
         self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
         self._latest: Snapshot | None = None
@@ -107,16 +113,17 @@ class Recorder:
         fleet: dict[str, Any] | None = None,
         attributes: pa.Table | None = None,
         constants: Tensors | None = None,
+        more_columns: Mapping[str, Sequence[str]] | None = None,
     ) -> Recorder:
         """Makes the folder of a new run; it must not exist.
 
         `fleet` describes the clients' phones, `attributes` has a row of what is known about each client to evaluate,
-        and `constants` is what of the model is not trained.
+        `constants` is what of the model is not trained, and `more_columns` are those that few runs have, by table.
         """
         check_new(folder)
         with new_folder(folder, "the run folder") as temporary:
             _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
-        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
+        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes, more_columns)
         recorder._acquire()
         with recorder._explaining_disk_errors():
             recorder._start_tables()
@@ -149,13 +156,18 @@ class Recorder:
 
     @classmethod
     def reopen(
-        cls, folder: Path, metrics: Sequence[str], client_states_ram_bytes: int, fresh: Groups | None = None
+        cls,
+        folder: Path,
+        metrics: Sequence[str],
+        client_states_ram_bytes: int,
+        fresh: Groups | None = None,
+        more_columns: Mapping[str, Sequence[str]] | None = None,
     ) -> tuple[Recorder, Snapshot | None]:
         """Continues an interrupted run after its last committed round (None: before the first).
 
         `fresh` is the state that the server would begin with, to which that of the commit must be alike.
         """
-        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes)
+        recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes, more_columns)
         recorder._acquire()
         remove_abandoned(folder.parent)
         try:

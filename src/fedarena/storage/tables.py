@@ -104,14 +104,17 @@ JOBS = (
     Column("flops", FLOAT, "operations of the client's gradients, as far as the job came"),
     Column("joules", FLOAT, "energy of the phone, as far as the job came"),
 )
+# Columns of runs whose policy decides about hyperparameters of jobs; which there are is for the policy to say.
+OF_POLICY = ("policy_", "arm_")
 COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS}
 TABLES = tuple(COLUMNS)
 
 
-def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
+def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | None = None) -> dict[str, pa.Schema]:
     """Columns of the tables of a run with these metrics, among them those of personal models if clients have such.
 
-    Parts of metrics, whose names have a dot, are told of every client alone.
+    Parts of metrics, whose names have a dot, are told of every client alone. `more` has further columns of numbers, by
+    table, for parts of a run that few runs have.
     """
     whole = [metric for metric in metrics if PART not in metric]
     fields = {table: [(column.name, column.type) for column in columns] for table, columns in COLUMNS.items()}
@@ -122,6 +125,8 @@ def table_schemas(metrics: Sequence[str]) -> dict[str, pa.Schema]:
         # On how many clients and samples, which may be fewer than for the global model.
         fields["rounds"] += [(f"{PERSONAL}clients", LONG), (f"{PERSONAL}samples", LONG)]
         fields["clients"] += [(f"{PERSONAL}samples", LONG), (f"{PERSONAL}predictions", LONG)]
+    for table, names in (more or {}).items():
+        fields[table] += [(name, LONG if name.partition(":")[0] == "arm" else FLOAT) for name in names]
     return {table: pa.schema(columns) for table, columns in fields.items()}
 
 
@@ -129,6 +134,7 @@ def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables of rounds and clients as they would be if the last round had not been evaluated."""
     rounds, clients = tables["rounds"], tables["clients"]
     kept = [column.name for column in ROUNDS if not column.name.startswith(("eval_", "attack_success"))]
+    kept += [name for name in rounds.column_names if name.startswith(OF_POLICY)]
     last = rounds.slice(len(rounds) - 1).to_pylist()[0]
     row = pa.RecordBatch.from_pylist([{name: last[name] for name in kept}], schema=rounds.schema)
     earlier = pc.less(clients["round"], last["round"])

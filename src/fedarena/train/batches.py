@@ -19,7 +19,7 @@ def count_steps(samples: IntArray, local: LocalTraining) -> IntArray:
     return local.epochs * -(-samples // local.batch_size)
 
 
-def count_processed(samples: IntArray, steps: IntArray, batch_size: int) -> IntArray:
+def count_processed(samples: IntArray, steps: IntArray, batch_size: int | IntArray) -> IntArray:
     """How many samples clients compute gradients on in so many steps, epoch after epoch with a short last batch."""
     steps_per_epoch = np.maximum(-(-samples // batch_size), 1)
     epochs, further_steps = np.divmod(steps, steps_per_epoch)

@@ -29,6 +29,7 @@ from fedarena.train import (
 )
 from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
+from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import ServerStep, named, unnamed
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
@@ -51,6 +52,7 @@ class ShardResult:
     uploaded_bytes: IntArray | None  # by every client, where that depends on what it learned
     steps: int  # gradient steps of all clients
     observed: dict[str, float | Tensor]  # what transforms note about these clients, see `Transform.observe`
+    validated: Validated | None = None  # how good their models are, where a policy asks; the simulator sees it
 
 
 class UpdatePath:
@@ -134,6 +136,7 @@ class UpdatePath:
                 self._weights(result),
                 self.algorithm.change_groups,
                 self.seed,
+                validated=result.validated,
             )
             rows, kept, sent = self._transform(rows, shard, server, observed)
             if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
@@ -157,6 +160,7 @@ class UpdatePath:
             np.concatenate(uploaded) if uploaded else None,
             sum(int(result.work.steps.sum()) for result in done),
             observed,
+            join_validated([result.validated for result in done]),
         )
 
     def merge(self, total: Partial, more: Partial) -> Partial:

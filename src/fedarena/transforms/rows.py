@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
+from fedarena.train.validation import Validated
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -31,6 +32,7 @@ class Rows:
     stream: str = "hooks"  # who draws random numbers
     downloaded: Tensors = field(default_factory=dict)  # parameters that they began with, for attacks that ask for them
     memory: Groups = field(default_factory=dict)  # what they downloaded the last time, see `forging`
+    validated: Validated | None = None  # how good their models are, where a policy asks
     factors: Groups = field(default_factory=dict)  # that tensors are still to be multiplied by, see `ScaledRows`
 
     def __len__(self) -> int:
@@ -72,6 +74,7 @@ class Rows:
             self.stream,
             {name: t[rows.to(t.device)] for name, t in self.downloaded.items()},
             map_groups(lambda t: t[rows.to(t.device)], self.memory),
+            None if self.validated is None else self.validated.take(positions),
             map_groups(lambda t: t[rows.to(t.device)], self.factors),
         )
 

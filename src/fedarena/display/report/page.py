@@ -22,6 +22,8 @@ from fedarena.display.report.attack.judged import has_attack_or_defence
 from fedarena.display.report.attack.section import attacks
 from fedarena.display.report.clock.section import time_and_devices
 from fedarena.display.report.methods import distinct_runs, has_clock
+from fedarena.display.report.policy.section import policies
+from fedarena.display.report.policy.told import has_policy
 from fedarena.display.report.privacy.section import privacy
 from fedarena.display.report.privacy.spent import is_private, tells_privacy
 from fedarena.display.report.sections.clients import clients
@@ -105,6 +107,7 @@ def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[flo
         "Results": results(runs, levels),
         **({"Is the difference real?": differences(runs, compared, plots)} if compared else {}),
         "Learning": learning(runs, plots),
+        **({"Hyperparameters of clients": policies(runs, plots)} if any(map(has_policy, runs)) else {}),
         **({_privacy_title(runs): privacy(runs, plots)} if any(map(tells_privacy, runs)) else {}),
         **({"Attacks and defences": attacks(runs, plots)} if any(map(has_attack_or_defence, runs)) else {}),
         **({"Time and phones": time_and_devices(runs, plots)} if any(map(has_clock, runs)) else {}),

@@ -39,7 +39,9 @@ _TILE_COLUMNS = 1 << 13
 
 def collect_rows(rows: Rows) -> Partial:
     """The rows as they are, in the form of a partial result: one piece."""
-    jobs = {name: torch.from_numpy(np.array(values)) for name, values in vars(rows.jobs).items() if values is not None}
+    # Settings of jobs have done their work.
+    known = {name: values for name, values in vars(rows.jobs).items() if name != "hyperparameters"}
+    jobs = {name: torch.from_numpy(np.array(values)) for name, values in known.items() if values is not None}
     work = {name: torch.as_tensor(np.array(values)) for name, values in vars(rows.work).items() if values is not None}
     update = {(_CHANGE if group in rows.change_groups else "") + group: t for group, t in rows.update.items()}
     weights, seed = torch.from_numpy(rows.weights.copy()), torch.tensor(rows.seed)

@@ -32,6 +32,11 @@ class Defence(Aggregator):
 
     needs_rows = True
 
+    @property
+    def weighs_whole_updates(self) -> bool:
+        """Whether the one update is a mean of whole ones by some weights, so that all that clients send adds up."""
+        return type(self).defend is Defence.defend
+
     def __init__(self, *, staleness_exponent: float = 0.5):
         check_exponent(staleness_exponent)
         self.staleness_exponent = staleness_exponent

@@ -53,6 +53,11 @@ class FoolsGold(Defence):
         nobody = torch.zeros(0, dtype=torch.int64)
         return {_REMEMBERED: {"clients": nobody, "versions": nobody.clone()}, _HISTORY: {}}
 
+    @property
+    def weighs_whole_updates(self) -> bool:
+        """By how little clients are alike."""
+        return True
+
     def defend(self, updates: Collected, kept: Groups, step: ServerStep) -> tuple[Groups, FloatArray, Groups]:
         """The mean by how little clients are alike, and the memory with what they sent now."""
         kept = self._remember(updates, kept, int(step.context.version))

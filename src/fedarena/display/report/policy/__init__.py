@@ -1,0 +1,1 @@
+"""What policies made of hyperparameters."""
