@@ -66,28 +66,19 @@ class Block:
 
     def hyperparameters(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """In which numbers trials differ, ``[groups, trials]``: settings of jobs, and attributes of the algorithm."""
-        jobs: dict[str, Callable[[Trial], Any]] = {
-            f"local.{name}": lambda trial, name=name: getattr(trial.local, name) for name in _OF_LOCAL_TRAINING
-        }
-        if self.first.dropout is not None:
-            jobs["model.dropout"] = lambda trial: trial.dropout
-        attributes: dict[str, Callable[[Trial], Any]] = {
-            name: lambda trial, name=name: getattr(trial.algorithm, name) for name in _numbers(self.first.algorithm)
-        }
-        return self._differing(jobs), self._differing(attributes)
+        jobs = {f"local.{name}": self._each("local", name) for name in _OF_LOCAL_TRAINING}
+        attributes = {name: self._each("algorithm", name) for name in _numbers(self.first.algorithm)}
+        found = {name: values for name, values in jobs.items() if np.ptp(values) > 0}
+        if self.first.dropout is not None:  # the module of the task drops another share
+            found["model.dropout"] = np.array([[trial.dropout for trial in group] for group in self.groups])
+        return found, {name: values for name, values in attributes.items() if np.ptp(values) > 0}
 
-    def _differing(self, named: dict[str, Callable[[Trial], Any]]) -> dict[str, FloatArray]:
-        found = {
-            name: np.array([[read(trial) for trial in group] for group in self.groups], dtype=np.float64)
-            for name, read in named.items()
-        }
-        # Dropout is always a tensor: the module of the task drops something else.
-        return {name: values for name, values in found.items() if np.ptp(values) > 0 or name == "model.dropout"}
+    def _each(self, part: str, name: str) -> FloatArray:
+        values = [[getattr(getattr(trial, part), name) for trial in group] for group in self.groups]
+        return np.array(values, dtype=np.float64)
 
 
-def arrange(
-    trials: Sequence[Trial], most_lanes: Callable[[Trial], int], several_groups: bool
-) -> list[Block]:
+def arrange(trials: Sequence[Trial], most_lanes: Callable[[Trial], int], several_groups: bool) -> list[Block]:
     """All trials in blocks of at most so many lanes (a trial's client each), where a block can have `several_groups`.
 
     Else, lanes are counted for one client.

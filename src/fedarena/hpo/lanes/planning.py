@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedarena.hpo.lanes.arrangement import Block, Trial
+from fedarena.hpo.lanes.functions import JOB
 from fedarena.models import Tensors
 from fedarena.simulate.selectors import Candidates, Selector
 from fedarena.train import ClientData, JobArrays, Work
@@ -230,7 +231,7 @@ class BlockPlan:
             "round": self._tensor(rounds),
         }
         if jobs:
-            inputs |= {f"job:{name}": torch.cat([some[name] for some in jobs], dim=1) for name in jobs[0]}
+            inputs |= {JOB + name: torch.cat([some[name] for some in jobs], dim=1) for name in jobs[0]}
         if scene.server_lr_scale is not None:
             scales = np.array([scene.server_lr_scale(round) for round in rounds.tolist()])
             inputs["server_lr_scale"] = self._tensor(scales, self._dtype)
