@@ -17,7 +17,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes.arrangement import Block, Trial, arrange
 from fedarena.hpo.lanes.block import BlockTraining, example_update
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
-from fedarena.hpo.lanes.planning import Draws, Scene, TrainingSamples
+from fedarena.hpo.lanes.planning import Draws, Scene, TrainingSamples, steps_of
 from fedarena.hpo.lanes.programs import Programs
 from fedarena.hpo.lanes.scoring import check_measurable
 from fedarena.models import Task, Tensors
@@ -82,9 +82,10 @@ class LaneTrainer:
         for part, clients in scene.scored.items():
             columns = scene.data.samples(clients, part).columns
             self.parts[part] = {name: column_tensor(values).to(hardware.device) for name, values in columns.items()}
-        self.draws = Draws(scene, self.samples, trials)
+        steps = {trial.number: steps_of(trial, self.samples.counts) for trial in trials}
+        self.draws = Draws(scene, self.samples, trials, steps)
         self.programs = Programs()
-        self.blocks = arrange(trials, self._most_lanes, self.together)
+        self.blocks = arrange(trials, steps, self._most_lanes, self.together)
 
     def run(self, progress: Progress | None = None) -> Iterator[tuple[list[int], TrialCurves]]:
         """Finished blocks: the numbers of their trials, and what came of them."""
