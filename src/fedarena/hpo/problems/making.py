@@ -63,6 +63,15 @@ def problem(
             if given is not None:
                 raise BadInputError(f"A problem in mode raw needs no {what}; leave it out, or choose mode={what}")
         return RawProblem(declared, Path(runs_folder), wanted, costs, rounds)
+    assert costs is not None
+    from fedarena.hpo.tables.finding import find_table
+    from fedarena.hpo.tables.tabular import TabularProblem
+
+    found, path = find_table(declared, None if table is None else Path(table))
+    if mode == "tabular":
+        if surrogate is not None:
+            raise BadInputError("A problem in mode tabular needs no surrogate; leave it out, or choose mode=surrogate")
+        return TabularProblem(found, path, wanted, costs, declared.budget_s, rounds)
     raise NotImplementedError
 
 
