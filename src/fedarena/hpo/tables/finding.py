@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.problems.declared import Declared
@@ -33,17 +35,17 @@ def find_table(declared: Declared, given: Path | None) -> tuple[Table, Path]:
                 "and give it (table=FILE), or have it trained (mode=raw)"
             )
     table = read_table(path)
-    check_table_of(table, path, declared)
+    check_made_for(declared, table.problem, table.about, path, "table")
     return table, path
 
 
-def check_table_of(table: Table, path: Path, declared: Declared) -> None:
-    """Refuses a table of another problem, or of the same one with other settings."""
-    if table.problem != declared.name:
-        raise BadInputError(f"{path} is the table of {table.problem}, not of {declared.name}")
-    if table.about.get("problem_fingerprint") != declared.fingerprint:
-        changed = f" ({', '.join(declared.options)} is not that of the table)" if declared.options else ""
+def check_made_for(declared: Declared, problem: str, about: Mapping[str, Any], path: Path, what: str) -> None:
+    """Refuses a table, or the surrogate of one, of another problem or of the same one with other settings."""
+    if problem != declared.name:
+        raise BadInputError(f"{path} is the {what} of {problem}, not of {declared.name}")
+    if about.get("problem_fingerprint") != declared.fingerprint:
+        changed = f" ({', '.join(declared.options)})" if declared.options else ""
         raise BadInputError(
-            f"The table {path} was made with other settings or another space of {declared.name}{changed}; "
-            f"make one with these: fedarena hpo table {declared.name} -o FILE"
+            f"The {what} {path} was made with other settings or another space of {declared.name}{changed}; "
+            f"have it trained (mode=raw), or make a table with these: fedarena hpo table {declared.name} -o FILE"
         )

@@ -111,7 +111,7 @@ def write_table(table: Table, path: Path) -> None:
         "scores": list(table.scores),
         "seeds": list(table.seeds),
         "about": table.about,
-        "checksum": _checksum(table),
+        "checksum": table_checksum(table),
     }
     found = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def read_table(path: Path) -> Table:
         table = _assemble(found, about)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DamagedFileError(f"The table {path} is damaged: {_what(error)}") from None
-    if _checksum(table) != about.get("checksum"):
+    if table_checksum(table) != about.get("checksum"):
         raise DamagedFileError(f"The table {path} is damaged: its numbers do not match its checksum")
     return table
 
@@ -233,7 +233,8 @@ def _places(column: pa.ChunkedArray, values: Sequence[Any], name: str) -> IntArr
     return found
 
 
-def _checksum(table: Table) -> str:
+def table_checksum(table: Table) -> str:
+    """What changes when anything in a table does."""
     digest = hashlib.sha256()
     text = [table.problem, table.space.described(), table.grid, table.rates, table.rounds, table.scores, table.seeds]
     digest.update(json.dumps([*text, table.about], sort_keys=True).encode())
