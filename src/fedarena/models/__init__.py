@@ -5,6 +5,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     characters,
     cnn,
     embedding_mlp,
+    gcn,
     huggingface,
     linear,
     matrix_factorization,
