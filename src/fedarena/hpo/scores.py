@@ -12,10 +12,11 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.metrics.info import LOSS, MetricInfo
 from fedarena.metrics.metric import make_metric
+from fedarena.train.engine import Part
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-PARTS = ("train", "validation", "test")
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
 GUIDE = "validation_loss"  # the round in which it is smallest is the one that counts
 EPSILON = "epsilon"
 VARIANCE = "_variance"  # over clients

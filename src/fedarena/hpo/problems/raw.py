@@ -109,7 +109,8 @@ class RawProblem(Problem):
         if self.system is None:
             cost_s = course.virtual_seconds(fidelity.rounds)
         else:
-            cost_s = rounds * float(self.system.round_s(self.round_work(configuration, fidelity.client_sample_rate)))
+            round_s = float(self.system.round_s(self.round_work(configuration, fidelity.client_sample_rate)))
+            cost_s = np.asarray(rounds * round_s, dtype=np.float64)
         metrics = {name: float(values[-1]) for name, values in scores.items()}
         curve = Curve(rounds, scores, cost_s)
         return Result(self._objective.value(metrics), metrics, float(cost_s[-1]), fidelity, curve)

@@ -83,7 +83,7 @@ def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: st
 
 
 def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> dict[int, FloatArray]:
-    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks that are on disk are not trained."""
+    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks on disk are not trained."""
     found: dict[int, FloatArray] = {}
     per_configuration = len(recipe.rates) * len(recipe.seeds)
     total, configurations = recipe.trials(), recipe.configurations()
