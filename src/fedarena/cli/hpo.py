@@ -37,26 +37,21 @@ def list_() -> None:
     from fedarena.hpo.tables.finding import shipped_tables
 
     shipped = shipped_tables()
+    found: dict[str, list[Declared]] = {}
+    for name in declared_names():
+        found.setdefault(name.partition("-")[0], []).append(find_declared(name))
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("problem", style="bold", no_wrap=True)
     table.add_column("what")
-    for title in ("searched", "grid", "rounds", "budget", "table"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for name in declared_names():
-        declared = find_declared(name)
-        has_table = "yes" if name in shipped else ""
-        grid = sum(1 for _ in declared.space.grid())
-        budget = "" if declared.budget_s is None else f"{declared.budget_s:,.0f} s"
-        table.add_row(
-            as_markup(name),
-            declared.title,
-            str(len(declared.space)),
-            f"{grid:,}",
-            str(declared.rounds),
-            budget,
-            has_table,
-        )
+    for title in ("with", "grid", "table"):
+        table.add_column(title, no_wrap=True, justify="right" if title == "grid" else "left")
+    for name, declared in found.items():
+        sizes = [sum(1 for _ in one.space.grid()) for one in declared]
+        algorithms, grids = "\n".join(one.algorithm for one in declared), "\n".join(f"{size:,}" for size in sizes)
+        has_table = "\n".join("yes" if one.name in shipped else "" for one in declared)
+        table.add_row(as_markup(name), declared[0].title, algorithms, grids, has_table)
     screen.print(table)
+    say("NAME is with fedavg, NAME-fedopt and NAME-fedprox with the others; fedarena hpo show NAME describes one")
 
 
 @hpo_command
@@ -91,7 +86,7 @@ def show(name: ProblemName) -> None:
     if declared.budget_s is not None:
         say(f"Budget: {declared.budget_s:,.0f} simulated seconds")
     say("Settings of its runs:")
-    screen.print(as_markup(to_yaml(declared.settings)).rstrip(), highlight=False, soft_wrap=True)
+    screen.print(to_yaml(declared.settings).rstrip(), highlight=False, soft_wrap=True, markup=False)
     if (path := shipped_tables().get(declared.name)) is not None:
         about = describe_table(path)
         seeds, rounds = about["seeds"], about["rounds"]
@@ -160,7 +155,7 @@ def table(
     training: Annotated[
         Literal["auto", "lanes", "one_by_one"], typer.Option("--training", help="Many trials at once, or one by one.")
     ] = "auto",
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where lanes compute.")] = "auto",
     folder: DataFolder = None,
     epsilon: Epsilon = None,
     settings: ProblemSettings = None,
