@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import warm_processes
 from small_problem import CONFIGURATION, SETTINGS
 from typer.testing import CliRunner
 
 import fedarena
+import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.hpo import Fidelity
