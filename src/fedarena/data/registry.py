@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +76,9 @@ class StoreBuild:
         task: TaskSpec,
         columns: Mapping[str, ColumnSpec],
         attributes: Mapping[str, AttributeType] | None = None,
+        notes: Sequence[str] = (),
     ) -> FederationWriter:
-        """A writer for the store to build."""
+        """A writer for the store to build; `notes` are sentences on what was done to the samples."""
         return FederationWriter(
             self.path,
             name=self.source.name,
@@ -85,6 +86,7 @@ class StoreBuild:
             columns=columns,
             source=self.source,
             attributes=attributes,
+            notes=notes,
         )
 
 

@@ -22,6 +22,7 @@ from fedarena.core.registry import nearest
 Configuration = dict[str, Any]
 Kind = Literal["float", "int", "choice"]
 _KEYS = ("from", "to", "log", "bins")
+_GRID_DIGITS = 6  # so that what is shown of a value is the value
 _NEAR = 1e-9  # relative; values of a grid that went through a file may differ in the last digits
 
 
@@ -93,7 +94,7 @@ class Hyperparameter:
                 return list(range(int(self.low), int(self.high) + 1))
             raise BadInputError(f"{self.name} has no grid: say how many bins it has")
         spread = np.geomspace if self.log else np.linspace
-        values = [float(value) for value in spread(self.low, self.high, self.bins)]
+        values = [float(f"{value:.{_GRID_DIGITS}g}") for value in spread(self.low, self.high, self.bins)]
         values[0], values[-1] = self.low, self.high
         return [round(value) for value in values] if self.kind == "int" else values
 

@@ -133,6 +133,11 @@ class Run:
         return 0 if self._snapshot is None else self._snapshot.round
 
     @property
+    def snapshot(self) -> Snapshot | None:
+        """Where the run stands: the server's tensors and what clients keep; None before it has begun."""
+        return self._snapshot
+
+    @property
     def is_over(self) -> bool:
         """Whether there is nothing left to advance to."""
         if self._stopped is not None and self._stopped.for_good:

@@ -1,0 +1,221 @@
+"""Courses: one configuration, sample rate and seed each, trained by a run that is advanced when more rounds are asked.
+
+A course lies in a folder of its own, under a name that follows from its settings; so another process finds it and goes
+on where it was. Beside the run lies a file with its scores on the parts of the samples that the run does not evaluate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.hpo.scores import EPSILON, PARTS, VARIANCE, FloatArray, score_name
+from fedarena.metrics import PERSONAL, summary_names
+from fedarena.runs.building import Experiment
+from fedarena.runs.config import RunConfig, read_settings
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import Run
+from fedarena.simulate import RoundOutcome, Snapshot
+from fedarena.storage.run_data import load_run
+from fedarena.storage.run_files import CONFIG_FILE, SUMMARY_FILE
+from fedarena.train import ClientScores
+from fedarena.train.engine import Part
+
+EVALUATED: Part = "validation"  # by the runs themselves
+_SCORES_END = ".scores.jsonl"
+
+
+class Course:
+    """Training that can be paused and go on."""
+
+    def __init__(self, config: RunConfig, folder: Path):
+        assert config.name is not None
+        self.config, self.folder = config, folder / config.name
+        self._scored = ScoredParts(folder / f"{config.name}{_SCORES_END}")
+        self._run: Run | None = None
+        self._ended: str | None = None  # how the run ended, if there is nothing to go on with
+
+    def advance(self, rounds: int) -> None:
+        """Trains until so many rounds are done, or until it ends sooner: it diverged, or may not go on."""
+        if self._ended is not None or self._rounds_on_disk_are(rounds):
+            return
+        run = self._open()
+        if run is None or run.round >= rounds:
+            return
+        try:
+            run.advance(rounds - run.round)
+        except DivergedError:
+            self._run, self._ended = None, "diverged"
+            return
+        except BaseException:
+            self._run = None  # whatever it was, the run has let go of its folder
+            raise
+        if run.is_over:
+            self.pause()
+
+    def pause(self) -> None:
+        """Lets go of the run; what was trained is on disk."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            if run.close().status == "finished":
+                self._ended = "finished"
+
+    def scores(self, rounds: int) -> dict[str, FloatArray]:
+        """Scores after the rounds 1, 2, … up to the one given; NaN where the course did not come so far."""
+        data = self._table().to_pydict()
+        done = min(rounds, len(data["round"]) - 1)
+        personal = PERSONAL if f"{PERSONAL}loss" in data else ""
+        metrics = [name for name in data if name.endswith("_by_client") and name.startswith(personal)]
+        found: dict[str, FloatArray] = {}
+        for metric in (name.removesuffix("_by_client").removeprefix(personal) for name in metrics):
+            if metric.startswith(PERSONAL):
+                continue
+            for name in summary_names(metric):
+                found[score_name(EVALUATED, name)] = _padded(data[personal + name][1 : done + 1], rounds)
+        if any(value is not None for value in data[EPSILON]):
+            found[EPSILON] = _padded(data[EPSILON][1 : done + 1], rounds)
+        for name, values in self._scored.columns(done).items():
+            found[name] = _padded(values, rounds)
+        return found
+
+    def virtual_seconds(self, rounds: int) -> FloatArray:
+        """The virtual clock after the rounds 1, 2, … since the start; that of the last round where it ended sooner."""
+        ends = np.array(self._table()["end_seconds"].to_pylist(), dtype=np.float64)
+        since = ends[1 : rounds + 1] - ends[0]
+        last = since[-1] if len(since) else 0.0
+        return np.concatenate([since, np.full(rounds - len(since), last)])
+
+    def _table(self) -> pa.Table:
+        return load_run(self.folder).rounds if self._run is None else self._run.rounds
+
+    def _rounds_on_disk_are(self, rounds: int) -> bool:
+        """Whether all that was asked lies on disk, so that nothing has to be built."""
+        if self._run is not None:
+            return self._run.round >= rounds
+        if not (self.folder / SUMMARY_FILE).exists():
+            return False
+        data = load_run(self.folder)
+        if data.status == "diverged":
+            self._ended = "diverged"
+            return True
+        done = len(data.rounds) - 1
+        return done >= rounds and self._scored.last_round() >= rounds
+
+    def _open(self) -> Run | None:
+        if self._run is None and not self.folder.exists():
+            self._scored.forget()
+            self._run = Run.create(self.config, self.folder.parent, self._scored)
+        elif self._run is None:
+            try:
+                self._run = self._reopen()
+            except BadInputError as error:
+                raise BadInputError(f"{error} (a course of a problem; remove {self.folder} to train it anew)") from None
+        return self._run
+
+    def _reopen(self) -> Run:
+        wanted, had = self.config.rounds, read_settings(self.folder / CONFIG_FILE)["rounds"]
+        run = Run.reopen(self.folder, self._scored, rounds=wanted if had < wanted else None)
+        self._scored.complete(run)
+        return run
+
+
+class ScoredParts(Observer):
+    """Scores a model after every round on the parts that the run does not evaluate, and writes that down at once.
+
+    A line is on disk before the next round begins. A run that was killed goes on from a round at or after which it was
+    last committed, so what is written twice is the same twice; only the very last committed round may have no line.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._experiment: Experiment | None = None
+
+    def warned(self, message: str) -> None:
+        """Warnings of a thousand courses are all the same; they are in the logs of the runs."""
+
+    def started(self, run: Experiment, folder: Path, rounds_done: int) -> None:
+        """Remembers with what to score."""
+        super().started(run, folder, rounds_done)
+        self._experiment = run
+
+    def finished_round(self, outcome: RoundOutcome) -> None:
+        """Scores the model of the round."""
+        assert self._experiment is not None
+        if outcome.snapshot.round > 0:
+            validation = outcome.personal_scores or outcome.scores
+            self._note(self._experiment, outcome.snapshot, validation)
+
+    def complete(self, run: Run) -> None:
+        """Scores the round in which a killed run was committed, if that did not come to be written."""
+        snapshot = run.snapshot
+        if snapshot is not None and snapshot.round > self.last_round():
+            self._note(run.experiment, snapshot.placed(run.experiment.simulation.engine.place), None)
+
+    def forget(self) -> None:
+        """What is left of a course that is gone."""
+        self._path.unlink(missing_ok=True)
+
+    def last_round(self) -> int:
+        """The last round of which there are scores."""
+        return max(self._lines(), default=0)
+
+    def columns(self, rounds: int) -> dict[str, list[float]]:
+        """Scores after the rounds 1, 2, … by name."""
+        lines = self._lines()
+        names = dict.fromkeys(name for line in lines.values() for name in line)
+        return {
+            name: [lines.get(round, {}).get(name, np.nan) for round in range(1, rounds + 1)]
+            for name in names
+            if name != "round"
+        }
+
+    def _note(self, experiment: Experiment, snapshot: Snapshot, validation: ClientScores | None) -> None:
+        scored: dict[Part, ClientScores | None] = {
+            part: validation if part == EVALUATED and validation is not None else _score(experiment, snapshot, part)
+            for part in PARTS
+        }
+        line: dict[str, Any] = {"round": snapshot.round}
+        for part, scores in scored.items():
+            for name, found in () if scores is None else scores.metrics.items():
+                values = found.values[np.isfinite(found.values)]
+                line[score_name(part, name) + VARIANCE] = float(values.var()) if len(values) else np.nan
+                if part != EVALUATED:
+                    line[score_name(part, name)] = float(found.total) if found.total is not None else np.nan
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _lines(self) -> dict[int, Mapping[str, float]]:
+        found: dict[int, Mapping[str, float]] = {}
+        if not self._path.exists():
+            return found
+        for text in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                line = json.loads(text)
+                found[line["round"]] = line
+            except (ValueError, KeyError, TypeError):
+                continue  # a process was killed while it wrote it; the round is played again
+        return found
+
+
+def _score(experiment: Experiment, snapshot: Snapshot, part: Part) -> ClientScores | None:
+    """The scores of a model on all clients that have samples of a part; None if nobody has."""
+    federation, simulation = experiment.federation, experiment.simulation
+    clients = federation.clients("train" if part == "train" else "all")
+    clients = clients[federation.counts(clients, part) > 0]
+    if len(clients) == 0:
+        return None
+    if simulation.algorithm.personalizes:
+        broadcast = simulation.broadcast(snapshot)
+        return simulation.engine.evaluate_personal(broadcast, snapshot.client_states, clients, part, snapshot.round)
+    return simulation.engine.evaluate(simulation.algorithm.evaluation_params(snapshot.state), clients, part)
+
+
+def _padded(values: list[Any], length: int) -> FloatArray:
+    numbers = [np.nan if value is None else value for value in values]
+    return np.array(numbers + [np.nan] * (length - len(numbers)), dtype=np.float64)

@@ -1,0 +1,145 @@
+"""Raw mode: every answer comes from training, which goes on where it was when more rounds are asked."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import as_file_name
+from fedarena.data import Federation
+from fedarena.hpo.cost import RoundWork, SystemModel
+from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
+from fedarena.hpo.problems.courses import EVALUATED, Course
+from fedarena.hpo.problems.declared import Declared, settings_digest
+from fedarena.hpo.problems.objective import Objective
+from fedarena.hpo.scores import best_so_far
+from fedarena.runs.building import open_federation, prepare
+from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
+from fedarena.runs.observer import Observer
+from fedarena.simulate.simulation import transferred_bytes
+
+_MOST_OPEN = 4  # courses that are not let go of until another is asked for
+_QUIET = Observer()
+
+
+class RawProblem(Problem):
+    """A problem whose courses are FedArena runs in `runs_folder`."""
+
+    mode = "raw"
+
+    def __init__(
+        self,
+        declared: Declared,
+        runs_folder: Path,
+        objective: Objective,
+        system: SystemModel | None,
+        rounds: int | None = None,
+    ):
+        self.declared, self.runs_folder, self._objective = declared, runs_folder, objective
+        self.name, self.space, self.budget_s = declared.name, declared.space, declared.budget_s
+        self.max_rounds = declared.rounds if rounds is None else rounds
+        self.objective, self.maximize = objective.score, objective.maximize
+        self.sample_rates = ()
+        self.system = system  # None: the virtual clock of the runs
+        self._open: OrderedDict[str, Course] = OrderedDict()
+        self._work: dict[str, tuple[int, int]] = {}
+        self.federation, config = open_federation(self._base(), _QUIET)
+        self.clients = training_clients(self.federation)
+        rates = declared.sample_rates or ((config.cohort or self.clients) / self.clients,)
+        self._usual_rate = min(max(rates), 1.0)
+        if system is None and config.fleet["name"] == "ideal":
+            raise BadInputError(
+                f"The devices of {self.name} are ideal and take no time; name a fleet in its settings "
+                "(settings={'fleet': …}) to have their virtual clock as the cost"
+            )
+
+    @property
+    def full(self) -> Fidelity:
+        """The whole training, with as many clients as is usual for the problem."""
+        return Fidelity(self.max_rounds, self._usual_rate)
+
+    def cohort(self, client_sample_rate: float) -> int:
+        """How many clients that is in a round."""
+        return max(1, round(client_sample_rate * self.clients))
+
+    def config(self, configuration: Mapping[str, Any], client_sample_rate: float, seed: int) -> RunConfig:
+        """The configuration of the run that trains a course."""
+        changes = {"cohort": self.cohort(client_sample_rate), "seed": seed, **configuration}
+        config = resolve(merge(self._settings(), changes))
+        decisive = {key: value for key, value in config.to_dict().items() if key not in (*NOT_DECISIVE, "rounds")}
+        digest = settings_digest([decisive, self.federation.fingerprint])
+        return config.model_copy(update={"name": f"{as_file_name(self.name)}-{digest}"})
+
+    def round_work(self, configuration: Mapping[str, Any], client_sample_rate: float) -> RoundWork:
+        """What a round asks of the system."""
+        config = self.config(configuration, client_sample_rate, seed=0)
+        key = settings_digest([config.model, config.algorithm, config.transforms, config.privacy])
+        if key not in self._work:
+            simulation = prepare(config, _Silent()).simulation
+            self._work[key] = transferred_bytes(simulation.algorithm, simulation.engine.initial_params())
+        down, up = self._work[key]
+        return RoundWork(self.cohort(client_sample_rate), down, up, self._steps(config))
+
+    def pause(self) -> None:
+        """Lets go of all courses; what was trained is on disk, and goes on when it is asked for."""
+        while self._open:
+            self._open.popitem()[1].pause()
+
+    def course(self, configuration: Mapping[str, Any], client_sample_rate: float, seed: int) -> Course:
+        """The training of a configuration, which may have begun long ago."""
+        config = self.config(configuration, client_sample_rate, seed)
+        assert config.name is not None
+        course = self._open.pop(config.name, None) or Course(config, self.runs_folder)
+        while len(self._open) >= _MOST_OPEN:
+            self._open.popitem(last=False)[1].pause()
+        self._open[config.name] = course
+        return course
+
+    def _answer(self, configuration: dict[str, Any], fidelity: Fidelity, seed: int) -> Result:
+        course = self.course(configuration, fidelity.client_sample_rate, seed)
+        course.advance(fidelity.rounds)
+        scores = best_so_far(course.scores(fidelity.rounds))
+        self._objective.check_known(scores, self.name)
+        rounds = np.arange(1, fidelity.rounds + 1)
+        if self.system is None:
+            cost_s = course.virtual_seconds(fidelity.rounds)
+        else:
+            cost_s = rounds * float(self.system.round_s(self.round_work(configuration, fidelity.client_sample_rate)))
+        metrics = {name: float(values[-1]) for name, values in scores.items()}
+        curve = Curve(rounds, scores, cost_s)
+        return Result(self._objective.value(metrics), metrics, float(cost_s[-1]), fidelity, curve)
+
+    def _settings(self) -> dict[str, Any]:
+        evaluation = {"evaluation.every": 1, "evaluation.part": EVALUATED}
+        return merge(self.declared.settings, {**evaluation, "rounds": self.max_rounds})
+
+    def _base(self) -> RunConfig:
+        """The configuration of the middle of the space, to see what all have in common."""
+        return resolve(merge(self._settings(), self.space.at([0.5] * len(self.space))))
+
+    def _steps(self, config: RunConfig) -> float:
+        """Local steps of a client: as many as are set, or on average as its samples make in its epochs."""
+        if config.local.steps is not None:
+            return float(config.local.steps)
+        clients = self.federation.clients("train")
+        samples = self.federation.counts(clients, "train")
+        batches = np.ceil(samples[samples > 0] / config.local.batch_size)
+        return float(batches.mean() * (config.local.epochs or 1))
+
+
+class _Silent(Observer):
+    """Building is only to see sizes; what there is to warn of is said when a course begins."""
+
+    def warned(self, message: str) -> None:
+        """Nothing."""
+
+
+def training_clients(federation: Federation) -> int:
+    """How many clients can train."""
+    clients = federation.clients("train")
+    return int((federation.counts(clients, "train") > 0).sum())
