@@ -81,5 +81,3 @@ def _parsed(word: str) -> OneOptimizer:
             raise BadInputError(f"An option of an optimizer is written as eta=4, not as {quoted(pair)}")
         options[key.strip()] = parse_yaml(value, f"The option {key.strip()}")
     return options
-
-

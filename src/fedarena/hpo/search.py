@@ -53,7 +53,7 @@ def run_search(
     >>> trajectory = run_search(problem, "hyperband", 21_600, seed=1)  # doctest: +SKIP
     >>> trajectory.best.configuration  # doctest: +SKIP
     """
-    budget_s = _budget(problem, budget_s)
+    budget_s = budget_of(problem, budget_s)
     searched = _searched(problem, optimizer, seed, client_sample_rate, problem_seed, problem_options or {})
     path = None if file is None else Path(file)
     before = _kept(path, searched)
@@ -176,7 +176,8 @@ class _Search:
         self._next_write_s = time.monotonic() + max(_SECONDS_BETWEEN_WRITES, took / _WRITING_SHARE)
 
 
-def _budget(problem: Problem, budget_s: float | None) -> float:
+def budget_of(problem: Problem, budget_s: float | None) -> float:
+    """The budget of a search in simulated seconds: what was given, or that of the problem."""
     if budget_s is None:
         budget_s = problem.budget_s
     if budget_s is None:

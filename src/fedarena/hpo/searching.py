@@ -1,8 +1,8 @@
 """Many searches: one after the other, or several at once in processes of their own.
 
 A process (`fedarena.hpo.search_worker`) gets its share of the cores and does search after search. It is told which by
-lines of JSON, and tells in such lines how far it is. No result depends on how many of them there are, and a process that
-dies takes one search with it, which goes on from its file the next time.
+lines of JSON, and tells in such lines how far it is. No result depends on how many of them there are, and a process
+that dies takes one search with it, which goes on from its file the next time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from fedarena.core.errors import FedArenaError
@@ -31,6 +32,7 @@ class PlannedSearch:
     """A search that is to be made, and the file that keeps it."""
 
     name: str  # for people, such as "lr@31 hyperband 3"
+    label: str  # of the optimizer
     problem: str
     mode: str
     problem_options: Mapping[str, Any]
@@ -56,6 +58,14 @@ class PlannedSearch:
 
 class ComparisonObserver:
     """Is told how far all searches are; this one does not care. Calls may come from several threads."""
+
+    def __enter__(self) -> ComparisonObserver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """All searches are over."""
 
     def began(self, search: PlannedSearch) -> None:
         """A search begins or goes on."""
