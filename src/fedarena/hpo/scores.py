@@ -51,12 +51,12 @@ def info_of(score: str) -> MetricInfo:
 def best_rounds(loss: FloatArray) -> IntArray:
     """For every place along the last axis, that of the smallest loss so far; the first of equal ones.
 
-    What is not finite is never the best, unless there is nothing else.
+    A loss that is not finite ends a course: what comes after it does not count.
 
-    >>> best_rounds(np.array([2.0, 3.0, float("nan"), 1.0])).tolist()
-    [0, 0, 0, 3]
+    >>> best_rounds(np.array([2.0, 3.0, 1.0, float("nan"), 0.5])).tolist()
+    [0, 0, 2, 2, 2]
     """
-    finite = np.where(np.isfinite(loss), loss, np.inf)
+    finite = np.where(np.logical_and.accumulate(np.isfinite(loss), axis=-1), loss, np.inf)
     best = np.minimum.accumulate(finite, axis=-1)
     before = np.concatenate([np.full_like(best[..., :1], np.inf), best[..., :-1]], axis=-1)
     places = np.where(finite < before, np.arange(loss.shape[-1]), 0)

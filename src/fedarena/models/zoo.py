@@ -30,6 +30,8 @@ def default_model(spec: DataSpec) -> str:
         return "char_mlp"
     if spec.is_text:
         return "bag_of_words"
+    if spec.graph_shape is not None:
+        return "gcn"
     if spec.inputs:
         are_two_codes = len(spec.inputs) == 2 and all(part.values and not part.shape for part in spec.inputs)
         has_codes = any(part.values for part in spec.inputs)

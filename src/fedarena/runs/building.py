@@ -120,6 +120,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
+    if weights is None and getattr(task.module, "expects_weights", False):
+        warnings.append(
+            f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
+        )
     mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
     algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"

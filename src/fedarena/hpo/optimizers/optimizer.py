@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.hpo.space import Configuration, Space
 
@@ -30,13 +31,30 @@ class Optimizer(ABC):
     ``ask`` and ``tell`` take turns: every proposal is told before the next one is asked for, with a finite value or,
     for a course that failed or diverged, infinity. All that is random comes from `seed`. Keyword-only arguments of a
     subclass are its options. The values told are those of the problem, of which smaller ones are better.
+
+    A subclass of your own needs two methods:
+
+    >>> class Guess(Optimizer):
+    ...     def ask(self):
+    ...         return self.new_course(self.space.sample(self.generator))
+    ...
+    ...     def tell(self, proposal, value):
+    ...         pass
+    >>> Guess(Space.parse({"local.lr": [0.1, 0.3]}), max_rounds=50, seed=1).ask().rounds
+    50
     """
 
     multi_fidelity: ClassVar[bool] = False  # whether it asks for fewer than all rounds
 
     def __init__(self, space: Space, max_rounds: int, seed: int, min_rounds: int = 1):
+        if not 1 <= min_rounds <= max_rounds:
+            raise BadInputError(
+                f"An optimizer can ask for 1 or more rounds, the most not below the fewest, not for {min_rounds} to "
+                f"{max_rounds}"
+            )
         self.space, self.max_rounds, self.min_rounds, self.seed = space, max_rounds, min_rounds, seed
         self.generator = np.random.default_rng(seed)
+        self._courses = 0
 
     @abstractmethod
     def ask(self) -> Proposal:
@@ -45,6 +63,15 @@ class Optimizer(ABC):
     @abstractmethod
     def tell(self, proposal: Proposal, value: float) -> None:
         """How that went."""
+
+    def new_course(self, configuration: Configuration, rounds: int | None = None) -> Proposal:
+        """Proposes a configuration as a new course, for all rounds unless said otherwise."""
+        course, self._courses = self._courses, self._courses + 1
+        return Proposal(course, configuration, self.max_rounds if rounds is None else rounds)
+
+    def go_on(self, proposal: Proposal, rounds: int) -> Proposal:
+        """Proposes more rounds of the same course."""
+        return Proposal(proposal.course, proposal.configuration, rounds)
 
 
 OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer", base=Optimizer, takes=("space", "max_rounds", "seed"))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.outside_text import quoted
+from fedarena.core.outside_text import as_file_name, quoted
+from fedarena.data.registry import cache_folder
 from fedarena.hpo.cost import SystemModel, system_model
 from fedarena.hpo.problem import Mode, Problem
-from fedarena.hpo.problems.declared import Declared, find_declared
+from fedarena.hpo.problems.declared import Declared, find_declared, settings_digest
 from fedarena.hpo.problems.objective import Objective
+from fedarena.hpo.tables.finding import check_made_for, find_table
+from fedarena.hpo.tables.table import Table, table_checksum
+from fedarena.hpo.tables.tabular import TabularProblem
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 FLEET = "fleet"  # as the system: the virtual clock of the runs
@@ -63,7 +68,36 @@ def problem(
             if given is not None:
                 raise BadInputError(f"A problem in mode raw needs no {what}; leave it out, or choose mode={what}")
         return RawProblem(declared, Path(runs_folder), wanted, costs, rounds)
-    raise NotImplementedError
+    assert costs is not None
+    if mode == "surrogate" and surrogate is not None:
+        return _surrogate_problem(declared, Path(surrogate), wanted, costs, rounds)
+    if surrogate is not None:
+        raise BadInputError("A problem in mode tabular needs no surrogate; leave it out, or choose mode=surrogate")
+    found, path = find_table(declared, None if table is None else Path(table))
+    if mode == "surrogate":
+        return _surrogate_problem(declared, fitted_surrogate(found), wanted, costs, rounds)
+    return TabularProblem(found, path, wanted, costs, declared.budget_s, rounds)
+
+
+def fitted_surrogate(table: Table, progress: Callable[[int, int], None] | None = None) -> Path:
+    """The surrogate of a table in the cache, where it is put when it is first asked for; that takes a while."""
+    from fedarena.hpo.surrogate import FORMAT, fit_surrogate, write_surrogate
+
+    digest = settings_digest([FORMAT, table_checksum(table)])
+    path = cache_folder() / "surrogates" / f"{as_file_name(table.problem)}-{digest}.npz"
+    if not path.exists():
+        write_surrogate(fit_surrogate(table, progress=progress), path)
+    return path
+
+
+def _surrogate_problem(
+    declared: Declared, path: Path, objective: Objective, system: SystemModel, rounds: int | None
+) -> Problem:
+    from fedarena.hpo.surrogate import SurrogateProblem, read_surrogate
+
+    found = read_surrogate(path)
+    check_made_for(declared, found.problem, found.about["table"], path, "surrogate")
+    return SurrogateProblem(found, path, objective, system, declared.budget_s, rounds)
 
 
 def declare(
@@ -83,6 +117,4 @@ def declare(
     if folder is None:
         return declared
     kept = declared.options
-    from dataclasses import replace
-
     return replace(declared.with_settings({"federation.folder": str(Path(folder).absolute())}), options=kept)

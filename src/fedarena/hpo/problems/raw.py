@@ -18,13 +18,12 @@ from fedarena.hpo.problems.courses import EVALUATED, Course
 from fedarena.hpo.problems.declared import Declared, settings_digest
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import best_so_far
-from fedarena.runs.building import open_federation, prepare
+from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate.simulation import transferred_bytes
 
 _MOST_OPEN = 4  # courses that are not let go of until another is asked for
-_QUIET = Observer()
 
 
 class RawProblem(Problem):
@@ -48,7 +47,8 @@ class RawProblem(Problem):
         self.system = system  # None: the virtual clock of the runs
         self._open: OrderedDict[str, Course] = OrderedDict()
         self._work: dict[str, tuple[int, int]] = {}
-        self.federation, config = open_federation(self._base(), _QUIET)
+        self.federation, config = open_federation(self._base(), _Silent())
+        self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
         self.clients = training_clients(self.federation)
         rates = declared.sample_rates or ((config.cohort or self.clients) / self.clients,)
         self._usual_rate = min(max(rates), 1.0)

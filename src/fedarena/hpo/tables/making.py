@@ -1,0 +1,170 @@
+"""Making a table: the grid is trained block by block, and every block is stored when it is done.
+
+Beside the file that is to be made lies a folder ``FILE.parts`` until it is; whoever makes the same table again goes on
+with what is there, however the last one ended.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock, Timeout
+
+from fedarena.core.errors import BadInputError
+from fedarena.core.files import replacing, write_json
+from fedarena.hpo.cost import SystemModel
+from fedarena.hpo.problems.declared import decisive
+from fedarena.hpo.problems.objective import Objective
+from fedarena.hpo.problems.raw import RawProblem
+from fedarena.hpo.tables.recipe import Recipe
+from fedarena.hpo.tables.table import WORK, Table, describe_table, read_table, rounded, write_table
+from fedarena.hpo.tables.trainers import OneByOne, Trainer, TrialsAsLanes
+from fedarena.runs.environment import describe_environment
+
+Training = Literal["auto", "lanes", "one_by_one"]
+# Called with how many trials of how many are done.
+Progress = Callable[[int, int], None]
+_PARTS, _PLAN, _LOCK, _RUNS = ".parts", "plan.json", "lock", "runs"
+FloatArray = npt.NDArray[np.float64]
+
+
+def make_table(
+    recipe: Recipe,
+    path: Path,
+    *,
+    training: Training = "auto",
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Table:
+    """Makes the table, or what is missing of it, and writes it to `path`; one that is there already is read.
+
+    `training` is ``"lanes"``, many trials in one computation, or ``"one_by_one"``; ``"auto"`` is the first where it can
+    be done.
+    """
+    if path.exists():
+        if describe_table(path)["about"].get("recipe_fingerprint") == recipe.fingerprint:
+            return read_table(path)
+        raise BadInputError(f"{path} is there already and holds another table; remove it, or choose another name")
+    parts = path.with_name(path.name + _PARTS)
+    parts.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(parts / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInputError(f"{path} is being made by another process") from None
+    try:
+        _check_plan(parts, recipe)
+        problem = RawProblem(recipe.declared, parts / _RUNS, Objective(), SystemModel(), recipe.rounds[-1])
+        trainer = _trainer(training, problem, recipe, device)
+        table = _assemble(recipe, problem, trainer, _train_all(recipe, trainer, parts, progress))
+        write_table(table, path)
+    finally:
+        lock.release()
+    shutil.rmtree(parts, ignore_errors=True)
+    return table
+
+
+def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: str) -> Trainer:
+    if training == "one_by_one":
+        return OneByOne(problem, recipe)
+    try:
+        return TrialsAsLanes(problem, recipe, device)
+    except BadInputError:
+        if training == "lanes":
+            raise
+        return OneByOne(problem, recipe)
+
+
+def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> dict[int, FloatArray]:
+    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks that are on disk are not trained."""
+    found: dict[int, FloatArray] = {}
+    per_configuration = len(recipe.rates) * len(recipe.seeds)
+    total, configurations = recipe.trials(), recipe.configurations()
+    for number, places in enumerate(recipe.blocks()):
+        if progress is not None:
+            progress(len(found) * per_configuration, total)
+        block = parts / f"block-{number:05d}.npz"
+        shape = (len(places), len(recipe.rates), len(recipe.seeds), len(trainer.scores), len(recipe.rounds))
+        values = _read_block(block, shape)
+        if values is None:
+            done = len(found) * per_configuration
+            told = None if progress is None else lambda trials, done=done: progress(done + trials, total)
+            values = trainer.train([configurations[place] for place in places], told)
+            assert values.shape == shape
+            with replacing(block) as temporary, open(temporary, "wb") as file:
+                np.savez(file, values=values)
+        found |= dict(zip(places, values, strict=True))
+    if progress is not None:
+        progress(total, total)
+    return found
+
+
+def _assemble(recipe: Recipe, problem: RawProblem, trainer: Trainer, found: dict[int, FloatArray]) -> Table:
+    configurations = recipe.configurations()
+    with np.errstate(over="ignore"):
+        values = rounded(np.stack([found[place].mean(1) for place in range(len(configurations))]), recipe.bits)
+    work = {name: np.zeros((len(configurations), len(recipe.rates)), dtype=np.int64) for name in WORK}
+    for place, configuration in enumerate(configurations):
+        for column, rate in enumerate(recipe.rates):
+            asked = problem.round_work(configuration, rate)
+            for name in WORK:
+                work[name][place, column] = round(getattr(asked, name))
+    environment = describe_environment()
+    about = {
+        "recipe_fingerprint": recipe.fingerprint,
+        "problem_fingerprint": recipe.declared.fingerprint,
+        "settings": json.loads(json.dumps(decisive(recipe.declared.settings), default=str)),
+        "federation_fingerprint": problem.federation.fingerprint,
+        "mantissa_bits": recipe.bits,
+        "trained": trainer.name,
+        "command": environment["command"],
+        "versions": environment["versions"],
+        "hardware": environment["hardware"],
+    }
+    return Table(
+        problem=recipe.declared.name,
+        space=recipe.declared.space,
+        grid=recipe.grid,
+        rates=recipe.rates,
+        rounds=recipe.rounds,
+        scores=trainer.scores,
+        values=values,
+        present=np.ones(values.shape[:2], dtype=np.bool_),
+        work=work,
+        seeds=recipe.seeds,
+        about=about,
+    )
+
+
+def _check_plan(parts: Path, recipe: Recipe) -> None:
+    """Refuses to go on with the parts of another table."""
+    plan = parts / _PLAN
+    content: dict[str, Any] = {"recipe_fingerprint": recipe.fingerprint}
+    if plan.exists():
+        try:
+            known = json.loads(plan.read_text())["recipe_fingerprint"]
+        except (ValueError, KeyError, TypeError):
+            known = None
+        if known != recipe.fingerprint:
+            raise BadInputError(
+                f"{parts} has parts of another table than the one that is asked for; remove it, or choose another name"
+            )
+    else:
+        write_json(plan, content)
+
+
+def _read_block(path: Path, shape: tuple[int, ...]) -> FloatArray | None:
+    """What was trained before; None if it was not, or what is there is damaged: then it is trained again."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            values: FloatArray = content["values"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return values if values.shape == shape else None
