@@ -216,7 +216,7 @@ def test_an_optimizer_that_goes_another_way_cannot_go_on(tmp_path: Path, monkeyp
     whole = run_search(Valley(), Uniform, 400.0)
     write_trajectory(type(whole)(whole.searched, 400.0, list(whole)[:2], False), file)
     monkeypatch.setattr(Space, "sample", lambda self, generator: dict(next(self.grid())))
-    with pytest.raises(BadInputError, match="something else than it did then"):
+    with pytest.raises(BadInputError, match=r"kept\.parquet: The search cannot go on: proposal 1 was .*; remove the file to search again"):
         run_search(Valley(), Uniform, 400.0, file=file)
 
 

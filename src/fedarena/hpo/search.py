@@ -15,11 +15,12 @@ from typing import Any, Final
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.core.outside_text import quoted
-from fedarena.hpo.optimizers import OPTIMIZERS, Optimizer, Proposal
+from fedarena.hpo.optimizers import OPTIMIZERS, Optimizer, Proposal, make_optimizer, replay
 from fedarena.hpo.problem import Fidelity, Problem, Result
 from fedarena.hpo.trajectory import Evaluation, Searched, Trajectory, read_trajectory, write_trajectory
 
 _MOST_FOR_NOTHING: Final = 1_000  # evaluations in a row; a budget that nothing is taken from is never spent
+_ONLY_WHERE: Final = ("table", "surrogate", "folder", "runs_folder")  # options that say where something lies
 _SECONDS_BETWEEN_WRITES: Final = 1.0
 _WRITING_SHARE: Final = 0.05  # of the time, at most
 
@@ -75,9 +76,9 @@ class _Search:
     ):
         self._problem, self._searched, self._budget_s = problem, searched, budget_s
         self._path, self._observer = path, observer
-        options = {name: value for name, value in searched.optimizer.items() if name != "name"}
-        make = OPTIMIZERS.get(searched.optimizer_name)
-        self._optimizer = make(problem.space, problem.max_rounds, searched.seed, problem.min_rounds, **options)
+        self._optimizer = make_optimizer(
+            searched.optimizer, problem.space, problem.max_rounds, searched.seed, problem.min_rounds
+        )
         self._evaluations: list[Evaluation] = []
         self._paid_s: dict[int, float] = {}  # by course
         self._spent_s = 0.0
@@ -86,16 +87,12 @@ class _Search:
 
     def replay(self, before: Trajectory) -> None:
         """Makes the optimizer know what it knew, by telling it everything again."""
+        history = [(Proposal(one.course, one.configuration, one.rounds), one.value) for one in before]
+        try:
+            replay(self._optimizer, history)
+        except BadInputError as error:
+            raise BadInputError(f"{self._path}: {error}; remove the file to search again") from error
         for evaluation in before:
-            proposal = self._optimizer.ask()
-            if (proposal.course, proposal.rounds) != (evaluation.course, evaluation.rounds) or (
-                proposal.configuration != evaluation.configuration
-            ):
-                raise BadInputError(
-                    f"{self._path} cannot go on: {self._searched.optimizer_name} asks for something else than it did "
-                    "then, perhaps because a library changed; remove the file to search again"
-                )
-            self._optimizer.tell(proposal, evaluation.value)
             self._note(evaluation)
 
     def run(self) -> Trajectory:
@@ -207,7 +204,8 @@ def _searched(
         optimizer=resolve_part(OPTIMIZERS, optimizer, "optimizer"),
         seed=seed,
         problem_seed=problem_seed,
-        problem_options=dict(problem_options),
+        problem_options={key: value for key, value in problem_options.items() if key not in _ONLY_WHERE},
+        fingerprint=problem.fingerprint,
     )
 
 
