@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
+    from fedarena import hpo
     from fedarena.api import compare, load, open, resume, run, suite
     from fedarena.catalogue import federations, fleets, load_federation, load_fleet
     from fedarena.core.errors import BadInputError, FedArenaError
@@ -60,6 +61,7 @@ __all__ = [
     "from_images",
     "from_table",
     "from_texts",
+    "hpo",
     "load",
     "load_federation",
     "load_fleet",
@@ -73,6 +75,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hpo":
+        return import_module("fedarena.hpo")
     if name in _HOME_OF:
         return getattr(import_module(f"fedarena.{_HOME_OF[name]}"), name)
     raise AttributeError(f"module 'fedarena' has no attribute {name!r}")

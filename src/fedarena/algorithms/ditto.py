@@ -20,6 +20,8 @@ from fedarena.train import Client, Groups, Work, flatten_groups, unflatten_group
 class Ditto(FedAvg):
     """A global model, and personal ones that stay near it by a proximal term of strength `lam`."""
 
+    client_options = ("lam",)
+
     def __init__(self, *, lam: float = 0.1, server_lr: float = 1.0):
         super().__init__(server_lr=server_lr)
         check_not_negative(lam=lam)
@@ -42,8 +44,9 @@ class Ditto(FedAvg):
     def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Pulls the personal model towards the global one."""
         models, grads = unflatten_groups(params), unflatten_groups(grad)
+        lam = client.job.hyperparameter("algorithm.lam", self.lam)
         pulled = {
-            name: g + self.lam * (models["personal"][name] - client.broadcast["params"][name])
+            name: g + lam * (models["personal"][name] - client.broadcast["params"][name])
             for name, g in grads["personal"].items()
         }
         return flatten_groups({"global": grads["global"], "personal": pulled})
@@ -53,6 +56,10 @@ class Ditto(FedAvg):
         models = unflatten_groups(params)
         change = {name: p - client.broadcast["params"][name] for name, p in models["global"].items()}
         return {"params": change}, {"personal": models["personal"]}
+
+    def trained_model(self, params: Tensors) -> Tensors:
+        """The global one, which is uploaded."""
+        return unflatten_groups(params)["global"]
 
     def personal_models(self, client: Client) -> list[Tensors]:
         """The client's own model."""

@@ -66,6 +66,10 @@ class FedBN(FedAvg):
         params = state["params"]
         return {**state, "params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
 
+    def trained_model(self, params: Tensors) -> Tensors:
+        """With the client's own layers."""
+        return params
+
     def personal_models(self, client: Client) -> list[Tensors]:
         """The shared layers and the client's own."""
         return [self.local_start(client)]

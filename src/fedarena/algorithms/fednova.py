@@ -34,18 +34,20 @@ class FedNova(Algorithm):
 
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change per effective step, and how many those were."""
-        steps = self._effective_steps(work.steps)
+        steps = _effective_steps(work.steps, client.job.hyperparameter("local.momentum", self.local.momentum))
         change = {name: (p - client.broadcast["params"][name]) / steps for name, p in params.items()}
         some = next(iter(params.values()))
         return {"params": change, "steps": {"effective": some.new_zeros(()) + steps}}, client.state
-
-    def _effective_steps(self, steps: Any) -> int | float | Tensor:
-        rho = self.local.momentum
-        effective: int | float | Tensor = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
-        return effective
 
     def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
         """The mean direction, as far as the cohort went on average."""
         scale = self.server_lr * mean_update["steps"]["effective"]
         change = mean_update["params"]
         return {**state, "params": {name: p + scale * change[name] for name, p in state["params"].items()}}
+
+
+def _effective_steps(steps: Any, rho: Any) -> Any:
+    """How many steps without momentum go as far; `rho` may be a tensor, 0 for some clients."""
+    if not isinstance(rho, Tensor) and not rho:
+        return steps
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

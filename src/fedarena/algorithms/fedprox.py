@@ -21,6 +21,8 @@ class FedProx(FedAvg):
     With `partial_work`, clients that would miss the protocol's deadline take fewer local steps, at least one.
     """
 
+    client_options = ("mu",)
+
     def __init__(self, *, mu: float = 0.01, partial_work: bool = False, server_lr: float = 1.0):
         super().__init__(server_lr=server_lr)
         check_not_negative(mu=mu)
@@ -29,5 +31,5 @@ class FedProx(FedAvg):
 
     def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Pulls the parameters towards the global model."""
-        start = client.broadcast["params"]
-        return {name: g + self.mu * (params[name] - start[name]) for name, g in grad.items()}
+        start, mu = client.broadcast["params"], client.job.hyperparameter("algorithm.mu", self.mu)
+        return {name: g + mu * (params[name] - start[name]) for name, g in grad.items()}

@@ -26,7 +26,7 @@ class QFedAvg(Algorithm):
 
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The numerator and the denominator of the server's step."""
-        smoothness = 1 / (self.local.lr * client.job.lr_scale)
+        smoothness = 1 / (client.job.hyperparameter("local.lr", self.local.lr) * client.job.lr_scale)
         some = next(iter(params.values()))
         loss = work.start_loss.to(some.dtype).clamp(min=1e-10)  # 0 would have no negative power
         direction = {name: smoothness * (client.broadcast["params"][name] - p) for name, p in params.items()}

@@ -45,7 +45,7 @@ class Scaffold(Algorithm):
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:
         """The change of the model and of the control variate, which becomes the client's memory."""
         own, server = client.state["control"], client.broadcast["control"]
-        way = work.steps * self.local.lr * client.job.lr_scale
+        way = work.steps * client.job.hyperparameter("local.lr", self.local.lr) * client.job.lr_scale
         change = {name: p - client.broadcast["params"][name] for name, p in params.items()}
         control = {name: own[name] - server[name] - change[name] / way for name in params}
         control_change = {name: c - own[name] for name, c in control.items()}

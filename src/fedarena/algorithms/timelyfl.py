@@ -51,7 +51,7 @@ class TimelyFL(FedAvg):
     def local_gradient(self, grad: Tensors, params: Tensors, client: Client) -> Tensors:
         """Nothing for layers that are not trained; what weight decay is going to add is taken away from them, too."""
         trained = _trained(params, client)
-        decay = self.local.weight_decay
+        decay = client.job.hyperparameter("local.weight_decay", self.local.weight_decay)
         return {name: trained[name] * g - (1 - trained[name]) * decay * params[name] for name, g in grad.items()}
 
     def client_update(self, params: Tensors, client: Client, work: Work) -> tuple[Groups, Groups]:

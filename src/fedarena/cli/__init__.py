@@ -17,6 +17,7 @@ from fedarena.cli import data_verify
 from fedarena.cli import data_stats
 from fedarena.cli import data_export
 from fedarena.cli import leaf_metrics
+from fedarena.cli import hpo
 from fedarena.cli.base import main
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "data_stats",
     "data_verify",
     "heterogeneity",
+    "hpo",
     "leaf_metrics",
     "main",
     "privacy",

@@ -28,6 +28,10 @@ main = typer.Typer(
 )
 data = typer.Typer(help="Federations on disk: get, check, describe and share them.", no_args_is_help=True)
 main.add_typer(data, name="data")
+hpo = typer.Typer(
+    help="Problems of hyperparameter search: list, describe and ask them, and make their tables.", no_args_is_help=True
+)
+main.add_typer(hpo, name="hpo")
 screen = Screen()
 messages = Screen(stderr=True)
 
@@ -74,6 +78,11 @@ def settings_command(function: Command) -> Command:
 def data_command(function: Command) -> Command:
     """Registers a command of the group ``fedarena data``."""
     return _register(data, function)
+
+
+def hpo_command(function: Command) -> Command:
+    """Registers a command of the group ``fedarena hpo``."""
+    return _register(hpo, function)
 
 
 def _register(group: typer.Typer, function: Command, context: dict[str, Any] | None = None) -> Command:

@@ -12,10 +12,11 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.metrics.info import LOSS, MetricInfo
 from fedarena.metrics.metric import make_metric
+from fedarena.train.engine import Part
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-PARTS = ("train", "validation", "test")
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
 GUIDE = "validation_loss"  # the round in which it is smallest is the one that counts
 EPSILON = "epsilon"
 VARIANCE = "_variance"  # over clients
@@ -69,16 +70,23 @@ def best_so_far(scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
     Privacy is spent whether or not a round was the best. Where no loss was finite yet, losses are infinite.
     """
-    guide = np.asarray(scores[GUIDE], dtype=np.float64)
-    places = best_rounds(guide)
-    failed = ~np.isfinite(np.take_along_axis(guide, places, -1))
-    found: dict[str, FloatArray] = {}
-    for name, values in scores.items():
-        values = np.asarray(values, dtype=np.float64)
-        if name == EPSILON:
-            found[name] = values
-            continue
-        taken = np.take_along_axis(values, places, -1)
-        worst = np.nan if info_of(name).higher_is_better else np.inf
-        found[name] = np.where(failed, worst, taken)
-    return found
+    places = best_rounds(np.asarray(scores[GUIDE], dtype=np.float64))
+    found = {
+        name: np.asarray(values, dtype=np.float64)
+        if name == EPSILON
+        else np.take_along_axis(np.asarray(values, dtype=np.float64), places, -1)
+        for name, values in scores.items()
+    }
+    return marked_where_failed(found)
+
+
+def marked_where_failed(scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Scores of which, where the validation loss is not finite, none says anything: losses are infinite there."""
+    failed = ~np.isfinite(scores[GUIDE])
+    return {
+        name: values if name == EPSILON else np.where(failed, _worst(name), values) for name, values in scores.items()
+    }
+
+
+def _worst(score: str) -> float:
+    return np.nan if info_of(score).higher_is_better else np.inf

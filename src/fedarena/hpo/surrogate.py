@@ -299,7 +299,7 @@ def write_surrogate(surrogate: Surrogate, path: Path) -> None:
         "about": surrogate.about,
     }
     forest = surrogate.forest
-    arrays = {
+    arrays: dict[str, Any] = {
         "feature": forest.feature.astype(np.int16),
         "threshold": forest.threshold,
         "children": forest.children.astype(np.int32),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedarena.models.keyed_random import derived, random_bits
 
 _KEYS: ContextVar[Iterator[Tensor] | None] = ContextVar("keys of dropout layers", default=None)
+_SHARE: ContextVar[Tensor | None] = ContextVar("share that dropout layers drop", default=None)
 _PASSES: ContextVar[Iterator[int] | None] = ContextVar("passes through the model in one loss", default=None)
 
 
@@ -34,6 +35,16 @@ def dropout_key(key: Tensor | None) -> Iterator[None]:
         yield
     finally:
         _KEYS.reset(token)
+
+
+@contextmanager
+def dropout_share(share: Tensor | None) -> Iterator[None]:
+    """Within the block, all dropout layers drop this share (a scalar) instead of their own; with None, their own."""
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
 
 
 @contextmanager
@@ -61,12 +72,15 @@ class KeyedDropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input without what is dropped, the rest scaled up so that the mean stays."""
-        if not self.training or self.p == 0:
+        own = _SHARE.get()
+        if not self.training or (self.p == 0 and own is None):
             return input
         shape = input.shape
         if self.whole_channels:
             shape = torch.Size([*shape[:2], *(1 for _ in shape[2:])])
         keys = _KEYS.get()
+        if own is not None and keys is not None:
+            return input * (_kept_with(own, next(keys), shape).to(input.dtype) / (1 - own).to(input.dtype))
         if keys is None:
             return input * nn.functional.dropout(input.new_ones(shape), self.p)
         if self.p == 1:
@@ -92,6 +106,12 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
             parent, _, name = path.rpartition(".")
             setattr(module.get_submodule(parent), name, replaced[layer])
     return module
+
+
+def _kept_with(share_dropped: Tensor, key: Tensor, shape: torch.Size) -> Tensor:
+    """The same as `_kept`, with a share that is a tensor, from 0 to below 1."""
+    threshold = (share_dropped.double() * 2.0**64 - 2.0**63).round().long()
+    return random_bits(key, shape) >= threshold
 
 
 def _kept(key: Tensor, shape: torch.Size, share_dropped: float) -> Tensor:

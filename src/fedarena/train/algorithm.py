@@ -38,6 +38,7 @@ class Algorithm(SystemsHooks):
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
     keeps_sample_gradients = False  # whether a step needs the gradient of every sample by itself, which takes memory
+    client_options: tuple[str, ...] = ()  # of the constructor, numbers that may differ from job to job: see `JobContext`
     expects_weights = False  # whether there is little to learn with a model that starts from scratch
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part
@@ -96,6 +97,19 @@ class Algorithm(SystemsHooks):
     def evaluation_params(self, state: Groups) -> Tensors:
         """The model that is scored and exported: what is broadcast, unless it is an average over rounds, say."""
         return self.broadcast(state)["params"]
+
+    def trained_model(self, params: Tensors) -> Tensors:
+        """The model that a client has after training to `params`, by which its hyperparameters are judged.
+
+        A method that trains something else under other names (see `local_start`) says which it is.
+        """
+        return params
+
+    @property
+    def trains_a_model(self) -> bool:
+        """Whether it is known what model a client has after training."""
+        plain = type(self).local_start is Algorithm.local_start and not self.trains_freely
+        return plain or type(self).trained_model is not Algorithm.trained_model
 
     def personal_models(self, client: Client) -> list[Tensors]:
         """A client's own model, or several of which it uses the one that does best on its validation samples."""

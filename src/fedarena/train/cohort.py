@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.models.dropout import KeyedDropout
+from fedarena.models.dropout import KeyedDropout, dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
@@ -31,7 +31,7 @@ from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
-from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.products import LayersAsProducts
@@ -41,6 +41,7 @@ from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.validation import Validated, Validation
 from fedarena.train.vectorizing import noting_slow_operations
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
@@ -127,11 +128,18 @@ class CohortEngine:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
+        self._validation: Validation | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
         options = {"lanes": self.lanes, "workers": self.workers, "compile": self.compile, **self.hardware.options}
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
+
+    def validate_on(self, part: Part, compare: bool) -> None:
+        """From now on, trained models are scored on their clients' samples of a part."""
+        if self._fallback is not None:
+            self._fallback.validate_on(part, compare)
+        self._validation = Validation(self.task, self.data, part, compare, stacked=True)
 
     def place(self, groups: Groups) -> Groups:
         """The same groups on the device."""
@@ -147,7 +155,8 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            width = batch_width(self.local.batch_size, int(self.data.counts(some.clients, "train").max(initial=1)))
+            largest = int(self.data.counts(some.clients, "train").max(initial=1))
+            width = batch_width(int(np.max(self._training_of(some).batch_size)), largest)
             # Done for all at once, and not by the workers, who would wait for each other's Python.
             work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
@@ -158,9 +167,14 @@ class CohortEngine:
     def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
         """What clients are to do: how many steps, on which batches."""
         samples = self.data.counts(jobs.clients, "train")
-        steps = steps_in_shares(jobs.shares, samples, self.algorithm, self.local)
-        batches = draw_batches(jobs.clients, samples, steps, self.local.batch_size, self.seed, jobs.rounds, width)
+        local = self._training_of(jobs)
+        steps = steps_in_shares(jobs.shares, samples, self.algorithm, local)
+        batches = draw_batches(jobs.clients, samples, steps, local.batch_size, self.seed, jobs.rounds, width)
         return PlannedWork(jobs, samples, steps, batches, start_losses)
+
+    def _training_of(self, jobs: JobArrays) -> LocalTraining:
+        """How these jobs train; where they differ in the size of batches, it is an array."""
+        return training_of(self.local, jobs.hyperparameters)
 
     def _start_losses(self, jobs: JobArrays, broadcasts: Mapping[int, Groups]) -> npt.NDArray[np.float64] | None:
         """Of what these clients downloaded, which is the same."""
@@ -301,12 +315,14 @@ class CohortEngine:
             client = Client(broadcast, kept, context_of(job).at_step(number))
 
             def loss_of(params: Tensors) -> Tensor:
-                with self.hardware.rounding(), passes_of(self.algorithm):
+                dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
+                with self.hardware.rounding(), passes_of(self.algorithm), dropped:
                     return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
 
             grad, loss = grad_and_value(loss_of)(params)
             grad = corrected_gradient(self.algorithm, grad, params, client)
-            params, state = optimizer_step(self.local, params, grad, state, number, client.job.lr_scale)
+            scale, own = client.job.lr_scale, client.job.hyperparameters
+            params, state = optimizer_step(self.local, params, grad, state, number, scale, own)
             return params, state, loss
 
         # Attention in plain operations: what else torch has for it would be computed client by client.
@@ -362,6 +378,18 @@ class CohortEngine:
             params, given.states, given.jobs, given.broadcast, *amounts
         )
         return result
+
+    def validated(self, params: Tensors, given: Given, clients: IntArray) -> Validated | None:
+        """How good the models of finished clients (rows of `params`) are, if somebody asks."""
+        if self._validation is None:
+            return None
+        before = None
+        if self._validation.compares:
+            before = given.broadcast["params"]
+            if given.shared:
+                before = {name: p.expand(len(clients), *p.shape) for name, p in before.items()}
+        trained = vmap(self.algorithm.trained_model)(params)
+        return self._validation.of(trained, before, clients)
 
 
 def _channels_last(values: Tensor) -> Tensor:

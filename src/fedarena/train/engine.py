@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,12 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import IntArray as IntArray
 from fedarena.train.jobs import Job, JobArrays
-from fedarena.train.optimizers import LocalTraining
+from fedarena.train.optimizers import LocalTraining, training_of
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups
+
+if TYPE_CHECKING:
+    from fedarena.train.validation import Validated
 
 Part = Literal["train", "validation", "test", "all"]
 
@@ -46,10 +49,17 @@ class ClientData(Protocol):
 
 
 def steps_in_shares(
-    shares: npt.NDArray[np.float64], samples: IntArray, algorithm: Algorithm, local: LocalTraining
+    shares: npt.NDArray[np.float64],
+    samples: IntArray,
+    algorithm: Algorithm,
+    local: LocalTraining,
+    hyperparameters: Mapping[str, Any] | None = None,
 ) -> IntArray:
-    """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step."""
-    steps = algorithm.local_steps(samples, local)
+    """The local steps in these shares of whole jobs, rounded up, so that whoever has a sample takes a step.
+
+    Jobs may have numbers of steps and sizes of batches of their own.
+    """
+    steps = algorithm.local_steps(samples, training_of(local, hyperparameters))
     if algorithm.leaves_out_layers:
         return steps
     taken: IntArray = np.ceil(np.round(steps * shares, 6)).astype(np.int64)
@@ -65,6 +75,7 @@ class JobResults:
     client_states: Groups  # what clients keep; empty for algorithms without such
     work: Work  # of arrays
     losses: npt.NDArray[np.float64]  # mean over the samples a client processed
+    validated: Validated | None = None  # how good their models are, if somebody asks
 
     @property
     def clients(self) -> IntArray:
@@ -111,6 +122,12 @@ class Engine(Protocol):
     seed: int
     notes: list[str]  # what the user should know about how this engine works here
     choices: dict[str, Any]  # options that were left open and what they came to; kept with the run, for its last bits
+
+    def validate_on(self, part: Part, compare: bool) -> None:
+        """From now on, models of clients are scored on their samples of a part when they are trained.
+
+        With `compare`, also what they were before.
+        """
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> Engine:
         """An engine of the same kind for another algorithm, way of training, and data."""

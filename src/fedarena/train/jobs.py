@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from fedarena.models.keyed_random import at_step, derived, keyed_normal, keyed_u
 from fedarena.train.tensors import Groups
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+_HYPERPARAMETER = "hyperparameter:"  # begins the names of their rows among those of a job
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Job:
     corrupted: bool = False  # whether an adversary has the client in its hands
     lr_scale: float | None = None  # what a schedule makes of the learning rate; None: there is no schedule
     data_of: int | None = None  # index of the samples it trains on; None: that of the client
+    hyperparameters: Mapping[str, float] | None = None  # settings of its own, such as local.lr; None: those of the run
 
     @property
     def holder(self) -> int:
@@ -49,6 +52,11 @@ class JobContext:
     corrupted: Any
     key: Any  # int64; what is random about the job depends on it alone
     lr_scale: Any = 1.0
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)  # settings of this job, where it has its own
+
+    def hyperparameter(self, name: str, otherwise: Any) -> Any:
+        """What this job has for a setting such as ``local.lr``, where jobs differ in it; else that of the run."""
+        return self.hyperparameters.get(name, otherwise)
 
     def at_step(self, step: Any) -> JobContext:
         """The same in one of the steps of local training, in which other random numbers are drawn."""
@@ -97,6 +105,8 @@ class JobArrays:
     lr_scales: npt.NDArray[np.float64] | None = None  # None: there is no schedule
     server_rounds: IntArray | None = None  # in which they are used, where that is not what keys them
     data_of: IntArray | None = None  # indexes of the samples they train on; None: those of the clients
+    hyperparameters: dict[str, FloatArray] | None = None  # settings in which they differ; None: there are none
+    decisions: FloatArray | None = None  # what a policy decided for each, a row in its own terms; see `Policy`
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> JobArrays:
@@ -117,6 +127,7 @@ class JobArrays:
             corrupted=np.array([job.corrupted for job in jobs], dtype=np.bool_),
             lr_scales=None if None in scales else np.array(scales, dtype=np.float64),
             data_of=integers("holder") if elsewhere else None,
+            hyperparameters=_columns_of([job.hyperparameters for job in jobs]),
         )
 
     @property
@@ -139,11 +150,18 @@ class JobArrays:
             corrupted=bool(self.corrupted[position]),
             lr_scale=None if self.lr_scales is None else float(self.lr_scales[position]),
             data_of=None if self.data_of is None else int(self.data_of[position]),
+            hyperparameters=None
+            if self.hyperparameters is None
+            else {name: float(values[position]) for name, values in self.hyperparameters.items()},
         )
 
     def take(self, positions: Any) -> JobArrays:
         """The jobs at these positions."""
-        taken: Any = {name: None if values is None else values[positions] for name, values in vars(self).items()}
+        columns = dict(vars(self))
+        own = columns.pop("hyperparameters")
+        taken: Any = {name: None if values is None else values[positions] for name, values in columns.items()}
+        if own is not None:
+            taken["hyperparameters"] = {name: values[positions] for name, values in own.items()}
         return JobArrays(**taken)
 
     def tensors(self, like: Tensor, seed: int, stream: str = "hooks") -> Tensors:
@@ -155,13 +173,18 @@ class JobArrays:
         rounds = self.rounds if self.server_rounds is None else self.server_rounds
         numbers = np.stack([rounds, self.versions, self.corrupted.astype(np.int64), keys], axis=1)
         rows = {"numbers": torch.from_numpy(numbers).to(like.device), "share": _like(self.shares, like)}
-        return rows if self.lr_scales is None else rows | {"lr_scale": _like(self.lr_scales, like)}
+        if self.lr_scales is not None:
+            rows["lr_scale"] = _like(self.lr_scales, like)
+        for name, values in (self.hyperparameters or {}).items():
+            rows[_HYPERPARAMETER + name] = _like(values, like)
+        return rows
 
     def contexts(self, like: Tensor, seed: int, stream: str = "hooks") -> JobContext:
         """The contexts of all jobs, with a row each."""
         rows = self.tensors(like, seed, stream)
         rounds, versions, corrupted, keys = rows["numbers"].unbind(1)
-        return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, rows.get("lr_scale", 1.0))
+        scales = rows.get("lr_scale", 1.0)
+        return JobContext(rows["share"], rounds, versions, corrupted != 0, keys, scales, hyperparameters_in(rows))
 
 
 def context_of(row: Tensors) -> JobContext:
@@ -169,7 +192,24 @@ def context_of(row: Tensors) -> JobContext:
     if not row:
         return JobContext(1.0, 0, 0, False, torch.zeros((), dtype=torch.int64))
     round, version, corrupted, key = row["numbers"].unbind(0)
-    return JobContext(row["share"], round, version, corrupted != 0, key, row.get("lr_scale", 1.0))
+    scale = row.get("lr_scale", 1.0)
+    return JobContext(row["share"], round, version, corrupted != 0, key, scale, hyperparameters_in(row))
+
+
+def hyperparameters_in(rows: Tensors) -> Tensors:
+    """The settings among rows of `JobArrays.tensors` in which jobs differ."""
+    found = rows.items()
+    return {name.removeprefix(_HYPERPARAMETER): t for name, t in found if name.startswith(_HYPERPARAMETER)}
+
+
+def _columns_of(each: Sequence[Mapping[str, float] | None]) -> dict[str, FloatArray] | None:
+    """Settings of jobs as arrays; jobs that train together have values for the same ones."""
+    names = {None if one is None else tuple(sorted(one)) for one in each}
+    if len(names) > 1:
+        raise ValueError("Jobs that train together must have their own values for the same settings")
+    if not each or each[0] is None:
+        return None
+    return {name: np.array([one[name] for one in each if one is not None], dtype=np.float64) for name in each[0]}
 
 
 def newcomer(broadcast: Groups, state: Groups, job: JobContext | None = None) -> Client:

@@ -18,12 +18,13 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import JobResults
-from fedarena.train.jobs import IntArray, JobArrays
+from fedarena.train.jobs import IntArray, JobArrays, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
+from fedarena.train.validation import Validated
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 2
@@ -56,6 +57,9 @@ class LaneEngine(Protocol):
     def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and what they keep."""
 
+    def validated(self, params: Tensors, given: Given, clients: IntArray) -> Validated | None:
+        """How good the models of finished clients (rows of `params`) are, if somebody asks."""
+
 
 class Lanes:
     """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
@@ -76,7 +80,10 @@ class Lanes:
         params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
-            params, optimizer_init(engine.local, params), torch.ones_like(one_each), torch.zeros_like(one_each)
+            params,
+            optimizer_init(engine.local, params, hyperparameters_in(like.jobs)),
+            torch.ones_like(one_each),
+            torch.zeros_like(one_each),
         )
         self._steps: dict[tuple[int, int, bool], Program] = {}
 
@@ -162,7 +169,8 @@ class LaneTraining:
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
         self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)
         self._job_rows: Tensors = {}
-        if engine.asks_about_jobs or self.jobs.lr_scales is not None:
+        jobs_differ = self.jobs.lr_scales is not None or self.jobs.hyperparameters is not None
+        if engine.asks_about_jobs or jobs_differ:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
@@ -288,9 +296,12 @@ class LaneTraining:
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        update, kept = self.engine.updates(params, self._given(clients), work)
+        given = self._given(clients)
+        update, kept = self.engine.updates(params, given, work)
         losses = loss_sums / np.maximum(work.processed_samples, 1)
-        return JobResults(self.jobs.take(clients), _apart(update, params), _apart(kept, params), work, losses)
+        jobs = self.jobs.take(clients)
+        validated = self.engine.validated(params, given, jobs.clients)
+        return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
 
 
 def _concatenate(tensors: list[Tensor]) -> Tensor:

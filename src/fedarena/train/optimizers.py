@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,23 +36,57 @@ class LocalTraining:
     weight_decay: Annotated[float, Limits(least=0)] = 0.0
 
 
-def optimizer_init(local: LocalTraining, params: Tensors) -> Groups:
-    """The local optimizer's state before a client's first step."""
-    names = ("first", "second") if local.optimizer == "adam" else ("momentum",) if local.momentum else ()
+def training_of(local: LocalTraining, hyperparameters: Mapping[str, Any] | None) -> LocalTraining:
+    """How clients train whose jobs have settings of their own: numbers, or arrays with an entry per job.
+
+    It is asked for how many steps on how large batches, before training; the optimizer is told by `optimizer_step`.
+    """
+    if not hyperparameters:
+        return local
+    own: dict[str, Any] = {
+        name: np.rint(hyperparameters[f"local.{name}"]).astype(np.int64)
+        for name in ("steps", "epochs", "batch_size")
+        if f"local.{name}" in hyperparameters
+    }
+    if "steps" in own:
+        own["epochs"] = None
+    elif "epochs" in own:
+        own["steps"] = None
+    return replace(local, **own)
+
+
+def optimizer_init(
+    local: LocalTraining, params: Tensors, hyperparameters: Mapping[str, Any] | None = None
+) -> Groups:
+    """The local optimizer's state before a client's first step; jobs may have momentum of their own."""
+    has_momentum = bool(local.momentum) or "local.momentum" in (hyperparameters or {})
+    names = ("first", "second") if local.optimizer == "adam" else ("momentum",) if has_momentum else ()
     return {name: {key: torch.zeros_like(p) for key, p in params.items()} for name in names}
 
 
 def optimizer_step(
-    local: LocalTraining, params: Tensors, grad: Tensors, state: Groups, number: StepNumber, lr_scale: Any = 1.0
+    local: LocalTraining,
+    params: Tensors,
+    grad: Tensors,
+    state: Groups,
+    number: StepNumber,
+    lr_scale: Any = 1.0,
+    hyperparameters: Mapping[str, Any] | None = None,
 ) -> tuple[Tensors, Groups]:
-    """One step of the local optimizer: new parameters and new state. A schedule may scale the learning rate."""
-    lr = local.lr * lr_scale
-    if local.weight_decay:
-        grad = {name: g + local.weight_decay * params[name] for name, g in grad.items()}
+    """One step of the local optimizer: new parameters and new state.
+
+    A schedule may scale the learning rate, and `hyperparameters` has what a job sets itself.
+    """
+    own = hyperparameters or {}
+    lr = own.get("local.lr", local.lr) * lr_scale
+    decay, momentum = own.get("local.weight_decay", local.weight_decay), own.get("local.momentum", local.momentum)
+    # A job's own value is a tensor, which may be 0 for some clients only.
+    if isinstance(decay, Tensor) or decay:
+        grad = {name: g + decay * params[name] for name, g in grad.items()}
     if local.optimizer == "adam":
         return _adam_step(lr, params, grad, state, number)
-    if local.momentum:
-        grad = {name: local.momentum * state["momentum"][name] + g for name, g in grad.items()}
+    if isinstance(momentum, Tensor) or momentum:
+        grad = {name: momentum * state["momentum"][name] + g for name, g in grad.items()}
         state = {"momentum": grad}
     return {name: params[name] - lr * g for name, g in grad.items()}, state
 

@@ -24,7 +24,7 @@ from fedarena.models import Tensors
 from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
 from fedarena.train.tensors import Groups, map_groups
 
-_TRACING = threading.Lock()  # torch cannot trace in two threads at once
+TRACING = threading.Lock()  # torch cannot trace in two threads at once
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them; a recurrent network has more
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
@@ -120,7 +120,7 @@ class StepPrograms:
 
     def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One step without a program, for lanes and batches of a form that is too rare to be worth one."""
-        with _TRACING:  # the model serves one thread at a time
+        with TRACING:  # the model serves one thread at a time
             return self._step(changing, given, batch)
 
     def bind(self, changing: Changing, given: Given, example: Batch, *, compile: bool = False) -> Program:
@@ -129,7 +129,7 @@ class StepPrograms:
         On a GPU it may be compiled.
         """
         lanes = [*changing.tensors(), *given.tensors()]
-        with _TRACING:
+        with TRACING:
             if changing.numbers.device.type == "cuda":
                 return self._capture(changing, given, example, compile)
             # Names in their order, too: tensors that look alike may stand for something else.
@@ -142,8 +142,6 @@ class StepPrograms:
         return lambda batch: script(*lanes, *batch.tensors())
 
     def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
-        from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only this engine should pay
-
         parts = (
             *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
             *(given.states, given.broadcast, given.jobs, batch.columns, batch.mask, batch.keys),
@@ -155,28 +153,11 @@ class StepPrograms:
             now = replace(given, states=parts[4], broadcast=parts[5], jobs=parts[6])
             return self._step(Changing(*parts[:4]), now, Batch(*parts[7:])).tensors()
 
-        with _one_fake_mode():
-            traced = make_fx(flat_step)(_leaves(parts))
-        clean(traced.graph)
-        return separate_updates(traced, len(changing.tensors()))
+        return separate_updates(record(flat_step, _leaves(parts)), len(changing.tensors()))
 
     def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
         pure, updates = self._trace(changing, given, example)
-        reuse_memory(pure)
-        step = in_place(pure, updates)
-
-        def traceable(*tensors: Tensor) -> Tensor:
-            step(*tensors)
-            return tensors[0]  # a script must give something
-
-        copies = [t.clone() for t in (*changing.tensors(), *given.tensors(), *example.tensors())]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
-                script: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
-            except (RuntimeError, AttributeError):
-                return step
-        return script
+        return script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
 
     def _capture(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Program:
         place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
@@ -225,6 +206,35 @@ class StepPrograms:
             warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
             return pure
         return compiled
+
+
+def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
+    """The plain operations that a pure function of tensors comes to; `TRACING` must be held."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only who records should pay
+
+    with _one_fake_mode():
+        traced: GraphModule = make_fx(function)(tensors)
+    clean(traced.graph)
+    return traced
+
+
+def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., None]:
+    """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
+    reuse_memory(pure)
+    step = in_place(pure, updates)
+
+    def traceable(*tensors: Tensor) -> Tensor:
+        step(*tensors)
+        return tensors[0]  # a script must give something
+
+    copies = [t.clone() for t in tensors]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
+            made: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
+        except (RuntimeError, AttributeError):
+            return step
+    return made
 
 
 @contextmanager

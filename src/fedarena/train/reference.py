@@ -12,6 +12,7 @@ import torch
 
 from fedarena.core import streams
 from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.dropout import dropout_share
 from fedarena.models.seeding import all_seeded
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
@@ -19,11 +20,12 @@ from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults,
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
-from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, passes_of
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm
+from fedarena.train.validation import Validated, Validation
 
 
 @ENGINES.register("reference")
@@ -50,6 +52,11 @@ class ReferenceEngine:
         task.module.to(self.hardware.device, self.hardware.dtype).train()
         check_own_hooks(algorithm, task)
         self._personal = PersonalEvaluation(self)
+        self._validation: Validation | None = None
+
+    def validate_on(self, part: Part, compare: bool) -> None:
+        """From now on, trained models are scored on their clients' samples of a part."""
+        self._validation = Validation(self.task, self.data, part, compare, stacked=False)
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> ReferenceEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
@@ -101,7 +108,15 @@ class ReferenceEngine:
             client_states=map_groups(lambda t: t.unsqueeze(0), state),
             work=Work(**amounts),
             losses=np.array([loss]),
+            validated=self._validated(params, broadcast["params"], job.client),
         )
+
+    def _validated(self, params: Tensors, downloaded: Tensors, client: int) -> Validated | None:
+        if self._validation is None:
+            return None
+        before = {name: p.unsqueeze(0) for name, p in downloaded.items()} if self._validation.compares else None
+        trained = {name: p.detach().unsqueeze(0) for name, p in self.algorithm.trained_model(params).items()}
+        return self._validation.of(trained, before, np.array([client]))
 
     def _start_loss(self, holder: int, broadcast: Groups) -> torch.Tensor | None:
         if not self.algorithm.needs_start_loss:
@@ -113,8 +128,9 @@ class ReferenceEngine:
     def _batches(self, job: Job) -> tuple[int, list[Tensors]]:
         columns = self.data.samples(np.array([job.holder]), "train").columns
         samples = len(next(iter(columns.values())))
-        steps = int(steps_in_shares(np.array([job.share]), np.array([samples]), self.algorithm, self.local)[0])
-        indices = batch_indices(samples, self.local, self.seed, job.round, job.client, steps)
+        share, local = np.array([job.share]), training_of(self.local, job.hyperparameters)
+        steps = int(steps_in_shares(share, np.array([samples]), self.algorithm, local)[0])
+        indices = batch_indices(samples, local, self.seed, job.round, job.client, steps)
         device = self.hardware.device
         on_device = {name: column_tensor(v).to(device) for name, v in columns.items()}
         pick = ({n: values[torch.from_numpy(rows).to(device)] for n, values in on_device.items()} for rows in indices)
@@ -122,20 +138,22 @@ class ReferenceEngine:
 
     def _train(self, job: Job, batches: list[Tensors], client: Client) -> tuple[Tensors, float]:
         params = self.algorithm.local_start(client)
-        optimizer_state = optimizer_init(self.local, params)
+        own = client.job.hyperparameters
+        optimizer_state = optimizer_init(self.local, params, own)
         losses = []
         for number, batch in enumerate(batches, start=1):
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
             now = replace(client, job=client.job.at_step(number))
-            with torch.enable_grad(), self.hardware.rounding(), passes_of(self.algorithm):
+            dropped = dropout_share(own.get("model.dropout"))
+            with torch.enable_grad(), self.hardware.rounding(), passes_of(self.algorithm), dropped:
                 loss = self.algorithm.local_loss(self.task, leaves, {**batch, "key": key}, now)
             grad = dict(
                 zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
             )
             grad = corrected_gradient(self.algorithm, grad, params, now)
             params, optimizer_state = optimizer_step(
-                self.local, params, grad, optimizer_state, number, client.job.lr_scale
+                self.local, params, grad, optimizer_state, number, client.job.lr_scale, own
             )
             losses.append(loss.detach())
         return params, _mean_loss(losses, batches)

@@ -107,14 +107,18 @@ def draw_batches(
     clients: IntArray,
     samples: IntArray,
     steps: IntArray,
-    batch_size: int,
+    batch_size: int | IntArray,
     seed: int,
     rounds: IntArray,
     width: int | None = None,
 ) -> Batches:
-    """The batches of `batches.batch_indices`, for many clients at once, padded to `width` (else the batch size)."""
+    """The batches of `batches.batch_indices`, for many clients at once, padded to `width` (else the batch size).
+
+    Batches may have another size for every client.
+    """
     first = np.cumsum(steps) - steps
-    shape = (int(steps.sum()), batch_size if width is None else width)
+    shape = (int(steps.sum()), int(np.max(batch_size, initial=1)) if width is None else width)
+    sizes = np.broadcast_to(batch_size, len(clients))
     rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
     steps_per_epoch = -(-samples // batch_size)
     epoch = 0
@@ -125,9 +129,10 @@ def draw_batches(
         place = np.arange(len(owner)) - np.repeat(begins, samples[unfinished])  # 0, 1, … within each client
         keys = streams.bits(seed, "batches", rounds[owner], clients[owner], epoch, place)
         shuffled = place[_sort_within(owner, keys)]  # sample that comes at this place of its client's epoch
-        step = epoch * steps_per_epoch[owner] + place // batch_size
+        of_batch = sizes[owner]
+        step = epoch * steps_per_epoch[owner] + place // of_batch
         counts = step < steps[owner]
-        where = (first[owner] + step)[counts], place[counts] % batch_size
+        where = (first[owner] + step)[counts], (place % of_batch)[counts]
         rows[where], mask[where] = shuffled[counts], True
         epoch += 1
         unfinished = unfinished[epoch * steps_per_epoch[unfinished] < steps[unfinished]]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from fedarena.hpo.optimizers.checks import check_at_least
 from fedarena.hpo.optimizers.optimizer import Optimizer, Proposal
 from fedarena.hpo.optimizers.rungs import rungs
-from fedarena.hpo.optimizers.with_optuna import OptunaSpace
+from fedarena.hpo.optimizers.with_optuna import OptunaSpace, imported, quiet_study
 from fedarena.hpo.space import Space
 
 _LARGEST = 1e300  # what diverged is told as this; Optuna's percentiles of infinities are not numbers
@@ -42,8 +42,9 @@ class PrunedTPE(Optimizer):
         check_at_least(2, eta=eta)
         check_at_least(0, startup_trials=startup_trials)
         check_at_least(1, candidates=candidates)
-        self._optuna_space = OptunaSpace(space, self._name)
-        optuna = self._optuna_space.optuna
+        optuna = imported(self._name)
+        self._optuna_space = OptunaSpace(space, optuna)
+        self._pruned = optuna.trial.TrialState.PRUNED
         self._eta = eta
         self._ladder = rungs(max_rounds, min_rounds, eta)
         sampler = optuna.samplers.TPESampler(
@@ -52,7 +53,7 @@ class PrunedTPE(Optimizer):
             n_ei_candidates=candidates,
             multivariate=multivariate,
         )
-        self._study = self._optuna_space.study(sampler=sampler, pruner=self.pruner(optuna))
+        self._study = quiet_study(optuna, sampler, self.pruner(optuna))
         self._trial: Any = None
         self._paused: Proposal | None = None  # the course that goes on
 
@@ -76,6 +77,6 @@ class PrunedTPE(Optimizer):
         if proposal.rounds == self.max_rounds:
             self._study.tell(self._trial, value)
         elif value == _LARGEST or self._trial.should_prune():
-            self._study.tell(self._trial, state=self._optuna_space.optuna.trial.TrialState.PRUNED)
+            self._study.tell(self._trial, state=self._pruned)
         else:
             self._paused = proposal

@@ -28,7 +28,9 @@ class Objective:
         for name, weight in self.penalties.items():
             info_of(name)
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-                raise BadInputError(f"The weight of the penalty {name} must be a number from 0 on, not {quoted(weight)}")
+                raise BadInputError(
+                    f"The weight of the penalty {name} must be a number from 0 on, not {quoted(weight)}"
+                )
 
     @property
     def maximize(self) -> bool:

@@ -70,7 +70,7 @@ class RawProblem(Problem):
     def config(self, configuration: Mapping[str, Any], client_sample_rate: float, seed: int) -> RunConfig:
         """The configuration of the run that trains a course."""
         changes = {"cohort": self.cohort(client_sample_rate), "seed": seed, **configuration}
-        config = resolve(merge(self._settings(), changes))
+        config = resolve(merge(self.settings, changes))
         decisive = {key: value for key, value in config.to_dict().items() if key not in (*NOT_DECISIVE, "rounds")}
         digest = settings_digest([decisive, self.federation.fingerprint])
         return config.model_copy(update={"name": f"{as_file_name(self.name)}-{digest}"})
@@ -109,18 +109,21 @@ class RawProblem(Problem):
         if self.system is None:
             cost_s = course.virtual_seconds(fidelity.rounds)
         else:
-            cost_s = rounds * float(self.system.round_s(self.round_work(configuration, fidelity.client_sample_rate)))
+            round_s = float(self.system.round_s(self.round_work(configuration, fidelity.client_sample_rate)))
+            cost_s = np.asarray(rounds * round_s, dtype=np.float64)
         metrics = {name: float(values[-1]) for name, values in scores.items()}
         curve = Curve(rounds, scores, cost_s)
         return Result(self._objective.value(metrics), metrics, float(cost_s[-1]), fidelity, curve)
 
-    def _settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of all runs, without what is searched."""
         evaluation = {"evaluation.every": 1, "evaluation.part": EVALUATED}
         return merge(self.declared.settings, {**evaluation, "rounds": self.max_rounds})
 
     def _base(self) -> RunConfig:
         """The configuration of the middle of the space, to see what all have in common."""
-        return resolve(merge(self._settings(), self.space.at([0.5] * len(self.space))))
+        return resolve(merge(self.settings, self.space.at([0.5] * len(self.space))))
 
     def _steps(self, config: RunConfig) -> float:
         """Local steps of a client: as many as are set, or on average as its samples make in its epochs."""

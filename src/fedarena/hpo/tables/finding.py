@@ -31,8 +31,8 @@ def find_table(declared: Declared, given: Path | None) -> tuple[Table, Path]:
         path = shipped_tables().get(declared.name)
         if path is None:
             raise BadInputError(
-                f"No table of {declared.name} comes with FedArena; make one (fedarena hpo table {declared.name} -o FILE) "
-                "and give it (table=FILE), or have it trained (mode=raw)"
+                f"No table of {declared.name} comes with FedArena; make one (fedarena hpo table {declared.name} "
+                "-o FILE) and give it (table=FILE), or have it trained (mode=raw)"
             )
     table = read_table(path)
     check_made_for(declared, table.problem, table.about, path, "table")

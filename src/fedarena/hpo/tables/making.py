@@ -25,8 +25,9 @@ from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.problems.raw import RawProblem
 from fedarena.hpo.tables.recipe import Recipe
 from fedarena.hpo.tables.table import WORK, Table, describe_table, read_table, rounded, write_table
-from fedarena.hpo.tables.trainers import OneByOne, Trainer, TrialsAsLanes
+from fedarena.hpo.tables.trainers import LanesIfPossible, OneByOne, Trainer, TrialsAsLanes
 from fedarena.runs.environment import describe_environment
+from fedarena.train.hardware import DeviceName
 
 Training = Literal["auto", "lanes", "one_by_one"]
 # Called with how many trials of how many are done.
@@ -40,7 +41,7 @@ def make_table(
     path: Path,
     *,
     training: Training = "auto",
-    device: str = "auto",
+    device: DeviceName = "auto",
     progress: Progress | None = None,
 ) -> Table:
     """Makes the table, or what is missing of it, and writes it to `path`; one that is there already is read.
@@ -71,19 +72,14 @@ def make_table(
     return table
 
 
-def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: str) -> Trainer:
+def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: DeviceName) -> Trainer:
     if training == "one_by_one":
         return OneByOne(problem, recipe)
-    try:
-        return TrialsAsLanes(problem, recipe, device)
-    except BadInputError:
-        if training == "lanes":
-            raise
-        return OneByOne(problem, recipe)
+    return (TrialsAsLanes if training == "lanes" else LanesIfPossible)(problem, recipe, device)
 
 
 def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> dict[int, FloatArray]:
-    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks that are on disk are not trained."""
+    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks on disk are not trained."""
     found: dict[int, FloatArray] = {}
     per_configuration = len(recipe.rates) * len(recipe.seeds)
     total, configurations = recipe.trials(), recipe.configurations()

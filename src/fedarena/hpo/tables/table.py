@@ -92,8 +92,8 @@ def write_table(table: Table, path: Path) -> None:
     names = list(table.grid)
     sizes = [len(values) for values in table.grid.values()]
     places = np.unravel_index(np.arange(configurations), sizes)
-    for name, place in zip(names, places, strict=True):
-        indices = np.broadcast_to(place[:, None, None], shape).reshape(-1)[rows].astype(np.int32)
+    for name, chosen in zip(names, places, strict=True):
+        indices = np.broadcast_to(chosen[:, None, None], shape).reshape(-1)[rows].astype(np.int32)
         columns[name] = pa.DictionaryArray.from_arrays(indices, _column(table.grid[name]))
     columns[RATE] = np.broadcast_to(np.array(table.rates)[None, :, None], shape).reshape(-1)[rows]
     columns[ROUND] = np.broadcast_to(np.array(table.rounds, dtype=np.int32), shape).reshape(-1)[rows]

@@ -78,13 +78,17 @@ class TabularProblem(Problem):
         metrics = dict(zip(self.table.scores, cell[:, -1].tolist(), strict=True))
         round_s = float(self._round_s[place, rate])
         noted = self._noted[:until]
-        curve = Curve(noted, dict(zip(self.table.scores, cell, strict=True)), noted * round_s)
+        curve = Curve(
+            noted, dict(zip(self.table.scores, cell, strict=True)), np.asarray(noted * round_s, dtype=np.float64)
+        )
         value = float(self._values[place, rate, until - 1])
         return Result(value, metrics, fidelity.rounds * round_s, fidelity, curve)
 
     def _lacks(self, configuration: dict[str, Any], rate: float) -> str:
-        cell = ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                         for name, value in configuration.items())
+        cell = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in configuration.items()
+        )
         missing = int((~self.table.present).sum())
         return (
             f"The table {self.source} lacks the cell {cell} at client_sample_rate={rate:g} and has "

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.user_warnings import warn_user
 from fedarena.hpo.problems.raw import RawProblem
-from fedarena.hpo.scores import PARTS, best_so_far, score_name
+from fedarena.hpo.scores import PARTS, best_so_far, marked_where_failed, score_name
 from fedarena.hpo.space import Configuration
 from fedarena.hpo.tables.recipe import Recipe
+from fedarena.train.hardware import DeviceName
 
 FloatArray = npt.NDArray[np.float64]
 Told = Callable[[int], None]  # how many trials of a block are done
@@ -22,8 +24,11 @@ Told = Callable[[int], None]  # how many trials of a block are done
 class Trainer(Protocol):
     """Trains configurations with all sample rates and seeds of a recipe."""
 
-    name: str
     scores: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """How trials are trained."""
 
     def train(self, configurations: Sequence[Configuration], told: Told | None) -> FloatArray:
         """What each came to at the noted rounds, ``[configurations, rates, seeds, scores, rounds]``."""
@@ -65,14 +70,58 @@ class TrialsAsLanes:
 
     name = "lanes"
 
-    def __init__(self, problem: RawProblem, recipe: Recipe, device: str):
+    def __init__(self, problem: RawProblem, recipe: Recipe, device: DeviceName):
         self._problem, self._recipe, self._device = problem, recipe, device
         self.scores = table_scores(problem)
-        raise BadInputError("not yet")
 
     def train(self, configurations: Sequence[Configuration], told: Told | None) -> FloatArray:
         """All sample rates and seeds of these configurations together."""
-        raise NotImplementedError
+        from fedarena.hpo.lanes import train_trials
+
+        recipe, cohort = self._recipe, self._problem.cohort
+        trials = [
+            {**configuration, "cohort": cohort(rate), "seed": seed}
+            for configuration in configurations
+            for rate in recipe.rates
+            for seed in recipe.seeds
+        ]
+        curves = train_trials(
+            self._problem.settings,
+            trials,
+            rounds=recipe.rounds[-1],
+            note_rounds=recipe.rounds,
+            best=True,
+            device=self._device,
+            progress=None if told is None else lambda done, total: told(len(trials) * done // max(total, 1)),
+        )
+        found = marked_where_failed({name: curves.metrics[name] for name in self.scores})
+        values = np.stack([found[name] for name in self.scores], axis=1)
+        return values.reshape(len(configurations), len(recipe.rates), len(recipe.seeds), *values.shape[1:])
+
+
+class LanesIfPossible:
+    """Trials as lanes; one by one from the first block on, if lanes refuse what the problem asks for."""
+
+    def __init__(self, problem: RawProblem, recipe: Recipe, device: DeviceName):
+        self._trainer: Trainer = TrialsAsLanes(problem, recipe, device)
+        self._instead = OneByOne(problem, recipe)
+        self.scores = self._trainer.scores
+
+    @property
+    def name(self) -> str:
+        """How trials are trained in fact."""
+        return self._trainer.name
+
+    def train(self, configurations: Sequence[Configuration], told: Told | None) -> FloatArray:
+        """In one way or the other."""
+        try:
+            return self._trainer.train(configurations, told)
+        except BadInputError as error:
+            if self._trainer is self._instead:
+                raise
+            warn_user(f"Trials are trained one by one: {error}")
+            self._trainer = self._instead
+            return self._trainer.train(configurations, told)
 
 
 def table_scores(problem: RawProblem) -> tuple[str, ...]:

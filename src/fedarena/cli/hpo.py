@@ -1,0 +1,278 @@
+"""Commands about problems of hyperparameter search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fedarena.cli.base import hpo_command, screen
+from fedarena.cli.federations import progress_bar, say
+from fedarena.core.console import as_markup
+from fedarena.core.errors import BadInputError
+
+if TYPE_CHECKING:
+    from fedarena.hpo.problem import Result
+    from fedarena.hpo.problems.declared import Declared
+
+ProblemName = Annotated[
+    str, typer.Argument(metavar="PROBLEM", help="A name such as lr@31, or a configuration file with search:.")
+]
+DataFolder = Annotated[Path | None, typer.Option("--folder", help="Where the files of the federation are.")]
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Train with NbAFL under this privacy budget.")]
+ProblemSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the runs, such as federation.alpha=0.1; repeatable."),
+]
+
+
+@hpo_command
+def list_() -> None:
+    """Show all problems, how large their grids are, and which tables come with FedArena."""
+    from rich import box
+    from rich.table import Table
+
+    from fedarena.hpo.problems import declared_names, find_declared
+    from fedarena.hpo.tables.finding import shipped_tables
+
+    shipped = shipped_tables()
+    found: dict[str, list[Declared]] = {}
+    for name in declared_names():
+        found.setdefault(name.partition("-")[0], []).append(find_declared(name))
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("problem", style="bold", no_wrap=True)
+    table.add_column("what")
+    for title in ("with", "grid", "table"):
+        table.add_column(title, no_wrap=True, justify="right" if title == "grid" else "left")
+    for name, declared in found.items():
+        sizes = [sum(1 for _ in one.space.grid()) for one in declared]
+        algorithms, grids = "\n".join(one.algorithm for one in declared), "\n".join(f"{size:,}" for size in sizes)
+        has_table = "\n".join("yes" if one.name in shipped else "" for one in declared)
+        table.add_row(as_markup(name), declared[0].title, algorithms, grids, has_table)
+    screen.print(table)
+    say("NAME is with fedavg, NAME-fedopt and NAME-fedprox with the others; fedarena hpo show NAME describes one")
+
+
+@hpo_command
+def show(name: ProblemName) -> None:
+    """Describe a problem: its space, its fidelities, its runs, and its table if there is one."""
+    from rich import box
+    from rich.table import Table
+
+    from fedarena.hpo.problems import find_declared
+    from fedarena.hpo.tables.finding import shipped_tables
+    from fedarena.hpo.tables.table import describe_table
+    from fedarena.runs.config import to_yaml
+
+    declared = find_declared(name)
+    say(f"{declared.name}: {declared.title}")
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("hyperparameter", style="bold")
+    for title in ("range", "in tables"):
+        table.add_column(title)
+    for one in declared.space:
+        spread = "one of " + ", ".join(map(str, one.choices))
+        if one.kind != "choice":
+            spread = f"{one.low:g} to {one.high:g}{', log' if one.log else ''}{', whole' if one.kind == 'int' else ''}"
+        try:
+            grid = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in one.grid())
+        except BadInputError:
+            grid = "no bins"
+        table.add_row(as_markup(one.name), as_markup(spread), as_markup(grid))
+    screen.print(table)
+    rates = ", ".join(f"{rate:g}" for rate in declared.sample_rates) or "as cohort says"
+    say(f"Fidelities: 1 to {declared.rounds} rounds; client sample rates {rates}")
+    if declared.budget_s is not None:
+        say(f"Budget: {declared.budget_s:,.0f} simulated seconds")
+    say("Settings of its runs:")
+    screen.print(to_yaml(declared.settings).rstrip(), highlight=False, soft_wrap=True, markup=False)
+    if (path := shipped_tables().get(declared.name)) is not None:
+        about = describe_table(path)
+        seeds, rounds = about["seeds"], about["rounds"]
+        say(f"Table: {path}, seeds {seeds}, {len(rounds)} noted rounds up to {rounds[-1]}")
+        say(f"Made by: {' '.join(about['about']['command'])}")
+
+
+@hpo_command
+def query(
+    name: ProblemName,
+    configuration: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Hyperparameters, such as local.lr=0.1.")
+    ] = None,
+    mode: Annotated[
+        Literal["tabular", "surrogate", "raw"], typer.Option("--mode", help="Where the answer comes from.")
+    ] = "tabular",
+    rounds: Annotated[int | None, typer.Option("--rounds", help="How long it is trained. [all rounds]")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Client sample rate. [the usual one]")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the training, in mode raw.")] = 0,
+    objective: Annotated[str, typer.Option("--objective", help="The score that is the value.")] = "validation_loss",
+    table: Annotated[Path | None, typer.Option("--table", help="A table of your own.")] = None,
+    surrogate: Annotated[Path | None, typer.Option("--surrogate", help="A surrogate of your own.")] = None,
+    folder: DataFolder = None,
+    epsilon: Epsilon = None,
+    settings: ProblemSettings = None,
+    runs: Annotated[Path, typer.Option("--runs", help="Where the runs of mode raw lie.")] = Path("runs"),
+) -> None:
+    """Ask how good a configuration is after so much training, and what that costs."""
+    from dataclasses import replace
+
+    from fedarena.hpo.problems import problem
+    from fedarena.runs.config import parse_overrides
+
+    asked = problem(
+        name,
+        mode,
+        objective=objective,
+        table=table,
+        surrogate=surrogate,
+        folder=folder,
+        epsilon=epsilon,
+        settings=parse_overrides(settings or []),
+        runs_folder=runs,
+    )
+    fidelity = asked.full
+    fidelity = fidelity if rounds is None else replace(fidelity, rounds=rounds)
+    fidelity = fidelity if rate is None else replace(fidelity, client_sample_rate=rate)
+    _say_result(asked.query(parse_overrides(configuration or []), fidelity, seed), objective)
+
+
+@hpo_command
+def table(
+    name: ProblemName,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file to write. [PROBLEM.parquet]")] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds to average over, with commas.")] = "0,1,2",
+    rates: Annotated[
+        str | None, typer.Option("--rates", help="Client sample rates, with commas. [the problem's]")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="The largest fidelity. [the problem's]")] = None,
+    noted: Annotated[int | None, typer.Option("--noted", help="How many rounds are noted. [about 40]")] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=[VALUES]", help="Other values than the bins, such as model.width=[16,64]."),
+    ] = None,
+    bits: Annotated[int, typer.Option("--bits", help="Bits of mantissa that scores are rounded to.")] = 12,
+    training: Annotated[
+        Literal["auto", "lanes", "one_by_one"], typer.Option("--training", help="Many trials at once, or one by one.")
+    ] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where lanes compute.")] = "auto",
+    folder: DataFolder = None,
+    epsilon: Epsilon = None,
+    settings: ProblemSettings = None,
+) -> None:
+    """Make the table of a problem by training its whole grid; the same command goes on with one that was cut short."""
+    from fedarena.core.outside_text import as_file_name
+    from fedarena.hpo.tables.making import make_table
+    from fedarena.hpo.tables.recipe import make_recipe
+    from fedarena.runs.config import parse_overrides
+
+    declared = _declared(name, folder, epsilon, settings)
+    values: dict[str, Any] = {
+        key: value if isinstance(value, list) else [value] for key, value in parse_overrides(grid or []).items()
+    }
+    recipe = make_recipe(
+        declared,
+        seeds=_numbers(seeds, "--seeds"),
+        rates=None if rates is None else _numbers(rates, "--rates"),
+        rounds=rounds,
+        noted=noted,
+        grid=values,
+        bits=bits,
+    )
+    path = output or Path(f"{as_file_name(declared.name)}.parquet")
+    with progress_bar() as advance:
+        made = make_table(
+            recipe,
+            path,
+            training=training,
+            device=device,
+            progress=lambda done, total: advance(done, total, f"Training {done:,} of {total:,} trials"),
+        )
+    size = path.stat().st_size
+    say(f"Table: {path} ({len(made.values):,} configurations, {recipe.trials():,} trials, {size:,} bytes)")
+
+
+@hpo_command
+def surrogate(
+    name: ProblemName,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file to write. [PROBLEM.npz]")] = None,
+    table: Annotated[Path | None, typer.Option("--table", help="A table of your own.")] = None,
+    objective: Annotated[
+        str, typer.Option("--objective", help="The score by whose error forests are compared.")
+    ] = "validation_loss",
+    seed: Annotated[int, typer.Option("--seed", help="Of folds and forests.")] = 0,
+    epsilon: Epsilon = None,
+    settings: ProblemSettings = None,
+) -> None:
+    """Fit a surrogate to a table, and show the errors of the forests that were compared, as in Table 12."""
+    from rich import box
+    from rich.table import Table
+
+    from fedarena.core.outside_text import as_file_name
+    from fedarena.hpo.surrogate import fit_surrogate, write_surrogate
+    from fedarena.hpo.tables.finding import find_table
+
+    declared = _declared(name, None, epsilon, settings)
+    found, _ = find_table(declared, table)
+    with progress_bar() as advance:
+        fitted = fit_surrogate(
+            found,
+            objective=objective,
+            seed=seed,
+            progress=lambda done, total: advance(done, total, f"Fitting forests {done} of {total}"),
+        )
+    path = output or Path(f"{as_file_name(declared.name)}.npz")
+    write_surrogate(fitted, path)
+    shown = Table(title=f"Mean absolute errors of {objective}", title_justify="left", box=box.SIMPLE_HEAD)
+    for title in ("trees", "depth", "train", "test"):
+        shown.add_column(title, justify="right")
+    for one in fitted.errors:
+        shown.add_row(str(one.trees), str(one.depth), f"{one.train:.5f}", f"{one.test:.5f}")
+    screen.print(shown)
+    say(f"Surrogate: {path} ({fitted.errors[0].trees} trees, depth {fitted.errors[0].depth})")
+
+
+def _declared(name: str, folder: Path | None, epsilon: float | None, settings: list[str] | None) -> Declared:
+    from fedarena.hpo.problems.making import declare
+    from fedarena.runs.config import parse_overrides
+
+    return declare(name, folder=folder, epsilon=epsilon, settings=parse_overrides(settings or []))
+
+
+def _numbers(text: str, option: str) -> list[Any]:
+    """Numbers with commas, or spaces, between them."""
+    try:
+        return [float(word) if "." in word else int(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise BadInputError(f"{option} must be numbers with commas between them, not {text!r}") from None
+
+
+def _say_result(result: Result, objective: str) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from fedarena.hpo.scores import EPSILON, PARTS, info_of, score_name
+
+    fidelity = result.fidelity
+    say(f"{objective}: {info_of(objective).text(result.metrics[objective])}")
+    say(f"Cost: {result.cost_s:,.1f} simulated seconds for {fidelity.rounds} rounds at {fidelity.client_sample_rate:g}")
+    plain = [name.removeprefix("validation_") for name in result.metrics if name.startswith("validation_")]
+    names = [name for name in plain if score_name("test", name) in result.metrics or not _is_over_clients(name)]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("best so far", style="bold")
+    for part in PARTS:
+        table.add_column(part, justify="right")
+    for name in names:
+        scores = [score_name(part, name) for part in PARTS]
+        values = [info_of(score).text(result.metrics.get(score)) for score in scores]
+        table.add_row(name.replace("_", " "), *values)
+    screen.print(table)
+    if EPSILON in result.metrics:
+        say(f"ε: {result.metrics[EPSILON]:.4g}")
+
+
+def _is_over_clients(name: str) -> bool:
+    from fedarena.metrics import summary_names
+
+    endings = tuple(one.removeprefix("x") for one in summary_names("x")[1:])
+    return name.endswith(endings)

@@ -1,0 +1,119 @@
+"""Layers of many trials that see the same samples, as products of large matrices.
+
+Under `vmap`, a linear layer whose weights differ from trial to trial is a small product per trial, for which the
+samples are copied. As they are the same for all trials, it is one product of ``[trials · outputs, inputs]`` by
+``[inputs, samples]``. Its rows are the outputs, so samples are innermost in memory; softmax over a few classes is
+then a sum of a few long vectors, where torch's own goes through each sample by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+_MOST_CLASSES = 64  # with more, torch's own softmax and lookup are as fast
+
+
+class SharedSamples(TorchFunctionMode):
+    """Within this context, layers that see the same samples in all trials are computed for all trials at once."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replaces what is worth it, and leaves everything else alone."""
+        replacement = _REPLACEMENTS.get(function)
+        found = replacement(*args, **(kwargs or {})) if replacement else None
+        return function(*args, **(kwargs or {})) if found is None else found
+
+
+class _Product(torch.autograd.Function):
+    """A matrix product; where one of the factors is the same for all trials, the others become one large matrix."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        """Of ``[m, k]`` by ``[k, n]``."""
+        return a @ b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing: `_Linear` knows the gradient."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        """Gradients of gradients are nobody's business here."""
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+        """The products of all trials."""
+        count: int = info.batch_size
+        if in_dims[1] is None:
+            assert in_dims[0] is not None
+            a = a.movedim(in_dims[0], 0)
+            return (a.reshape(count * a.shape[1], a.shape[2]) @ b).view(count, a.shape[1], -1), 0
+        b = b.movedim(in_dims[1], 0)
+        if in_dims[0] is None:
+            columns = b.mT.reshape(count * b.shape[2], b.shape[1])
+            return (columns @ a.mT).view(count, b.shape[2], -1).mT, 0
+        return a.movedim(in_dims[0], 0) @ b, 0
+
+
+class _Linear(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        """``[samples, inputs]`` by ``[outputs, inputs]``."""
+        product: Tensor = _Product.apply(x, weight.mT)  # type: ignore[no-untyped-call]
+        return product
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keeps what gradients are made of."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The gradients of samples and weights."""
+        x, weight = ctx.saved_tensors
+        of_x = _Product.apply(grad, weight) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        return of_x, _Product.apply(grad.mT, x)  # type: ignore[no-untyped-call]
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    if input.dim() < 2 or input.dtype != weight.dtype or torch.is_autocast_enabled(input.device.type):
+        return None
+    rows: Tensor = _Linear.apply(input.flatten(0, -2), weight)  # type: ignore[no-untyped-call]
+    output = rows if input.dim() == 2 else rows.unflatten(0, input.shape[:-1])
+    return output if bias is None else output + bias
+
+
+def _log_softmax(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Tensor | None:
+    if dim is None or dtype is not None or input.shape[dim] > _MOST_CLASSES:
+        return None
+    shifted = input - input.amax(dim, keepdim=True).detach()
+    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+
+
+def _gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor | None:
+    """One of the last dimension's few values each, as a sum in which all others are 0."""
+    if dim not in (-1, input.dim() - 1) or index.dim() < 2 or index.shape[-1] != 1 or input.shape[-1] > _MOST_CLASSES:
+        return None
+    classes = torch.arange(input.shape[-1], device=input.device)
+    chosen = (index.mT == classes.unsqueeze(-1)).mT  # samples innermost, as in the scores
+    return torch.where(chosen, input, 0).sum(-1, keepdim=True)
+
+
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    F.linear: _linear,
+    F.log_softmax: _log_softmax,
+    torch.Tensor.gather: _gather,
+    torch.gather: _gather,
+}

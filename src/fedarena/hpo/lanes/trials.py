@@ -1,0 +1,212 @@
+"""Trials of a run configuration, each with settings of its own, trained as lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedarena.algorithms import ALGORITHMS
+from fedarena.core.errors import BadInputError
+from fedarena.core.words import counted
+from fedarena.data import Federation
+from fedarena.hpo.lanes.arrangement import Trial
+from fedarena.hpo.lanes.curves import IntArray, TrialCurves
+from fedarena.hpo.lanes.models import TrialModels
+from fedarena.hpo.lanes.planning import Scene
+from fedarena.hpo.lanes.training import LaneTrainer, Progress, all_rounds
+from fedarena.runs.building import Experiment, GivenParts, open_federation, prepare
+from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, resolve_settings
+from fedarena.runs.observer import Observer
+from fedarena.train.engine import Part
+from fedarena.train.hardware import DeviceName, Hardware
+
+Settings = Mapping[str, Any]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+_MAY_DIFFER = frozenset({"seed", "cohort", "local", "model", "algorithm", "name", "label"})
+# What lanes do not simulate, and what stands for not asking for it.
+_PLAIN: dict[str, Any] = {
+    "training": "natural",
+    "fleet": "ideal",
+    "protocol": "ideal",
+    "aggregator": "mean",
+    "attack": "none",
+    "privacy": "none",
+    "download": "none",
+    "transforms": [],
+    "callbacks": [],
+}
+
+
+def train_trials(
+    base: Settings,
+    trials: Sequence[Settings],
+    *,
+    rounds: int,
+    note_rounds: Sequence[int] | IntArray | None = None,
+    best: bool = False,
+    device: DeviceName = "auto",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> TrialCurves:
+    """Trains all trials, each as `fedarena.run` would train it alone, and gives their scores.
+
+    `base` is the configuration of a run, and each trial is what it overrides (``{"local.lr": 0.1, "seed": 1}``): the
+    seed, the cohort, and settings of local training, model and algorithm. Scores on the samples of all parts are noted
+    after `note_rounds` (every round, unless said otherwise), those of the models of then or, with `best`, of the models
+    that had the smallest validation loss so far. `progress` is told how many rounds of trials are done, and of how many.
+
+    >>> curves = train_trials(  # doctest: +SKIP
+    ...     {"federation": "digits", "model": "logistic_regression"}, [{"local.lr": lr} for lr in (0.01, 0.1)], rounds=20
+    ... )
+    >>> curves.metrics["validation_loss"].min(axis=1)  # doctest: +SKIP
+    """
+    order: list[int] = []
+    parts: list[TrialCurves] = []
+    options: Any = {"note_rounds": note_rounds, "best": best, "device": device, "workers": workers}
+    for numbers, curves in train_in_blocks(base, trials, rounds=rounds, progress=progress, **options):
+        order += numbers
+        parts.append(curves)
+    return TrialCurves.join(parts).take(np.argsort(order))
+
+
+def train_in_blocks(
+    base: Settings,
+    trials: Sequence[Settings],
+    *,
+    rounds: int,
+    note_rounds: Sequence[int] | IntArray | None = None,
+    best: bool = False,
+    device: DeviceName = "auto",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[list[int], TrialCurves]]:
+    """The same as `train_trials`, a block of trials at a time: their positions among all, and their scores.
+
+    Who keeps finished blocks can go on after an interruption with the trials that are missing.
+    """
+    if not trials:
+        raise BadInputError("There are no trials to train")
+    noted = _check_rounds(rounds, note_rounds)
+    trainer = _make_trainer(base, trials, rounds, noted, best, device, workers)
+    for numbers, curves in trainer.run(progress):
+        yield numbers, replace(curves, trials=tuple(dict(trials[number]) for number in numbers))
+
+
+def _check_rounds(rounds: int, note_rounds: Sequence[int] | IntArray | None) -> IntArray:
+    if rounds < 1:
+        raise BadInputError(f"Trials need at least one round, not {rounds}")
+    if note_rounds is None:
+        return all_rounds(rounds)
+    noted = np.unique(np.asarray(note_rounds, dtype=np.int64))
+    if not len(noted) or noted[0] < 0 or noted[-1] > rounds:
+        raise BadInputError(f"note_rounds must be from 0 to {rounds}, the number of rounds, not {list(note_rounds)[:8]}")
+    return noted
+
+
+def _make_trainer(
+    base: Settings,
+    trials: Sequence[Settings],
+    rounds: int,
+    note_rounds: IntArray,
+    best: bool,
+    device: DeviceName,
+    workers: int | None,
+) -> LaneTrainer:
+    settings, given = _with_federation(base)
+    configs = [resolve_settings(settings, {**trial, "rounds": rounds}) for trial in trials]
+    first = configs[0]
+    for config in configs:
+        _check_same(config, first)
+    check_plain(first)
+    federation, first = open_federation(first, Observer(), given.federation)
+    given = replace(given, federation=federation)
+    experiment = prepare(first, Observer(), given)
+    options = dict(first.engine)
+    hardware = Hardware(
+        options["device"] if device == "auto" and "device" in options else device,
+        threads=1,
+        dtype=options.get("dtype", "float32"),
+        precision=options.get("precision", "full"),
+    )
+    if hardware.precision == "bf16":
+        raise BadInputError("Trials as lanes compute in full precision; leave engine.precision out")
+    models = TrialModels(federation, first, configs)
+    made = [_make_trial(number, config, first, experiment, models) for number, config in enumerate(configs)]
+    return LaneTrainer(_scene(experiment), made, hardware, note_rounds, best, workers)
+
+
+def _with_federation(base: Settings) -> tuple[dict[str, Any], GivenParts]:
+    """The settings, and a federation that was handed in as an object."""
+    settings = dict(base)
+    federation = settings.get("federation")
+    if not isinstance(federation, Federation):
+        return settings, GivenParts()
+    settings["federation"] = {"name": "store", "path": str(federation.path)}
+    return settings, GivenParts(federation)
+
+
+def _check_same(config: RunConfig, first: RunConfig) -> None:
+    for name in RunConfig.model_fields:
+        if name not in _MAY_DIFFER and getattr(config, name) != getattr(first, name):
+            raise BadInputError(
+                f"Trials cannot differ in {name}, only in seed, cohort, and settings of local, model and algorithm; "
+                "train those of each value by themselves"
+            )
+
+
+def check_plain(config: RunConfig) -> None:
+    """Refuses settings that ask for what lanes do not compute."""
+    for name, plain in _PLAIN.items():
+        value = getattr(config, name)
+        chosen = value["name"] if isinstance(value, dict) else value
+        if chosen != plain:
+            shown = chosen if isinstance(chosen, str) else ", ".join(part["name"] for part in chosen)
+            raise BadInputError(
+                f"Trials with {name}={shown} cannot be lanes of one computation; leave it out, or run them one by one"
+            )
+    if config.clock != RunConfig.model_fields["clock"].default:
+        raise BadInputError("Trials in lanes have no clock; leave clock.… out, or run them one by one")
+    if config.evaluation.max_clients is not None:
+        raise BadInputError("Trials in lanes are scored on all clients; leave evaluation.max_clients out")
+
+
+def _make_trial(
+    number: int, config: RunConfig, first: RunConfig, experiment: Experiment, models: TrialModels
+) -> Trial:
+    clients = experiment.simulation.training_clients
+    cohort = config.cohort or experiment.simulation.cohort
+    if cohort > len(clients):
+        raise BadInputError(
+            f"cohort is {cohort} in trial {number}, but the federation {experiment.federation.name!r} has only "
+            f"{counted(len(clients), 'client')} to train on"
+        )
+    options = dict(config.algorithm)
+    algorithm = ALGORITHMS.get(options.pop("name"))(**options)
+    algorithm.prepare(len(clients), config.local, config.horizon or config.rounds)
+    model = models.of(config if config.model["name"] != AUTOMATIC_MODEL else config.model_copy(update={"model": first.model}))
+    return Trial(number, config.seed, cohort, config.local, algorithm, model.task, model.start, model.dropout)
+
+
+def _scene(experiment: Experiment) -> Scene:
+    federation, simulation = experiment.federation, experiment.simulation
+    scored: dict[Part, Any] = {}
+    for part in PARTS:
+        clients = federation.clients("train" if part == "train" else "all")
+        clients = clients[federation.counts(clients, part) > 0]
+        if len(clients):
+            scored[part] = clients
+    client, server = simulation.client_lr_schedule, simulation.server_lr_schedule
+    return Scene(
+        federation,
+        simulation.training_clients,
+        scored,
+        simulation.selector,
+        simulation.rounds,
+        None if client is None else client.scale,
+        None if server is None else server.scale,
+    )
+
+
