@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from fedarena.hpo.problem import Fidelity, Problem
 from fedarena.hpo.search import budget_of
 from fedarena.hpo.search_bars import SearchBars
 from fedarena.hpo.searching import ComparisonObserver, PlannedSearch, search_at_once, search_one_by_one
+from fedarena.hpo.space import Configuration
 from fedarena.hpo.trajectory import Trajectory, read_trajectory
 
 FloatArray = npt.NDArray[np.float64]
@@ -166,8 +167,8 @@ class Comparison:
                 )
         return pd.DataFrame(rows)
 
-    def best_configuration(self, problem: str) -> tuple[str, dict[str, Any]] | None:
-        """The best that any search found, and which optimizer found it."""
+    def best_configuration(self, problem: str) -> tuple[list[str], Configuration] | None:
+        """The best that any search found, and which optimizers found it."""
         best = [
             (-one.best.rounds, one.best.value, label, one.best.configuration)
             for (name, label), found in self.searches.items()
@@ -176,8 +177,8 @@ class Comparison:
         ]
         if not best:
             return None
-        _, _, label, configuration = min(best, key=lambda one: one[:2])
-        return label, dict(configuration)
+        configuration = min(best, key=lambda one: one[:2])[3]
+        return list(dict.fromkeys(label for _, _, label, other in best if other == configuration)), configuration
 
 
 def compare(
@@ -210,6 +211,7 @@ def compare(
         raise BadInputError(f"jobs must be a whole number from 1 on, not {quoted(jobs)}")
     chosen = choose_optimizers(optimizers)
     given = [problems] if isinstance(problems, str | Problem) else list(problems)
+    options = {key: _as_json(value) for key, value in options.items()}
     opened = _open(given, mode, options)
     rates = {name: _rate(problem, client_sample_rate) for name, problem in opened.items()}
     own = [one.name for one in given if isinstance(one, Problem)]
@@ -238,9 +240,16 @@ def _open(given: Sequence[str | Problem], mode: str, options: Mapping[str, Any])
     return opened
 
 
+def _as_json(value: Any) -> Any:
+    """An option as it can be told to another process, and written to a file."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value) if isinstance(value, Path) else value
+
+
 def _rate(problem: Problem, client_sample_rate: float | None) -> float:
     rate = problem.full.client_sample_rate if client_sample_rate is None else client_sample_rate
-    return problem.check_fidelity(Fidelity(problem.max_rounds, rate)).client_sample_rate
+    return problem._check_fidelity(Fidelity(problem.max_rounds, rate)).client_sample_rate
 
 
 def _plan(

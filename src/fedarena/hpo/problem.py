@@ -76,14 +76,13 @@ class Problem(ABC):
 
     def query(self, configuration: Mapping[str, Any], fidelity: Fidelity | None = None, seed: int = 0) -> Result:
         """How good a configuration is after so much training (all of it, unless said otherwise)."""
-        return self._answer(self.space.check(configuration), self.check_fidelity(fidelity or self.full), seed)
+        return self._answer(self.space.check(configuration), self._check_fidelity(fidelity or self.full), seed)
 
     @abstractmethod
     def _answer(self, configuration: dict[str, Any], fidelity: Fidelity, seed: int) -> Result:
         """The same for what has been checked."""
 
-    def check_fidelity(self, fidelity: Fidelity) -> Fidelity:
-        """The fidelity as it is meant; refuses what the problem cannot be asked for."""
+    def _check_fidelity(self, fidelity: Fidelity) -> Fidelity:
         rounds, rate = fidelity.rounds, fidelity.client_sample_rate
         if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer):
             raise BadInputError(f"The rounds of a fidelity must be a whole number, not {quoted(rounds)}")

@@ -26,6 +26,7 @@ from fedarena.display.hpo.tables import (
     failures_on_page,
     finals_on_page,
     signs_on_page,
+    test_scores_on_page,
 )
 from fedarena.display.report.page import Plots, document
 from fedarena.display.report.sections.elements import in_pairs
@@ -76,14 +77,16 @@ def headline(found: Comparison) -> str:
     if len(known) < _FEWEST_RANKED:
         done = [label for label in found.labels if any(label in finals for finals in found.finals.values())]
         return f"{listing(done)} searched {count(len(found.problems), 'problem')}."
-    best = min(known, key=lambda label: known[label])
-    worst = max(known, key=lambda label: known[label])
+    lowest, highest = min(known.values()), max(known.values())
+    best = [label for label, rank in known.items() if math.isclose(rank, lowest)]
+    worst = [label for label, rank in known.items() if math.isclose(rank, highest)]
     where = "" if len(found.problems) == 1 else f" over {count(len(found.problems), 'problem')}"
-    if known[best] == known[worst]:
+    if len(best) == len(known):
         return f"In the end all {len(known)} optimizers have the same mean rank{where}."
+    share = "has" if len(best) == 1 else "share"
     return (
-        f"In the end {best} has the best mean rank{where}, {known[best]:.2f} of {len(known)}, and {worst} the worst, "
-        f"{known[worst]:.2f}."
+        f"In the end {listing(best)} {share} the best mean rank{where}, {lowest:.2f} of {len(known)}; "
+        f"the worst is that of {listing(worst)}, {highest:.2f}."
     )
 
 
@@ -109,7 +112,13 @@ def _results(found: Comparison, looks: Mapping[str, Style]) -> Html:
             "initial weights: orders can be compared, sizes only roughly."
         )
     best = best_configurations_on_page(found)
-    return join([finals_on_page(found, looks), tag("p", note, class_="note"), tag("h3", "Best configurations"), best])
+    tests = (
+        [tag("details", tag("summary", "What the incumbents score on test samples"), scores)]
+        if (scores := test_scores_on_page(found, looks))
+        else []
+    )
+    parts = [finals_on_page(found, looks), tag("p", note, class_="note"), *tests]
+    return join([*parts, tag("h3", "Best configurations"), best])
 
 
 def _ranks(found: Comparison, plots: Plots) -> Html:
@@ -152,11 +161,11 @@ def _problems(found: Comparison, plots: Plots) -> Html:
     caption = (
         "Each line tells which share of all configurations has a regret of at most so much: the higher, the easier."
     )
-    figures = [plots(ecdf_figure(found.grids), caption)]
+    parts = [plots(ecdf_figure(found.grids), caption)]
     for name, grid in list(found.grids.items())[:_MOST_ALONE]:
         problem = found.problems[name]
         shares = grid_importance(problem.space, grid)
-        figures.append(plots(importance_figure(name, shares), _about_importance(shares)))
+        figures = [plots(importance_figure(name, shares), _about_importance(shares))]
         if len(problem.space) > 1:
             x, y = sorted(shares.most_important[:2], key=lambda one: -len(problem.space[one].grid()))
             land = landscape(problem.space, grid, x, y)
@@ -165,7 +174,8 @@ def _problems(found: Comparison, plots: Plots) -> Html:
                 f" The others are at the best: {fixed}." * bool(fixed)
             )
             figures.append(plots(landscape_figure(land, problem.objective, problem.maximize), note))
-    return join([in_pairs(figures), _left_out(found)])
+        parts.append(in_pairs(figures))
+    return join([*parts, _left_out(found)])
 
 
 def _costs(found: Comparison, looks: Mapping[str, Style]) -> Html:

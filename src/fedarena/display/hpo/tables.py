@@ -11,7 +11,7 @@ from rich.table import Table
 from fedarena.core.console import plain
 from fedarena.display.drawing.html import Html, join, tag
 from fedarena.display.drawing.style import Style
-from fedarena.display.drawing.units import ABSENT, SECONDS, quantity
+from fedarena.display.drawing.units import ABSENT, SECONDS, listing, quantity
 from fedarena.display.hpo.looks import named
 from fedarena.display.report.sections.elements import table
 from fedarena.hpo.analysis.finals import Final
@@ -101,10 +101,30 @@ def best_configurations_on_page(found: Comparison) -> Html:
         best = found.best_configuration(name)
         if best is None:
             continue
-        label, configuration = best
+        labels, configuration = best
         settings = " ".join(f"{key}={_setting_text(value)}" for key, value in configuration.items())
-        lists.append(tag("li", tag("strong", name), f", found by {label}: ", tag("code", settings)))
+        lists.append(tag("li", tag("strong", name), f", found by {listing(labels)}: ", tag("code", settings)))
     return tag("ul", *lists) if lists else Html("")
+
+
+def test_scores_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
+    """Means over repetitions of what incumbents score on test samples, which no search looked at."""
+    scores = {
+        name: list(dict.fromkeys(score for one in finals.values() for score in one.test_metrics))
+        for name, finals in found.finals.items()
+    }
+    if not any(scores.values()):
+        return Html("")
+    heads = [f"{name}, {score.replace('_', ' ')}" for name, known in scores.items() for score in known]
+    body = []
+    for label in found.labels:
+        row: list[str] = [named(label, looks)]
+        for name, known in scores.items():
+            one = found.finals[name].get(label)
+            values = [math.nan if one is None else one.test_metrics.get(score, math.nan) for score in known]
+            row += [ABSENT if math.isnan(value) else f"{value:.4f}" for value in values]
+        body.append(row)
+    return table(["optimizer", *heads], body, "test-scores")
 
 
 def failures_on_page(found: Comparison) -> list[Html]:
@@ -112,7 +132,7 @@ def failures_on_page(found: Comparison) -> list[Html]:
     if not found.failures:
         return []
     items = join(tag("li", f"{name}: {sentence}") for name, sentence in found.failures.items())
-    return [tag("div", tag("p", "Some searches failed and are left out:"), tag("ul", items), class_="notice")]
+    return [tag("div", tag("p", "Some searches failed and are left out:"), tag("ul", items), class_="notice broken")]
 
 
 def finals_on_terminal(found: Comparison) -> Table:
