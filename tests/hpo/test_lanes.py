@@ -62,7 +62,9 @@ def check(base: dict[str, Any], trials: list[dict[str, Any]], folder: Path, roun
     for number, trial in enumerate(trials):
         expected = alone(base, trial, folder, rounds)
         for name, values in expected.items():
-            np.testing.assert_allclose(curves.metrics[name][number], values, rtol=0, atol=1e-10, err_msg=f"{trial} {name}")
+            np.testing.assert_allclose(
+                curves.metrics[name][number], values, rtol=0, atol=1e-10, err_msg=f"{trial} {name}"
+            )
 
 
 def test_a_mixed_batch(tmp_path: Path) -> None:

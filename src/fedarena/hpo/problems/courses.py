@@ -7,6 +7,7 @@ on where it was. Beside the run lies a file with its scores on the parts of the 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedarena.core.errors import BadInputError, DivergedError
+from fedarena.core.errors import DivergedError
 from fedarena.hpo.scores import EPSILON, PARTS, VARIANCE, FloatArray, score_name
 from fedarena.metrics import PERSONAL, summary_names
 from fedarena.runs.building import Experiment
@@ -29,6 +30,31 @@ from fedarena.train.engine import Part
 
 EVALUATED: Part = "validation"  # by the runs themselves
 _SCORES_END = ".scores.jsonl"
+
+
+_MOST_OPEN = 4  # courses that are not let go of until others are asked for
+_open: OrderedDict[Path, Course] = OrderedDict()  # those of this process; problems that ask for the same share it
+
+
+def open_course(config: RunConfig, folder: Path) -> Course:
+    """The course of a configuration in a folder, which may have begun long ago."""
+    assert config.name is not None
+    path = (folder / config.name).absolute()
+    course = _open.pop(path, None)
+    if course is None or course.config.rounds < config.rounds:
+        if course is not None:
+            course.pause()
+        course = Course(config, folder)
+    while len(_open) >= _MOST_OPEN:
+        _open.popitem(last=False)[1].pause()
+    _open[path] = course
+    return course
+
+
+def pause_courses(folder: Path) -> None:
+    """Lets go of all courses in a folder; what was trained is on disk."""
+    for path in [path for path in _open if path.parent == folder.absolute()]:
+        _open.pop(path).pause()
 
 
 class Course:
@@ -112,10 +138,7 @@ class Course:
             self._scored.forget()
             self._run = Run.create(self.config, self.folder.parent, self._scored)
         elif self._run is None:
-            try:
-                self._run = self._reopen()
-            except BadInputError as error:
-                raise BadInputError(f"{error} (a course of a problem; remove {self.folder} to train it anew)") from None
+            self._run = self._reopen()
         return self._run
 
     def _reopen(self) -> Run:
@@ -188,7 +211,7 @@ class ScoredParts(Observer):
                 if part != EVALUATED:
                     line[score_name(part, name)] = float(found.total) if found.total is not None else np.nan
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write("\n" + json.dumps(line))  # which also ends a line that a killed process has left half-written
 
     def _lines(self) -> dict[int, Mapping[str, float]]:
         found: dict[int, Mapping[str, float]] = {}

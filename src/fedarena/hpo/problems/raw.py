@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fedarena.core.outside_text import as_file_name
 from fedarena.data import Federation
 from fedarena.hpo.cost import RoundWork, SystemModel
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
-from fedarena.hpo.problems.courses import EVALUATED, Course
+from fedarena.hpo.problems.courses import EVALUATED, Course, open_course, pause_courses
 from fedarena.hpo.problems.declared import Declared, settings_digest
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import best_so_far
@@ -22,8 +21,6 @@ from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import NOT_DECISIVE, RunConfig, merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate.simulation import transferred_bytes
-
-_MOST_OPEN = 4  # courses that are not let go of until another is asked for
 
 
 class RawProblem(Problem):
@@ -45,7 +42,6 @@ class RawProblem(Problem):
         self.objective, self.maximize = objective.score, objective.maximize
         self.sample_rates = ()
         self.system = system  # None: the virtual clock of the runs
-        self._open: OrderedDict[str, Course] = OrderedDict()
         self._work: dict[str, tuple[int, int]] = {}
         self.federation, config = open_federation(self._base(), _Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
@@ -87,18 +83,11 @@ class RawProblem(Problem):
 
     def pause(self) -> None:
         """Lets go of all courses; what was trained is on disk, and goes on when it is asked for."""
-        while self._open:
-            self._open.popitem()[1].pause()
+        pause_courses(self.runs_folder)
 
     def course(self, configuration: Mapping[str, Any], client_sample_rate: float, seed: int) -> Course:
         """The training of a configuration, which may have begun long ago."""
-        config = self.config(configuration, client_sample_rate, seed)
-        assert config.name is not None
-        course = self._open.pop(config.name, None) or Course(config, self.runs_folder)
-        while len(self._open) >= _MOST_OPEN:
-            self._open.popitem(last=False)[1].pause()
-        self._open[config.name] = course
-        return course
+        return open_course(self.config(configuration, client_sample_rate, seed), self.runs_folder)
 
     def _answer(self, configuration: dict[str, Any], fidelity: Fidelity, seed: int) -> Result:
         course = self.course(configuration, fidelity.client_sample_rate, seed)
