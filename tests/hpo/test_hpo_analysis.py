@@ -17,8 +17,9 @@ from fedarena.hpo.analysis.privacy import best_under_budgets
 from fedarena.hpo.analysis.published import PAPER_NAMES, TABLE_2, TABLE_3, published_results, published_test
 from fedarena.hpo.analysis.ranks import best_over_time, budget_shares, mean_ranks_over_time, ranks
 from fedarena.hpo.analysis.regret import GridValues, ecdf, grid_values, normalized_regret
-from fedarena.hpo.analysis.sample_rates import best_rates, study_sample_rates
+from fedarena.hpo.analysis.sample_rates import NETWORKS, best_rates, study_sample_rates
 from fedarena.hpo.analysis.signs import AGAINST_BASELINES, AGAINST_SINGLE_FIDELITY, sign_test
+from fedarena.hpo.cost import RoundWork
 from fedarena.hpo.search import run_search
 from fedarena.hpo.trajectory import Evaluation, Searched, Trajectory
 
@@ -262,15 +263,27 @@ class Networked(Valley):
 
 def test_few_clients_for_bad_networks_and_many_for_good_ones() -> None:
     conditions = {"bad": Networked(100.0), "good": Networked(0.0)}
-    outcomes = study_sample_rates(conditions, [0.5, 1.0], optimizer="analytic_problem:Halves", budget_s=900.0)
+    outcomes = study_sample_rates(conditions, [0.5, 1.0], optimizer="analytic_problem:Halves", courses=6)
     assert [(one.condition, one.client_sample_rate) for one in outcomes] == [
         (condition, rate) for condition in ("bad", "good") for rate in (0.2, 1.0)
     ]
     assert best_rates(outcomes) == {"bad": 0.2, "good": 1.0}
     by_hand = [
-        run_search(conditions["good"], Halves, 900.0, seed=seed, client_sample_rate=1.0).best.value for seed in range(5)
+        run_search(conditions["good"], Halves, 6 * 27.0, seed=seed, client_sample_rate=1.0).best.value
+        for seed in range(5)
     ]
     assert outcomes[3].final == outcomes[3].best[-1] == pytest.approx(np.mean(by_hand))
+    with pytest.raises(BadInputError, match="knows a single client sample rate"):
+        study_sample_rates(conditions, [1.0], rates=[0.2])
+
+
+def test_the_networks_are_those_of_the_paper() -> None:
+    bad, good = NETWORKS["bad network"], NETWORKS["good network"]
+    assert (bad.upload_bytes_per_second, bad.download_bytes_per_second) == (250e3, 750e3)
+    assert (good.upload_bytes_per_second, good.download_bytes_per_second) == (250e6, 750e6)
+    few, many = (RoundWork(clients, 750_000, 250_000, 1) for clients in (1, 100))
+    assert bad.round_s(many) - bad.round_s(few) == pytest.approx(99.0)  # seconds, a client after the other
+    assert good.round_s(many) - good.round_s(few) == pytest.approx(0.099 + sum(1 / n for n in range(2, 101)))
 
 
 # ---- what the paper says ----

@@ -19,6 +19,7 @@ from fedarena.cli import data_export
 from fedarena.cli import leaf_metrics
 from fedarena.cli import hpo
 from fedarena.cli import hpo_compare
+from fedarena.cli import hpo_rates
 from fedarena.cli.base import main
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "heterogeneity",
     "hpo",
     "hpo_compare",
+    "hpo_rates",
     "leaf_metrics",
     "main",
     "privacy",

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from fedarena.display.drawing.marks import add_line, evenly, logarithmic_marks, shortened
 from fedarena.display.drawing.style import DASHES, INK, PAPER, SERIES_LIGHT, Style, empty_figure, figure_text
 from fedarena.display.hpo.looks import looks_of
+from fedarena.display.report.methods import FloatArray
 from fedarena.hpo.analysis.importance import Importance
 from fedarena.hpo.analysis.landscape import Landscape
 from fedarena.hpo.analysis.ranks import budget_shares
@@ -161,7 +162,9 @@ def landscape_figure(found: Landscape, metric: str, maximize: bool = False) -> g
     return figure
 
 
-def sample_rates_figure(outcomes: Sequence[RateOutcome], shares: Sequence[float], condition: str) -> go.Figure:
+def sample_rates_figure(
+    outcomes: Sequence[RateOutcome], shares: Sequence[float] | FloatArray, condition: str
+) -> go.Figure:
     """The best over time with every client sample rate under one condition of the system (Figure 7)."""
     figure = empty_figure(figure_text(condition), "share of the budget", "best value so far", height=400)
     chosen = [one for one in outcomes if one.condition == condition]
@@ -171,7 +174,7 @@ def sample_rates_figure(outcomes: Sequence[RateOutcome], shares: Sequence[float]
         x, y = np.asarray(shares)[known], one.best[known]
         add_line(figure, x, y, f"{one.client_sample_rate:g} of the clients", style, hovertemplate="%{y:.4~g}")
         figure.data[-1].line.shape = "hv"
-    _share_axis(figure, min(shares))
+    _share_axis(figure, float(np.min(shares)))
     return figure
 
 

@@ -4,22 +4,34 @@ With few clients a round is cheap, since nobody has to wait for many; with many,
 optimizer searches with every client sample rate under every condition of the system, with the same budget of simulated
 seconds. Where connections are bad, few clients and many rounds are expected to do better, and where they are good, many
 clients.
+
+In the paper computing is negligible where the network is bad and significant where it is good. Here, a server with a
+bad network sends its model to one client after the other, which takes N times as long for N clients, and with a good
+one it is the slowest client's computing that everybody waits for, which grows with the logarithm of N.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.core.errors import BadInputError
 from fedarena.hpo.analysis.ranks import best_over_time
-from fedarena.hpo.problem import Problem
+from fedarena.hpo.cost import BAD_NETWORK, GOOD_NETWORK, SystemModel
+from fedarena.hpo.problem import Fidelity, Problem
 from fedarena.hpo.search import run_search
 
 FloatArray = npt.NDArray[np.float64]
+
+NETWORKS: Final[Mapping[str, SystemModel]] = {
+    "bad network": replace(BAD_NETWORK, server_bytes_per_second=BAD_NETWORK.download_bytes_per_second, client_s=0.0),
+    "good network": replace(GOOD_NETWORK, server_bytes_per_second=GOOD_NETWORK.download_bytes_per_second, client_s=1.0),
+}
+COURSES: Final = 5  # that a budget is enough for, with all clients and all rounds
 
 
 @dataclass(frozen=True)
@@ -38,16 +50,30 @@ def study_sample_rates(
     *,
     rates: Sequence[float] | None = None,
     optimizer: str | Mapping[str, Any] = "hyperband",
-    budget_s: float | None = None,
+    courses: float = COURSES,
     repetitions: int = 5,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[RateOutcome]:
     """Searches the same problem under several `conditions`, with each of its sample rates.
 
-    `shares` of the budget are the moments at which the best is told. By default all rates that a problem knows.
+    Under each condition all rates have the same budget, the simulated seconds of so many whole `courses` with the
+    largest rate. `shares` of it are the moments at which the best is told. By default all rates that a problem knows.
     """
-    outcomes = []
+    chosen = {condition: tuple(rates or problem.sample_rates) for condition, problem in conditions.items()}
     for condition, problem in conditions.items():
-        for rate in rates or problem.sample_rates:
+        if len(chosen[condition]) < 2:
+            raise BadInputError(
+                f"{problem.name} knows a single client sample rate, so there is nothing to compare; "
+                "name several, or make a table with several"
+            )
+    total = sum(map(len, chosen.values()))
+    outcomes: list[RateOutcome] = []
+    for condition, problem in conditions.items():
+        anything = next(iter(problem.space.grid()))
+        budget_s = courses * problem.query(anything, Fidelity(problem.max_rounds, max(chosen[condition]))).cost_s
+        for rate in chosen[condition]:
+            if progress is not None:
+                progress(len(outcomes), total)
             found = [
                 run_search(problem, optimizer, budget_s, seed=seed, client_sample_rate=rate)
                 for seed in range(repetitions)
