@@ -32,7 +32,7 @@ from fedarena.hpo.analysis.regret import grid_values
 from fedarena.hpo.analysis.sample_rates import RateOutcome
 from fedarena.hpo.analysis.signs import SignTest
 from fedarena.hpo.chosen import ChosenOptimizer
-from fedarena.hpo.comparison import Comparison, compare
+from fedarena.hpo.comparison import OptimizerComparison, compare
 
 UNIFORM, HALVES, VALLEY = (f"analytic_problem:{name}" for name in ("Uniform", "Halves", "Valley"))
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -44,7 +44,7 @@ class Broken(Uniform):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def found(tmp_path_factory: pytest.TempPathFactory) -> OptimizerComparison:
     problems = [Valley("lr@31"), Valley("mlp@own", shift=0.5)]
     chosen = [UNIFORM, HALVES, {"name": HALVES, "width": 2}]
     folder = tmp_path_factory.mktemp("comparison")
@@ -52,11 +52,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def page(found: Comparison) -> Path:
+def page(found: OptimizerComparison) -> Path:
     return write_comparison(found, found.folder / "report.html")
 
 
-def test_the_page_has_every_section_and_no_word_from_outside_is_markup(found: Comparison, page: Path) -> None:
+def test_the_page_has_every_section_and_no_word_from_outside_is_markup(found: OptimizerComparison, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     titles = re.findall(r"<h2>(.*?)</h2>", text)
     assert titles == [
@@ -79,7 +79,7 @@ def test_the_page_has_every_section_and_no_word_from_outside_is_markup(found: Co
     Parser().feed(text)
 
 
-def test_results_are_beside_the_papers_where_the_problem_is_theirs(found: Comparison) -> None:
+def test_results_are_beside_the_papers_where_the_problem_is_theirs(found: OptimizerComparison) -> None:
     text = finals_on_page(found, looks_of(found.optimizers))
     heads = re.findall(r"<th scope=\"col\">(.*?)</th>", text)
     assert heads == ["optimizer", "mean rank", "lr@31", "lr@31, paper&#x27;s", "mlp@own"]
@@ -95,7 +95,7 @@ def test_sign_tests_are_beside_the_papers() -> None:
     assert cells == ["5/1/1", "0.1094", "16/0/4", "0.0106", "1/0/0", "0.5000", "–", "–"]
 
 
-def test_the_headline_says_who_is_best(found: Comparison) -> None:
+def test_the_headline_says_who_is_best(found: OptimizerComparison) -> None:
     ranks = dict(zip(found.labels, found.mean_ranks(shares=[1.0])[:, 0], strict=True))
     best = [label for label, rank in ranks.items() if rank == min(ranks.values())]
     assert all(label in headline(found) for label in best)
@@ -136,7 +136,7 @@ def test_lines_of_optimizers_are_told_apart() -> None:
     assert {style.colour for style in looks.values()} <= set(DARK_COLOURS)
 
 
-def test_figures_show_what_was_computed(found: Comparison) -> None:
+def test_figures_show_what_was_computed(found: OptimizerComparison) -> None:
     ranks = ranks_figure(found, found.labels, "Ranks")
     assert np.allclose([line.y for line in ranks.data], found.mean_ranks())
     assert ranks.layout.xaxis.type == "log"

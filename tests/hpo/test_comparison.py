@@ -19,7 +19,7 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.hpo import search_worker, searching
 from fedarena.hpo.analysis.ranks import budget_shares
 from fedarena.hpo.chosen import ALL_OPTIMIZERS, choose_optimizers
-from fedarena.hpo.comparison import Comparison, compare
+from fedarena.hpo.comparison import OptimizerComparison, compare
 from fedarena.hpo.optimizers import OPTIMIZERS
 from fedarena.hpo.search import run_search
 from fedarena.hpo.trajectory import read_trajectory
@@ -49,13 +49,13 @@ class Deadly(Uniform):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def found(tmp_path_factory: pytest.TempPathFactory) -> OptimizerComparison:
     problems = [Valley("one"), Valley("two", shift=0.5)]
     folder = tmp_path_factory.mktemp("comparison")
     return compare(problems, [UNIFORM, HALVES], budget_s=600, repetitions=3, folder=folder, progress=False)
 
 
-def test_everything_is_searched_as_often_as_asked(found: Comparison) -> None:
+def test_everything_is_searched_as_often_as_asked(found: OptimizerComparison) -> None:
     assert found.labels == (UNIFORM, HALVES)
     assert (found.black_box, found.multi_fidelity) == ((UNIFORM,), (HALVES,))
     assert {key: len(made) for key, made in found.searches.items()} == {
@@ -68,7 +68,7 @@ def test_everything_is_searched_as_often_as_asked(found: Comparison) -> None:
     assert len(files) == 6
 
 
-def test_final_results_and_table(found: Comparison) -> None:
+def test_final_results_and_table(found: OptimizerComparison) -> None:
     values = [run_search(Valley("one"), Uniform, 600, seed=seed).best.value for seed in range(3)]
     assert found.finals["one"][UNIFORM].mean == pytest.approx(np.mean(values))
     table = found.table().set_index(["problem", "optimizer"])
@@ -83,7 +83,7 @@ def test_final_results_and_table(found: Comparison) -> None:
     assert table.loc["one"]["mean_rank"].sum() == 3  # of two optimizers
 
 
-def test_mean_ranks_regrets_and_signs(found: Comparison) -> None:
+def test_mean_ranks_regrets_and_signs(found: OptimizerComparison) -> None:
     shares = budget_shares(20)
     ranked = found.mean_ranks(shares=shares)
     assert ranked.shape == (2, 20)

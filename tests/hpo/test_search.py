@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -216,7 +221,10 @@ def test_an_optimizer_that_goes_another_way_cannot_go_on(tmp_path: Path, monkeyp
     whole = run_search(Valley(), Uniform, 400.0)
     write_trajectory(type(whole)(whole.searched, 400.0, list(whole)[:2], False), file)
     monkeypatch.setattr(Space, "sample", lambda self, generator: dict(next(self.grid())))
-    with pytest.raises(BadInputError, match=r"kept\.parquet: The search cannot go on: proposal 1 was .*; remove the file to search again"):
+    with pytest.raises(
+        BadInputError,
+        match=r"kept\.parquet: The search cannot go on: proposal 1 was .*; remove the file to search again",
+    ):
         run_search(Valley(), Uniform, 400.0, file=file)
 
 
@@ -320,3 +328,40 @@ def test_a_fidelity_is_asked_as_proposed() -> None:
     found = run_search(problem, Halves, 300.0)
     asked = [(configuration, fidelity) for configuration, fidelity in problem.asked][: len(found)]
     assert asked == [(one.configuration, Fidelity(one.rounds, 1.0)) for one in found]
+
+
+class Slowly(Valley):
+    """Takes its time, as training does."""
+
+    def _answer(self, configuration, fidelity, seed):
+        time.sleep(0.02)
+        return super()._answer(configuration, fidelity, seed)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_a_search_that_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "killed.parquet"
+    script = (
+        "from test_search import *\n"
+        "search_module._SECONDS_BETWEEN_WRITES = 0.0\n"
+        f"run_search(Slowly(), 'dehb', 20_000.0, file={str(file)!r})\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path})
+    try:
+        while not file.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.5)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    begun = read_trajectory(file)
+    assert len(begun) > 1
+    assert not begun.is_complete
+    problem = Valley()
+    found = run_search(problem, "dehb", 3_000.0, file=file)
+    whole = run_search(Valley(), "dehb", 3_000.0)
+    assert [replace(one, overhead_s=0) for one in found] == [replace(one, overhead_s=0) for one in whole]
+    assert len(problem.asked) == len(whole) + 1 - len(begun.within(3_000.0))

@@ -12,7 +12,7 @@ from fedarena.cli.hpo import DataFolder, Epsilon, ProblemSettings
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
-    from fedarena.hpo.comparison import Comparison
+    from fedarena.hpo.comparison import OptimizerComparison
 
 
 @hpo_command
@@ -105,7 +105,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def _show(found: Comparison) -> None:
+def _show(found: OptimizerComparison) -> None:
     from fedarena.display.hpo.page import headline
     from fedarena.display.hpo.tables import finals_on_terminal, signs_on_terminal
 

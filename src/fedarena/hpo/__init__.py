@@ -10,7 +10,7 @@ from fedarena.hpo.problem import Curve, Fidelity, Mode, Problem, Result
 from fedarena.hpo.space import Hyperparameter, Space
 
 if TYPE_CHECKING:
-    from fedarena.hpo.comparison import Comparison
+    from fedarena.hpo.comparison import OptimizerComparison
     from fedarena.hpo.trajectory import Trajectory
 
 __all__ = ["Curve", "Fidelity", "Hyperparameter", "Problem", "Result", "Space", "compare", "problem", "run_search"]
@@ -27,7 +27,7 @@ def problem(name: str | Path | Mapping[str, Any], mode: Mode = "tabular", **opti
     return problems.problem(name, mode, **options)
 
 
-def compare(problems: Any, optimizers: Any = "all", **settings: Any) -> Comparison:
+def compare(problems: Any, optimizers: Any = "all", **settings: Any) -> OptimizerComparison:
     """Optimizers beside each other on problems; see `comparison.compare` for the settings."""
     from fedarena.hpo import comparison
 

@@ -19,8 +19,7 @@ import pandas as pd
 
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.outside_text import as_file_name, quoted
-from fedarena.hpo.analysis.finals import Final as FinalResult
-from fedarena.hpo.analysis.finals import final
+from fedarena.hpo.analysis.finals import FinalResult, final
 from fedarena.hpo.analysis.ranks import Contest, best_over_time, budget_shares, mean_ranks_over_time
 from fedarena.hpo.analysis.regret import GridValues, grid_values, normalized_regret
 from fedarena.hpo.analysis.signs import AGAINST_BASELINES, AGAINST_SINGLE_FIDELITY, SignTest, sign_test
@@ -40,7 +39,7 @@ MOST_SURROGATE_CONFIGURATIONS: Final = 2_000
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OptimizerComparison:
     """All searches, and what they tell."""
 
     problems: Mapping[str, Problem]
@@ -193,7 +192,7 @@ def compare(
     client_sample_rate: float | None = None,
     progress: bool = True,
     **options: Any,
-) -> Comparison:
+) -> OptimizerComparison:
     """Searches every problem with every optimizer, several times, and returns what came of it.
 
     Problems are names, files of runs with ``search:``, classes (``package.module:Name``) or objects; `options` are
@@ -290,7 +289,7 @@ def _collect(
     failures: Mapping[str, str],
     folder: Path,
     rates: Mapping[str, float],
-) -> Comparison:
+) -> OptimizerComparison:
     searches: dict[tuple[str, str], list[Trajectory]] = {}
     for search in planned:
         made = searches.setdefault((search.problem, search.label), [])
@@ -300,7 +299,9 @@ def _collect(
         first = next(iter(failures.items()))
         raise RunFailedError(f"No search succeeded; {first[0]}: {first[1]}")
     found = {key: tuple(sorted(made, key=lambda one: one.searched.seed)) for key, made in searches.items()}
-    return Comparison(dict(problems), tuple(optimizers), repetitions, found, dict(failures), folder, dict(rates))
+    return OptimizerComparison(
+        dict(problems), tuple(optimizers), repetitions, found, dict(failures), folder, dict(rates)
+    )
 
 
 def _grid_size(problem: Problem) -> float:

@@ -102,7 +102,9 @@ class _Search:
             began = time.perf_counter()
             proposal = self._optimizer.ask()
             overhead_s = time.perf_counter() - began
+            began = time.monotonic()
             result = self._ask_problem(proposal)
+            took_long = time.monotonic() - began >= _SECONDS_BETWEEN_WRITES
             cost_s = self._price(proposal, result)
             if self._spent_s + cost_s > self._budget_s:
                 break
@@ -129,7 +131,7 @@ class _Search:
                 )
             )
             self._observer.evaluated(self._spent_s, self._budget_s, self._best)
-            self._write_now_and_then()
+            self._write_now_and_then(took_long)
         trajectory = self._trajectory(is_complete=True)
         if self._path is not None:
             write_trajectory(trajectory, self._path)
@@ -163,10 +165,10 @@ class _Search:
     def _trajectory(self, is_complete: bool) -> Trajectory:
         return Trajectory(self._searched, self._budget_s, self._evaluations, is_complete)
 
-    def _write_now_and_then(self) -> None:
+    def _write_now_and_then(self, took_long: bool) -> None:
         """Whatever takes long, such as real training, is on disk at once; answers of a table come too fast for that."""
         began = time.monotonic()
-        if self._path is None or began < self._next_write_s:
+        if self._path is None or (began < self._next_write_s and not took_long):
             return
         write_trajectory(self._trajectory(is_complete=False), self._path)
         took = time.monotonic() - began

@@ -17,7 +17,7 @@ from fedarena.hpo.analysis.landscape import Landscape
 from fedarena.hpo.analysis.ranks import budget_shares
 from fedarena.hpo.analysis.regret import GridValues, ecdf
 from fedarena.hpo.analysis.sample_rates import RateOutcome
-from fedarena.hpo.comparison import Comparison
+from fedarena.hpo.comparison import OptimizerComparison
 
 _MOST_POINTS: Final = 400  # of a distribution
 _SMALLEST_REGRET: Final = 1e-4  # that a log axis shows; the best itself is at 0
@@ -27,7 +27,7 @@ _SHARES_OF_A_BUDGET: Final = [0.001, 0.01, 0.1, 1.0]
 
 
 def ranks_figure(
-    found: Comparison, labels: Sequence[str], title: str, problems: Sequence[str] | None = None
+    found: OptimizerComparison, labels: Sequence[str], title: str, problems: Sequence[str] | None = None
 ) -> go.Figure:
     """Mean rank over time among some optimizers (Figure 4, and 12 to 23 for some problems)."""
     shares = budget_shares()
@@ -42,7 +42,7 @@ def ranks_figure(
     return figure
 
 
-def regret_figure(found: Comparison, problem: str) -> go.Figure:
+def regret_figure(found: OptimizerComparison, problem: str) -> go.Figure:
     """Mean normalized regret of the incumbents over time, on one problem."""
     shares = budget_shares()
     looks = looks_of(found.optimizers)
@@ -178,7 +178,7 @@ def sample_rates_figure(
     return figure
 
 
-def _first_share(found: Comparison, labels: Sequence[str], problems: Sequence[str] | None = None) -> float:
+def _first_share(found: OptimizerComparison, labels: Sequence[str], problems: Sequence[str] | None = None) -> float:
     """When the first of these optimizers knows anything; before that there is nothing to see."""
     firsts = [
         one.simulated_s[0] / one.budget_s

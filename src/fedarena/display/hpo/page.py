@@ -33,14 +33,14 @@ from fedarena.display.report.sections.elements import in_pairs
 from fedarena.hpo.analysis.importance import Importance, grid_importance
 from fedarena.hpo.analysis.landscape import landscape
 from fedarena.hpo.analysis.published import published_results
-from fedarena.hpo.comparison import Comparison
+from fedarena.hpo.comparison import OptimizerComparison
 
 REPORT_FILE: Final = "report.html"
 _FEWEST_RANKED: Final = 2
 _MOST_ALONE: Final = 12  # problems with pictures of their own
 
 
-def write_comparison(found: Comparison, path: Path | str, title: str | None = None) -> Path:
+def write_comparison(found: OptimizerComparison, path: Path | str, title: str | None = None) -> Path:
     """Writes a comparison of optimizers as a self-contained page; returns `path`."""
     path = Path(path)
     plots = Plots()
@@ -70,7 +70,7 @@ def write_comparison(found: Comparison, path: Path | str, title: str | None = No
     return path
 
 
-def headline(found: Comparison) -> str:
+def headline(found: OptimizerComparison) -> str:
     """What the comparison comes to in a sentence."""
     ranks = dict(zip(found.labels, found.mean_ranks(shares=[1.0])[:, 0], strict=True))
     known = {label: rank for label, rank in ranks.items() if math.isfinite(rank)}
@@ -90,7 +90,7 @@ def headline(found: Comparison) -> str:
     )
 
 
-def _facts(found: Comparison) -> str:
+def _facts(found: OptimizerComparison) -> str:
     budgets = sorted({one.budget_s for made in found.searches.values() for one in made})
     each = " to ".join(quantity(budget, SECONDS) for budget in dict.fromkeys((budgets[0], budgets[-1])))
     modes = listing(list(dict.fromkeys(problem.mode for problem in found.problems.values())))
@@ -100,7 +100,7 @@ def _facts(found: Comparison) -> str:
     )
 
 
-def _results(found: Comparison, looks: Mapping[str, Style]) -> Html:
+def _results(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     objectives = listing(list(dict.fromkeys(problem.objective for problem in found.problems.values())))
     note = (
         f"The {objectives.replace('_', ' ')} of the incumbents in the end, mean ± standard deviation over repetitions; "
@@ -121,7 +121,7 @@ def _results(found: Comparison, looks: Mapping[str, Style]) -> Html:
     return join([*parts, tag("h3", "Best configurations"), best])
 
 
-def _ranks(found: Comparison, plots: Plots) -> Html:
+def _ranks(found: OptimizerComparison, plots: Plots) -> Html:
     caption = (
         "At every moment optimizers are ranked by their incumbents, for every problem and repetition; equal ones share "
         "ranks. Time is the share of the budget of simulated seconds."
@@ -148,7 +148,7 @@ def _ranks(found: Comparison, plots: Plots) -> Html:
     return in_pairs(figures) if figures else tag("p", "A single optimizer has no rank.")
 
 
-def _regrets(found: Comparison, plots: Plots) -> Html:
+def _regrets(found: OptimizerComparison, plots: Plots) -> Html:
     figures = []
     for name in list(found.problems)[:_MOST_ALONE]:
         of_what = "of the table" if name in found.grids else "that all searches found"
@@ -157,7 +157,7 @@ def _regrets(found: Comparison, plots: Plots) -> Html:
     return join([in_pairs(figures), _left_out(found)])
 
 
-def _problems(found: Comparison, plots: Plots) -> Html:
+def _problems(found: OptimizerComparison, plots: Plots) -> Html:
     caption = (
         "Each line tells which share of all configurations has a regret of at most so much: the higher, the easier."
     )
@@ -178,7 +178,7 @@ def _problems(found: Comparison, plots: Plots) -> Html:
     return join([*parts, _left_out(found)])
 
 
-def _costs(found: Comparison, looks: Mapping[str, Style]) -> Html:
+def _costs(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     note = (
         "Means over problems and repetitions. A course is one training; multi-fidelity optimizers go on with some of "
         "them. An optimizer's own time is real, and was not taken from its budget, which is simulated time."
@@ -186,7 +186,7 @@ def _costs(found: Comparison, looks: Mapping[str, Style]) -> Html:
     return join([costs_on_page(found, looks), tag("p", note, class_="note")])
 
 
-def _settings(found: Comparison) -> Html:
+def _settings(found: OptimizerComparison) -> Html:
     problems = []
     for name, problem in found.problems.items():
         space = "\n".join(f"  {key}: {value}" for key, value in problem.space.described().items())
@@ -210,7 +210,7 @@ def _settings(found: Comparison) -> Html:
     )
 
 
-def _about_signs(found: Comparison) -> str:
+def _about_signs(found: OptimizerComparison) -> str:
     return (
         f"Over {count(len(found.problems), 'problem')}: won where the mean over repetitions is better. p is that of "
         "the exact one-sided sign test: how likely as many wins are by chance. The paper's are over its 20 problems "
@@ -226,7 +226,7 @@ def _about_importance(shares: Importance) -> str:
     )
 
 
-def _left_out(found: Comparison) -> Html:
+def _left_out(found: OptimizerComparison) -> Html:
     more = len(found.problems) - _MOST_ALONE
     return (
         tag("p", f"{count(more, 'more problem')} have no pictures of their own.", class_="note")

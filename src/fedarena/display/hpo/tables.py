@@ -14,15 +14,15 @@ from fedarena.display.drawing.style import Style
 from fedarena.display.drawing.units import ABSENT, SECONDS, listing, quantity
 from fedarena.display.hpo.looks import named
 from fedarena.display.report.sections.elements import table
-from fedarena.hpo.analysis.finals import Final
+from fedarena.hpo.analysis.finals import FinalResult
 from fedarena.hpo.analysis.published import PublishedValue, published_results, published_test
 from fedarena.hpo.analysis.signs import SignTest
-from fedarena.hpo.comparison import Comparison
+from fedarena.hpo.comparison import OptimizerComparison
 
 NOTHING_FOUND = "nothing"  # where no search evaluated anything within its budget
 
 
-def value_text(found: Comparison, problem: str, one: Final | None) -> str:
+def value_text(found: OptimizerComparison, problem: str, one: FinalResult | None) -> str:
     """A final result as the metric itself, such as "0.6145 ± 0.0242"."""
     if one is None or math.isnan(one.mean):
         return ABSENT
@@ -32,13 +32,13 @@ def value_text(found: Comparison, problem: str, one: Final | None) -> str:
     return _spread(mean, one.std)
 
 
-def best_labels(found: Comparison, problem: str) -> set[str]:
+def best_labels(found: OptimizerComparison, problem: str) -> set[str]:
     """Whose mean is the best of a problem."""
     means = {label: one.mean for label, one in found.finals[problem].items() if math.isfinite(one.mean)}
     return {label for label, mean in means.items() if mean == min(means.values())}
 
 
-def finals_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
+def finals_on_page(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     """Final results, a row for every optimizer, the best of every problem in bold; the paper's beside them."""
     problems = list(found.problems)
     published = {name: published_results(name, found.problems[name].mode) for name in problems}
@@ -71,7 +71,7 @@ def signs_on_page(tests: Sequence[SignTest]) -> Html:
     return table(heads, body, "signs")
 
 
-def costs_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
+def costs_on_page(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     """What optimizers made of their budgets, and what they took themselves."""
     rows = found.table()
     heads = ["optimizer", "courses begun", "evaluations", "own real time", "real time per evaluation"]
@@ -94,7 +94,7 @@ def costs_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
     return table(heads, body, "costs")
 
 
-def best_configurations_on_page(found: Comparison) -> Html:
+def best_configurations_on_page(found: OptimizerComparison) -> Html:
     """The best that anybody found on every problem, with what it scores on test samples."""
     lists = []
     for name in found.problems:
@@ -107,7 +107,7 @@ def best_configurations_on_page(found: Comparison) -> Html:
     return tag("ul", *lists) if lists else Html("")
 
 
-def test_scores_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
+def test_scores_on_page(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     """Means over repetitions of what incumbents score on test samples, which no search looked at."""
     scores = {
         name: list(dict.fromkeys(score for one in finals.values() for score in one.test_metrics))
@@ -127,7 +127,7 @@ def test_scores_on_page(found: Comparison, looks: Mapping[str, Style]) -> Html:
     return table(["optimizer", *heads], body, "test-scores")
 
 
-def failures_on_page(found: Comparison) -> list[Html]:
+def failures_on_page(found: OptimizerComparison) -> list[Html]:
     """What went wrong, if anything did."""
     if not found.failures:
         return []
@@ -135,7 +135,7 @@ def failures_on_page(found: Comparison) -> list[Html]:
     return [tag("div", tag("p", "Some searches failed and are left out:"), tag("ul", items), class_="notice broken")]
 
 
-def finals_on_terminal(found: Comparison) -> Table:
+def finals_on_terminal(found: OptimizerComparison) -> Table:
     """Final results, a row for every optimizer with the best mean rank first."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("optimizer", style="bold", no_wrap=True)
@@ -172,7 +172,7 @@ def signs_on_terminal(tests: Sequence[SignTest]) -> Table:
     return shown
 
 
-def _by_rank(found: Comparison, ranks: Mapping[str, float]) -> list[str]:
+def _by_rank(found: OptimizerComparison, ranks: Mapping[str, float]) -> list[str]:
     """The best mean rank first; those without one last."""
     return sorted(found.labels, key=lambda label: (math.isnan(ranks[label]), ranks[label]))
 

@@ -12,7 +12,7 @@ from fedarena.hpo.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
-class Final:
+class FinalResult:
     """What an optimizer ended with on a problem, over repetitions."""
 
     values: tuple[float, ...]  # of the incumbents, in the order of repetitions; infinite where there is none
@@ -31,7 +31,7 @@ class Final:
         return float(np.std(self.values, ddof=1))
 
 
-def final(trajectories: Sequence[Trajectory]) -> Final:
+def final(trajectories: Sequence[Trajectory]) -> FinalResult:
     """Of the repetitions of one optimizer on one problem."""
     best = [one.best for one in trajectories]
     values = tuple(math.inf if one is None else one.value for one in best)
@@ -40,4 +40,4 @@ def final(trajectories: Sequence[Trajectory]) -> Final:
         name: float(np.mean([one.metrics[name] for one in best if one is not None and name in one.metrics]))
         for name in names
     }
-    return Final(values, metrics)
+    return FinalResult(values, metrics)
