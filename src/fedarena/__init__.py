@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedarena.data.images.own import from_images
     from fedarena.data.tables import from_table
     from fedarena.data.text.own import from_texts
-    from fedarena.display import write_report
+    from fedarena.display import write_comparison, write_report
     from fedarena.fleet import Fleet
     from fedarena.privacy import plan_privacy
     from fedarena.results import Comparison, Result
@@ -37,7 +37,7 @@ _HOMES = {
     "data.images.own": ("from_images",),
     "data.tables": ("from_table",),
     "data.text.own": ("from_texts",),
-    "display": ("write_report",),
+    "display": ("write_comparison", "write_report"),
     "fleet": ("Fleet",),
     "privacy": ("plan_privacy",),
     "results": ("Comparison", "Result"),
@@ -73,6 +73,7 @@ __all__ = [
     "resume",
     "run",
     "suite",
+    "write_comparison",
     "write_report",
 ]
 

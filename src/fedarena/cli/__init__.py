@@ -18,6 +18,8 @@ from fedarena.cli import data_stats
 from fedarena.cli import data_export
 from fedarena.cli import leaf_metrics
 from fedarena.cli import hpo
+from fedarena.cli import hpo_compare
+from fedarena.cli import hpo_rates
 from fedarena.cli.base import main
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "data_verify",
     "heterogeneity",
     "hpo",
+    "hpo_compare",
+    "hpo_rates",
     "leaf_metrics",
     "main",
     "privacy",

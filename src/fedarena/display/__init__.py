@@ -5,6 +5,7 @@ from fedarena.display.federations.comparison import comparison_figure
 from fedarena.display.federations.picture import federation_figure
 from fedarena.display.fleets.heterogeneity import heterogeneity_figure
 from fedarena.display.fleets.picture import fleet_figure
+from fedarena.display.hpo.page import write_comparison
 from fedarena.display.privacy_plan import privacy_figure
 from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
 from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
@@ -69,6 +70,7 @@ __all__ = [
     "traffic_figure",
     "training_set_figure",
     "wasted_figure",
+    "write_comparison",
     "write_picture",
     "write_report",
 ]

@@ -56,7 +56,7 @@ def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserve
         return failures
     for run in to_run:
         waiting.put(run)
-    workers = [_Worker(cores, waiting, observer) for cores in _shares(min(jobs, len(to_run)))]
+    workers = [_Worker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(to_run)))]
     for worker in workers:
         worker.thread.start()
     try:
@@ -93,7 +93,7 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def _shares(workers: int) -> list[list[int]]:
+def shares_of_cores(workers: int) -> list[list[int]]:
     """Which cores each worker may use; where cores cannot be assigned, none are named."""
     if not hasattr(os, "sched_getaffinity"):
         return [[] for _ in range(workers)]

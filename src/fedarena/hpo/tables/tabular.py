@@ -13,7 +13,7 @@ from fedarena.core.words import counted
 from fedarena.hpo.cost import SystemModel
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
 from fedarena.hpo.problems.objective import Objective
-from fedarena.hpo.tables.table import Table
+from fedarena.hpo.tables.table import Table, table_checksum
 
 
 class TabularProblem(Problem):
@@ -35,7 +35,7 @@ class TabularProblem(Problem):
     ):
         objective.check_known(dict.fromkeys(table.scores), f"The table {source}")
         self.table, self.source, self.system, self._objective = table, source, system, objective
-        self.name, self.budget_s = table.problem, budget_s
+        self.name, self.budget_s, self.fingerprint = table.problem, budget_s, table_checksum(table)
         self.space = table.grid_space
         self.sample_rates = table.rates
         self.min_rounds, self.max_rounds = table.rounds[0], table.rounds[-1]

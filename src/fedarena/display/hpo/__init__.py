@@ -1,0 +1,1 @@
+"""Comparisons of optimizers as pictures, tables and a page."""

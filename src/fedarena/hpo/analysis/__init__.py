@@ -1,0 +1,1 @@
+"""What searches tell: regret, ranks, sign tests, landscapes and importance of hyperparameters."""

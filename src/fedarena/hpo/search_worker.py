@@ -1,0 +1,71 @@
+"""A process that makes searches: tasks are lines of JSON on its input, events lines of JSON on its output.
+
+It is started by `fedarena.hpo.searching` as ``python -m fedarena.hpo.search_worker [cores]``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any, Final, NoReturn, TextIO
+
+from fedarena.core.errors import FedArenaError
+from fedarena.hpo.opening import open_problem
+from fedarena.hpo.problem import Problem
+from fedarena.hpo.search import SearchObserver
+from fedarena.hpo.searching import PlannedSearch, attempt
+from fedarena.hpo.trajectory import Evaluation
+
+_SECONDS_BETWEEN_EVENTS: Final = 0.2  # a table answers thousands of times a second
+
+
+class _Telling(SearchObserver):
+    """Tells how far a search is."""
+
+    def __init__(self, events: TextIO):
+        self._events, self._told = events, 0.0
+
+    def tell(self, event: str, **about: Any) -> None:
+        print(json.dumps({"event": event, **about}), file=self._events, flush=True)
+
+    def evaluated(self, spent_s: float, budget_s: float, incumbent: Evaluation | None) -> None:
+        now = time.monotonic()
+        if now - self._told >= _SECONDS_BETWEEN_EVENTS:
+            self._told = now
+            self.tell("evaluated", spent_s=spent_s, best=None if incumbent is None else incumbent.value)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Makes searches until no more are asked for."""
+    signal.signal(signal.SIGTERM, _stop)
+    # What somebody's own optimizer prints must not get among the events.
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if cores := json.loads(sys.argv[1]):
+        os.sched_setaffinity(0, cores)
+    observer = _Telling(events)
+    opened: dict[str, Problem] = {}  # tables are read once
+    try:
+        for line in sys.stdin:
+            search = PlannedSearch(**json.loads(line))
+            try:
+                if search.problem not in opened:
+                    opened[search.problem] = open_problem(search.problem, search.mode, search.problem_options)
+                failure = attempt(search, opened[search.problem], observer)
+            except FedArenaError as error:
+                failure = str(error)
+            observer.tell("ended", failure=failure)
+    except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
+        raise SystemExit(143) from None
+
+
+if __name__ == "__main__":
+    main()

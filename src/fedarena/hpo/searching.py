@@ -1,0 +1,213 @@
+"""Many searches: one after the other, or several at once in processes of their own.
+
+A process (`fedarena.hpo.search_worker`) gets its share of the cores and does search after search. It is told which by
+lines of JSON, and tells in such lines how far it is. No result depends on how many of them there are, and a process
+that dies takes one search with it, which goes on from its file the next time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedarena.core.errors import FedArenaError
+from fedarena.hpo.problem import Problem
+from fedarena.hpo.search import SearchObserver, run_search
+from fedarena.hpo.trajectory import Evaluation
+from fedarena.runs.suite_running import shares_of_cores
+
+
+@dataclass(frozen=True)
+class PlannedSearch:
+    """A search that is to be made, and the file that keeps it."""
+
+    name: str  # for people, such as "lr@31 hyperband 3"
+    label: str  # of the optimizer
+    problem: str
+    mode: str
+    problem_options: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    seed: int
+    budget_s: float
+    client_sample_rate: float
+    file: str
+
+    def do(self, problem: Problem, observer: SearchObserver) -> None:
+        """Searches; what is found is in the file."""
+        run_search(
+            problem,
+            self.optimizer,
+            self.budget_s,
+            seed=self.seed,
+            client_sample_rate=self.client_sample_rate,
+            problem_options=self.problem_options,
+            file=Path(self.file),
+            observer=observer,
+        )
+
+
+class ComparisonObserver:
+    """Is told how far all searches are; this one does not care. Calls may come from several threads."""
+
+    def __enter__(self) -> ComparisonObserver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """All searches are over."""
+
+    def began(self, search: PlannedSearch) -> None:
+        """A search begins or goes on."""
+
+    def evaluated(self, search: PlannedSearch, spent_s: float, best: float | None) -> None:
+        """It has spent so much of its budget, and its incumbent has this value."""
+
+    def ended(self, search: PlannedSearch, failure: str | None) -> None:
+        """It is complete, or failed for this reason."""
+
+
+class _Passing(SearchObserver):
+    """Passes on what one search tells."""
+
+    def __init__(self, search: PlannedSearch, observer: ComparisonObserver):
+        self._search, self._observer = search, observer
+
+    def evaluated(self, spent_s: float, budget_s: float, incumbent: Evaluation | None) -> None:
+        self._observer.evaluated(self._search, spent_s, None if incumbent is None else incumbent.value)
+
+
+def search_one_by_one(
+    planned: Sequence[PlannedSearch], problems: Mapping[str, Problem], observer: ComparisonObserver
+) -> dict[str, str]:
+    """Makes all searches; gives a sentence for every one that failed, by its name."""
+    failures: dict[str, str] = {}
+    for search in planned:
+        observer.began(search)
+        failure = attempt(search, problems[search.problem], _Passing(search, observer))
+        if failure is not None:
+            failures[search.name] = failure
+        observer.ended(search, failure)
+    return failures
+
+
+def attempt(search: PlannedSearch, problem: Problem, observer: SearchObserver) -> str | None:
+    """Makes one search; what went wrong, if anything did."""
+    try:
+        search.do(problem, observer)
+    except FedArenaError as error:
+        return str(error)
+    except Exception as error:  # a bug in somebody's own optimizer or problem
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def search_at_once(planned: Sequence[PlannedSearch], jobs: int, observer: ComparisonObserver) -> dict[str, str]:
+    """The same with so many searches at a time."""
+    waiting: queue.SimpleQueue[PlannedSearch] = queue.SimpleQueue()
+    for search in planned:
+        waiting.put(search)
+    workers = [_Worker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(planned)))]
+    for worker in workers:
+        worker.thread.start()
+    try:
+        for worker in workers:
+            worker.thread.join()
+    except BaseException:  # Ctrl-C, or a signal to end
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.thread.join()
+        raise
+    failed = {name: sentence for worker in workers for name, sentence in worker.failures.items()}
+    return {search.name: failed[search.name] for search in planned if search.name in failed}
+
+
+class _Worker:
+    """A thread that has a process make one search after the other, until none is left."""
+
+    def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedSearch], observer: ComparisonObserver):
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.failures: dict[str, str] = {}
+        self._cores, self._waiting, self._observer = cores, waiting, observer
+        self._process: subprocess.Popen[str] | None = None
+        self._stopping = False
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Ends the process; what it had found is in files."""
+        with self._lock:
+            self._stopping = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    search = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                self._observer.began(search)
+                failure = self._do(search)
+                if self._stopping:
+                    break
+                if failure is not None:
+                    self.failures[search.name] = failure
+                self._observer.ended(search, failure)
+        finally:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()  # there is nothing more to do
+                self._process.wait()
+
+    def _do(self, search: PlannedSearch) -> str | None:
+        process = self._running_process()
+        if process is None:
+            return None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asdict(search)) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["event"] == "ended":
+                    failure: str | None = event["failure"]
+                    return failure
+                self._observer.evaluated(search, event["spent_s"], event["best"])
+        except BrokenPipeError:
+            pass
+        code = process.wait()
+        return "its process was killed" + (f" by signal {-code}" if code < 0 else f", with exit code {code}")
+
+    def _running_process(self) -> subprocess.Popen[str] | None:
+        with self._lock:
+            if self._stopping:
+                return None
+            if self._process is None or self._process.poll() is not None:
+                path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "fedarena.hpo.search_worker", json.dumps(self._cores)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    env={**os.environ, "PYTHONPATH": path, **_threads(len(self._cores))},
+                    start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+                )
+            return self._process
+
+
+def _threads(cores: int) -> dict[str, str]:
+    """No more threads than cores: libraries count all of the machine's, and would wait for each other."""
+    return {"OMP_NUM_THREADS": str(max(1, cores)), "OPENBLAS_NUM_THREADS": str(max(1, cores))}
