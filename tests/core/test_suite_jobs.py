@@ -22,7 +22,7 @@ from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.suite import make_suite
 from fedarena.runs.suite_plan import begin_suite, expected_seconds, plan_suite
-from fedarena.runs.suite_running import _shares, run_at_once, run_one_by_one
+from fedarena.runs.suite_running import run_at_once, run_one_by_one, shares_of_cores
 from fedarena.runs.suite_worker import do_run
 
 BASE = {
@@ -166,9 +166,9 @@ def test_a_file_that_changes_while_a_suite_runs_is_noticed(tmp_path: Path) -> No
 
 def test_every_worker_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert _shares(2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert _shares(3) == [[0, 1, 2], [3, 4, 5], [6, 7]]
-    assert sorted(core for share in _shares(16) for core in share) == sorted([*range(8)] * 2)
+    assert shares_of_cores(2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert shares_of_cores(3) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert sorted(core for share in shares_of_cores(16) for core in share) == sorted([*range(8)] * 2)
 
 
 def test_a_dry_run_writes_nothing_and_tells_how_long(tmp_path: Path) -> None:

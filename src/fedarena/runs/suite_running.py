@@ -56,7 +56,7 @@ def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserve
         return failures
     for run in to_run:
         waiting.put(run)
-    workers = [_Worker(cores, waiting, observer) for cores in _shares(min(jobs, len(to_run)))]
+    workers = [_Worker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(to_run)))]
     for worker in workers:
         worker.thread.start()
     try:
@@ -93,7 +93,21 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def _shares(workers: int) -> list[list[int]]:
+def start_worker(module: str, cores: list[int]) -> subprocess.Popen[str]:
+    """A process that is told what to do, and tells what it does, by lines of JSON; it may use these cores."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", module, json.dumps([cores, sys.argv])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+    )
+
+
+def shares_of_cores(workers: int) -> list[list[int]]:
     """Which cores each worker may use; where cores cannot be assigned, none are named."""
     if not hasattr(os, "sched_getaffinity"):
         return [[] for _ in range(workers)]
@@ -167,16 +181,7 @@ class _Worker:
             if self._stopping:
                 return None
             if self._process is None or self._process.poll() is not None:
-                path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "fedarena.runs.suite_worker", json.dumps([self._cores, sys.argv])],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-                )
+                self._process = start_worker("fedarena.runs.suite_worker", self._cores)
             return self._process
 
     def _tell(self, name: str, event: dict[str, Any]) -> None:
