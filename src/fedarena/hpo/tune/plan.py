@@ -52,7 +52,7 @@ class TuningPlan:
 
     def length(self) -> tuple[int, int]:
         """How many rounds runs have at most, and after how many each they are evaluated."""
-        given = {key: self.settings[key] for key in ("rounds", "evaluation") if key in self.settings}
+        given: dict[str, Any] = {key: self.settings[key] for key in ("rounds", "evaluation") if key in self.settings}
         config = resolve(given)
         searched = [one for one in self.space if one.name == "rounds"]
         rounds = [int(value) for one in searched for value in (one.choices or (one.high,))]

@@ -6,7 +6,7 @@ however it ends, so a running trial without a lock is one whose process is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -234,7 +234,7 @@ def _check_same_settings(plan: TuningPlan, there: TuningPlan, otherwise: str) ->
             )
 
 
-def _comparable(plan: TuningPlan) -> Mapping[str, Any]:
+def _comparable(plan: TuningPlan) -> dict[str, Any]:
     try:
         settings = resolve(plan.run_settings({})).to_dict()
     except BadInputError:  # it may be complete with what is searched alone

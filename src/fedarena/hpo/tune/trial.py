@@ -1,4 +1,4 @@
-"""One trial: a run, or one for every seed, advanced from evaluation to evaluation until its end or until it is pruned."""
+"""One trial: a run, or one for every seed, advanced from evaluation to evaluation to its end or until it is pruned."""
 
 from __future__ import annotations
 
