@@ -15,6 +15,7 @@ from fedarena.display.report.compare_settings import as_text
 from fedarena.hpo.space import Hyperparameter
 from fedarena.hpo.tune.objectives import Objective
 from fedarena.hpo.tune.outcome import TrialRecord, TunedStudy
+from fedarena.hpo.tune.working import incumbent
 from fedarena.metrics.info import MetricInfo
 
 _COMPLETE, _BEST = SERIES_LIGHT[0], SERIES_LIGHT[1]
@@ -261,8 +262,8 @@ def _incumbents(complete: Sequence[TrialRecord], info: MetricInfo) -> tuple[list
 
 
 def _best_number(tuned: TunedStudy) -> int | None:
-    x, _ = _incumbents(tuned.complete, tuned.plan.first.info)
-    return x[-1] if x else None
+    best = incumbent(tuned.plan, tuned.study)
+    return None if best is None else best.trial
 
 
 def _place_on_axis(one: Hyperparameter, trial: TrialRecord) -> float:

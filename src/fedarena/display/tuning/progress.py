@@ -114,7 +114,8 @@ class TuneBars(TuneObserver):
         else:
             is_best = ended.incumbent is not None and ended.incumbent.trial == ended.trial
             best = "the best so far" if is_best else self._best(ended.incumbent)
-            self._say(f"trial {ended.trial}: {self._values(ended.values)}" + (f" ({best})" if best else ""))
+            about = ", ".join(part for part in (ended.sentence, best) if part)
+            self._say(f"trial {ended.trial}: {self._values(ended.values)}" + (f" ({about})" if about else ""))
 
     def stopped(self) -> None:
         """Says how to go on."""

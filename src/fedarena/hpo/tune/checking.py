@@ -50,7 +50,9 @@ def make_plan(
     search, tune = content.pop("search", None), content.pop("tune", None)
     search = given.pop("search", search)
     if search is None:
-        raise BadInputError(f"There is nothing to search: the configuration has no search:, such as\n{EXAMPLE}")
+        raise BadInputError(
+            f"There is nothing to search: the configuration has no search:; add what to try, such as {EXAMPLE}"
+        )
     space = Space.parse(search)
     said = {key.removeprefix("tune."): given.pop(key) for key in list(given) if key.startswith("tune.")}
     chosen = parse_options(tune, given.pop("tune", None), said, options)
@@ -93,7 +95,7 @@ def _check_space(space: Space, settings: Mapping[str, Any]) -> list[Configuratio
     possible: list[Configuration] = []
     for one in space:
         has_meaning = False
-        for value in one.choices if one.kind == "choice" else (one.value_at(0.0), one.value_at(1.0)):
+        for value in one.choices if one.kind == "choice" else _ends(one):
             problem: BadInputError | None = None
             for others in _with_each_part(one, space, drawn):
                 try:
@@ -109,6 +111,8 @@ def _check_space(space: Space, settings: Mapping[str, Any]) -> list[Configuratio
                     possible.append(chosen)
                     break
             if problem is not None:
+                if str(problem) == _problem_of(settings):  # it has nothing to do with what is searched
+                    raise problem
                 raise BadInputError(f"search: {one.name} = {quoted(value)} does not work: {problem}")
         if not has_meaning:
             part, _, option = one.name.partition(".")
@@ -116,6 +120,19 @@ def _check_space(space: Space, settings: Mapping[str, Any]) -> list[Configuratio
                 f"search: {one.name} means nothing: no {part} that is searched has an option {option!r}"
             )
     return possible
+
+
+def _ends(one: Hyperparameter) -> tuple[Any, Any]:
+    return (int(one.low), int(one.high)) if one.kind == "int" else (one.low, one.high)
+
+
+def _problem_of(settings: Mapping[str, Any]) -> str | None:
+    """What is wrong with a configuration as it is, without what is searched; None if nothing is."""
+    try:
+        resolve(settings)
+    except BadInputError as error:
+        return str(error)
+    return None
 
 
 def _with_each_part(one: Hyperparameter, space: Space, drawn: list[Configuration]) -> Iterator[Configuration]:

@@ -24,17 +24,7 @@ _LEARN_FROM_PRUNED = ("tpe", "random")
 # With fewer trials than that in a generation, the best of it say little.
 _FEWEST_IN_GENERATION, _USUAL_GENERATION = 8, 50
 
-EXAMPLE = """\
-federation: digits
-rounds: 20
-search:
-  local.lr: {from: 0.01, to: 1.0, log: true}
-  local.batch_size: [8, 16, 32]
-  algorithm: [fedavg, fedprox]
-  algorithm.mu: {from: 0.001, to: 1.0, log: true}
-tune:
-  trials: 50
-"""
+EXAMPLE = "search: {local.lr: {from: 0.01, to: 1.0, log: true}, algorithm: [fedavg, fedprox]}"
 
 
 def _as_list(value: Any) -> Any:

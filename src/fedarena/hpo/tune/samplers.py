@@ -15,6 +15,8 @@ from fedarena.core.streams import bits
 from fedarena.hpo.tune.cma import CmaSampler
 from fedarena.hpo.tune.plan import TuningPlan
 
+# As many as TPE draws before it learns. First rounds tell little of a federation's course, so they never decide.
+_TRIALS_BEFORE_MEDIAN = 10
 EXCESSES = "excesses"  # the attribute of a trial that says by how much it breaks each constraint
 
 
@@ -39,7 +41,7 @@ def make_pruner(plan: TuningPlan, rounds: int, every: int) -> Any:
     """The pruner for runs of so many rounds that are evaluated every so many."""
     name = plan.options.pruner
     if name == "median":
-        return optuna.pruners.MedianPruner()
+        return optuna.pruners.MedianPruner(n_startup_trials=_TRIALS_BEFORE_MEDIAN, n_warmup_steps=rounds // 5)
     if name == "hyperband":
         return optuna.pruners.HyperbandPruner(min_resource=min(every, rounds), max_resource=rounds)
     if name == "asha":

@@ -112,7 +112,8 @@ class Worker:
                 if key in before.user_attrs:
                     trial.set_user_attr(key, before.user_attrs[key])
             self.study.tell(trial, before.values)
-            return Ended(number, "complete", tuple(before.values), before.user_attrs.get(ROUNDS, 0))
+            sentence = f"the same as trial {before.number}"
+            return Ended(number, "complete", tuple(before.values), before.user_attrs.get(ROUNDS, 0), sentence)
         trial.set_user_attr(RUNS, [self._plan.run_name(number, seed) for seed in self._plan.seeds])
         try:
             if trial.user_attrs.get(_DEATHS, 0) > _MOST_DEATHS:
@@ -186,14 +187,17 @@ class Worker:
 
 
 def incumbent(plan: TuningPlan, study: Any) -> Incumbent | None:
-    """The best trial so far by the first objective: complete, and within all constraints; the first of equal ones."""
-    best: Incumbent | None = None
+    """The best trial so far: complete, and within all constraints; the first of equal ones.
+
+    It is the best by the first objective; where several are equally good, the others decide in their order.
+    """
+    signs = [-1.0 if one.maximize else 1.0 for one in plan.objectives]
+    best: tuple[list[float], int, float] | None = None
     for trial in study.get_trials(deepcopy=False, states=(_STATE.COMPLETE,)):
-        if not is_feasible(trial):
-            continue
-        if best is None or plan.first.info.is_better(trial.values[0], best.value):
-            best = Incumbent(trial.number, trial.values[0])
-    return best
+        costs = [sign * value for sign, value in zip(signs, trial.values, strict=True)]
+        if is_feasible(trial) and (best is None or costs < best[0]):
+            best = costs, trial.number, trial.values[0]
+    return None if best is None else Incumbent(best[1], best[2])
 
 
 def is_feasible(trial: Any) -> bool:
