@@ -9,7 +9,7 @@ from fedarena.core.version import VERSION
 
 if TYPE_CHECKING:
     from fedarena import hpo
-    from fedarena.api import compare, load, open, resume, run, suite
+    from fedarena.api import compare, load, open, resume, run, suite, tune
     from fedarena.catalogue import federations, fleets, load_federation, load_fleet
     from fedarena.core.errors import BadInputError, FedArenaError
     from fedarena.data import Federation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 # Where what is offered is found; it is imported when it is first used, so that parts work without all dependencies.
 _HOMES = {
-    "api": ("compare", "load", "open", "resume", "run", "suite"),
+    "api": ("compare", "load", "open", "resume", "run", "suite", "tune"),
     "catalogue": ("federations", "fleets", "load_federation", "load_fleet"),
     "core.errors": ("BadInputError", "FedArenaError"),
     "data": ("Federation",),
@@ -73,6 +73,7 @@ __all__ = [
     "resume",
     "run",
     "suite",
+    "tune",
     "write_comparison",
     "write_report",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
@@ -27,7 +27,10 @@ from fedarena.runs.suite import make_suite, read_suite
 from fedarena.runs.suite_plan import StalePolicy, plan_suite
 from fedarena.storage.run_data import RunData, find_runs, load_run
 
-__all__ = ["Comparison", "Result", "compare", "load", "open", "resume", "run", "suite"]
+if TYPE_CHECKING:
+    from fedarena.hpo.tune.outcome import TunedStudy
+
+__all__ = ["Comparison", "Result", "compare", "load", "open", "resume", "run", "suite", "tune"]
 DEFAULT_RUNS_FOLDER = Path("runs")
 AnyCallback = Callback | OnRound | str | Mapping[str, Any]
 
@@ -146,6 +149,71 @@ def suite(
     for failure in outcome.failures:
         warn_user(failure)
     return Comparison([_result(data) for data in outcome.results], outcome.failures)
+
+
+def tune(
+    settings: Mapping[str, Any] | Path | str | None = None,
+    /,
+    *,
+    search: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
+    progress: bool = True,
+    tune: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    objective: str | Sequence[str] | None = None,
+    constraints: str | Sequence[str] | None = None,
+    sampler: str | None = None,
+    pruner: str | None = None,
+    seeds: int | Sequence[int] | None = None,
+    hours: float | None = None,
+    jobs: int | None = None,
+    storage: str | None = None,
+    **more: Any,
+) -> TunedStudy:
+    """Searches hyperparameters of a configuration in ``runs_folder/<name>``; a study that was stopped goes on.
+
+    Settings are given as in `run`, with what to `search` in them under the names of settings: a list of values, or
+    ``{"from": 0.01, "to": 1.0, "log": True}``. The other keywords, and `tune` with more of them, say how: see
+    ``docs/tune.md``. Trials are judged on validation samples; what is returned has the best settings, which `run`
+    takes, the table of trials, and Optuna's study.
+
+    >>> found = tune(  # doctest: +SKIP
+    ...     federation="digits", rounds=20, search={"local.lr": {"from": 0.01, "to": 1.0, "log": True}}, trials=20
+    ... )
+    >>> run(found.best)  # doctest: +SKIP
+    """
+    from fedarena.hpo.tune.library import require_optuna
+
+    require_optuna()
+    from fedarena.display.tuning.running import tune_with_report
+    from fedarena.hpo.tune.checking import make_plan
+
+    if isinstance(settings, Path | str):
+        content = read_run_file(str(settings))
+        name = name or content.get("name") or Path(settings).stem
+    else:
+        content = dict(settings or {})
+    if search is not None:
+        content["search"] = search
+    given = {
+        "trials": trials,
+        "objective": objective,
+        "constraints": constraints,
+        "sampler": sampler,
+        "pruner": pruner,
+        "seeds": seeds,
+        "hours": hours,
+        "jobs": jobs,
+        "storage": storage,
+    }
+    options = {**(tune or {}), **{key: value for key, value in given.items() if value is not None}}
+    content, overrides = _as_in_a_file(content), _as_in_a_file(more)
+    outcome = tune_with_report(
+        lambda observer: make_plan(content, Path(runs_folder), observer, overrides, options, name),
+        Screen(stderr=True) if progress else None,
+    )
+    return outcome.tuned
 
 
 def compare(runs: Sequence[RunData | Run | Path | str] | Path | str) -> Comparison:

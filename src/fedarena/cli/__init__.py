@@ -2,6 +2,7 @@
 
 # ruff: isort: off
 from fedarena.cli import runs
+from fedarena.cli import tune
 from fedarena.cli import watch
 from fedarena.cli import catalogue
 from fedarena.cli import heterogeneity
@@ -42,5 +43,6 @@ __all__ = [
     "privacy",
     "profile_device",
     "runs",
+    "tune",
     "watch",
 ]

@@ -111,6 +111,11 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
     return resolved
 
 
+def option_names(part: Callable[..., Any]) -> list[str]:
+    """The options that a part has."""
+    return list(_options_model(part)[0].model_fields)
+
+
 @lru_cache(maxsize=256)
 def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, Choice]]:
     """The pydantic model of a part's keyword-only parameters, and those of them that are named parts themselves."""

@@ -77,6 +77,8 @@ def unknown_setting(key: str, known: Collection[str], section: str | None = None
     if meant is not None:
         meant = meant if section is None else f"{section}.{meant}"
         return f"There is no setting {quoted(full)}; did you mean {meant!r}?"
+    if section is None and plain in ("search", "tune"):
+        return f"A run has no {key}: that is of a search for hyperparameters; {SEARCHED_BY_TUNE}"
     if section is None and plain == "seeds":
         return f"There is no setting {quoted(full)} of a run; {SEVERAL_SEEDS}"
     names = known if section is None else [f"{section}.{name}" for name in known]
@@ -92,6 +94,7 @@ def misplaced_option(part: str, settings: Any, error: str) -> str:
     return ""
 
 
+SEARCHED_BY_TUNE = "write: fedarena tune FILE.yaml, or in Python fedarena.tune(…)"
 SEVERAL_SEEDS = (
     "several seeds make a suite: fedarena suite FILE.yaml 'seeds=[0, 1]', or in Python fedarena.suite(…, seeds=[0, 1])"
 )

@@ -218,12 +218,15 @@ class Run:
             self._recorder.commit()
         return load_run(self.folder)
 
-    def close(self) -> RunData:
-        """Writes the tables and the summary, and lets others have the folder; a run that is not over can be resumed."""
-        self._end()
+    def close(self, reason: str = "closed") -> RunData:
+        """Writes the tables and the summary, and lets others have the folder; a run that is not over can be resumed.
+
+        Of such a run, the summary says the `reason`.
+        """
+        self._end(reason)
         return load_run(self.folder)
 
-    def _end(self) -> None:
+    def _end(self, reason: str = "closed") -> None:
         if self._advancing:
             raise BadInputError("A callback cannot advance or close the run that calls it; it may return a Stop")
         if self._closed:
@@ -233,7 +236,7 @@ class Run:
         elif self._snapshot is None:  # there is nothing to tell yet, but it can be resumed
             self._let_go()
         else:
-            reason = "closed" if self._stopped is None else self._stopped.reason
+            reason = reason if self._stopped is None else self._stopped.reason
             self._finish("interrupted", f"{reason} after round {self.round} of {self.config.rounds}")
 
     def fork(self, settings: Mapping[str, Any] | None = None, name: str | None = None) -> Run:

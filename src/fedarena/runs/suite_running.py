@@ -93,6 +93,20 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
+def start_worker(module: str, cores: list[int]) -> subprocess.Popen[str]:
+    """A process that is told what to do, and tells what it does, by lines of JSON; it may use these cores."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", module, json.dumps([cores, sys.argv])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+    )
+
+
 def shares_of_cores(workers: int) -> list[list[int]]:
     """Which cores each worker may use; where cores cannot be assigned, none are named."""
     if not hasattr(os, "sched_getaffinity"):
@@ -167,16 +181,7 @@ class _Worker:
             if self._stopping:
                 return None
             if self._process is None or self._process.poll() is not None:
-                path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "fedarena.runs.suite_worker", json.dumps([self._cores, sys.argv])],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-                )
+                self._process = start_worker("fedarena.runs.suite_worker", self._cores)
             return self._process
 
     def _tell(self, name: str, event: dict[str, Any]) -> None:

@@ -69,8 +69,8 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main() -> None:
-    """Does what is asked for until nothing is any more."""
+def begin_work() -> TextIO:
+    """Makes a process one that `start_worker` started; gives where its events go."""
     signal.signal(signal.SIGTERM, _stop)
     # What somebody's own method prints must not get among the events.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -79,7 +79,12 @@ def main() -> None:
     if cores:
         os.sched_setaffinity(0, cores)
     sys.argv = command
-    observer = _Telling(events)
+    return events
+
+
+def main() -> None:
+    """Does what is asked for until nothing is any more."""
+    observer = _Telling(begin_work())
     try:
         for line in sys.stdin:
             observer.tell("ended", failure=do_run(json.loads(line), observer))

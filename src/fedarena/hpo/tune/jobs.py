@@ -1,0 +1,149 @@
+"""Several processes that work on one study at once, and what they tell."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.words import some
+from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
+from fedarena.hpo.tune.plan import TuningPlan
+from fedarena.runs.suite_running import shares_of_cores, start_worker
+
+
+def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, seconds: float | None) -> None:
+    """Has so many processes work until the study has as many trials as wanted. Ctrl-C stops all of them.
+
+    Where a process is killed, another one goes on with its trial.
+    """
+    _check_found_by_others(plan)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        workers = [_Process(plan, cores, observer, deadline) for cores in shares_of_cores(jobs)]
+        _wait_for(workers)
+        for worker in workers:
+            if worker.problem is not None:
+                raise RunFailedError(worker.problem)
+        killed = [worker.killed for worker in workers if worker.killed is not None]
+        if not killed:
+            return
+        observer.warned(f"{killed[0]}; another one goes on with its trial")
+
+
+def _wait_for(workers: Sequence[_Process]) -> None:
+    for worker in workers:
+        worker.thread.start()
+    try:
+        for worker in workers:
+            worker.thread.join()
+    except BaseException:  # Ctrl-C, or a signal to end
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.thread.join()
+        raise
+
+
+def _check_found_by_others(plan: TuningPlan) -> None:
+    source = plan.own_source
+    if definitions := [*source["unknown"], *(name for name in source["fingerprints"] if ":" in name)]:
+        raise BadInputError(
+            f"Other processes cannot find {some(definitions)}, which is not in a file that can be imported; "
+            "put it into one, or run one trial after the other (jobs=1)"
+        )
+
+
+class _Process:
+    """A thread that listens to a process that works on a study."""
+
+    def __init__(self, plan: TuningPlan, cores: list[int], observer: TuneObserver, deadline: float | None):
+        self.thread = threading.Thread(target=self._listen, daemon=True)
+        self.problem: str | None = None  # why nobody can go on
+        self.killed: str | None = None  # how it ended before all was done
+        self._plan, self._cores, self._observer, self._deadline = plan, cores, observer, deadline
+        self._process: subprocess.Popen[str] | None = None
+        self._stopping = False
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Has the process end after it has written what is done."""
+        with self._lock:
+            self._stopping = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+
+    def _listen(self) -> None:
+        with self._lock:
+            if self._stopping:
+                return
+            self._process = start_worker("fedarena.hpo.tune.worker", self._cores)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        seconds = None if self._deadline is None else self._deadline - time.monotonic()
+        options = {"trials": self._plan.options.trials, "seconds": seconds}
+        try:
+            process.stdin.write(json.dumps({"folder": str(self._plan.folder), **options}) + "\n")
+            process.stdin.close()
+            for line in process.stdout:
+                event = json.loads(line)
+                if event["event"] == "problem":
+                    self.problem = event["sentence"]
+                else:
+                    self._tell(event)
+        except BrokenPipeError:
+            pass
+        code = process.wait()
+        if code and not self._stopping and self.problem is None:
+            self.killed = f"A process was killed by signal {-code}" if code < 0 else f"A process ended with code {code}"
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        observer = self._observer
+        if event["event"] == "warned":
+            observer.warned(event["message"])
+        elif event["event"] == "began":
+            observer.began(event["trial"], event["configuration"], event["rounds"], event["done"])
+        elif event["event"] == "round":
+            observer.finished_round(event["trial"], event["round"], event["score"])
+        elif event["event"] == "ended":
+            observer.ended(ended_of(event["ended"]))
+
+
+def ended_of(values: dict[str, Any]) -> Ended:
+    """How a trial ended, as another process told it."""
+    best = values["incumbent"]
+    return Ended(**{**values, "values": tuple(values["values"]), "incumbent": Incumbent(**best) if best else None})
+
+
+class Telling(TuneObserver):
+    """Tells another process what happens, as lines of JSON."""
+
+    def __init__(self, events: Any):
+        self._events = events
+
+    def tell(self, event: str, **about: Any) -> None:
+        """Writes a line."""
+        print(json.dumps({"event": event, **about}), file=self._events, flush=True)
+
+    def warned(self, message: str) -> None:
+        """Passes it on."""
+        self.tell("warned", message=message)
+
+    def began(self, trial: int, configuration: Any, rounds: int, done: int) -> None:
+        """Passes it on."""
+        self.tell("began", trial=trial, configuration=dict(configuration), rounds=rounds, done=done)
+
+    def finished_round(self, trial: int, round: int, score: str | None) -> None:
+        """Passes it on."""
+        self.tell("round", trial=trial, round=round, score=score)
+
+    def ended(self, ended: Ended) -> None:
+        """Passes it on."""
+        self.tell("ended", ended=asdict(ended))

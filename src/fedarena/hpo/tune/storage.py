@@ -1,0 +1,242 @@
+"""A study on disk: what it is, its trials in Optuna's storage, and who works on which of them.
+
+Whoever works on a trial holds a lock on a file of it. The operating system lets go of a lock when a process ends,
+however it ends, so a running trial without a lock is one whose process is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import write_text
+from fedarena.core.outside_text import quoted
+from fedarena.core.words import some
+from fedarena.core.yaml_files import read_yaml
+from fedarena.hpo.space import Space
+from fedarena.hpo.tune.objectives import Objective, parse_constraint
+from fedarena.hpo.tune.options import parse_options, usual_population
+from fedarena.hpo.tune.plan import TuningPlan
+from fedarena.runs.config import resolve, to_yaml
+from fedarena.runs.own_source import OwnSource
+from fedarena.storage.run_data import flatten_settings
+
+STUDY_FILE = "study.yaml"
+JOURNAL_FILE = "journal.log"  # of Optuna; optuna-dashboard opens it
+_LOCKS_FOLDER = ".locks"
+_ABOUT = "# What is searched, by fedarena tune. Trials depend on it, so it stays as it is.\n"
+
+
+def begin_study(plan: TuningPlan) -> TuningPlan:
+    """Writes down what a new study is, or makes sure that it is this one that is there; its options count then."""
+    with _locked(plan.folder, "study"):
+        path = plan.folder / STUDY_FILE
+        if not path.exists():
+            if any(one for one in plan.folder.iterdir() if one.name != _LOCKS_FOLDER):
+                raise BadInputError(
+                    f"The folder {plan.folder} is no study and is not empty; give the study another name (--name)"
+                )
+            population = plan.options.population or usual_population(plan.options)
+            plan = replace(plan, options=plan.options.model_copy(update={"population": population}))
+            write_text(path, _ABOUT + to_yaml(_described(plan)))
+            return plan
+    there = read_study(plan.folder)
+    _check_same(plan, there)
+    wanted = plan.options
+    options = {"trials": wanted.trials, "hours": wanted.hours, "jobs": wanted.jobs}
+    return replace(there, options=there.options.model_copy(update=options))
+
+
+def read_study(folder: Path) -> TuningPlan:
+    """The study in a folder."""
+    path = folder / STUDY_FILE
+    if not path.exists():
+        raise BadInputError(f"{folder} holds no study: there is no {STUDY_FILE}")
+    try:
+        found = read_yaml(path)
+        objectives = {one["info"]["name"]: Objective.from_json(one) for one in found["objectives"]}
+        options = parse_options(found["tune"])
+        return TuningPlan(
+            name=found["name"],
+            folder=folder,
+            settings=found["settings"],
+            space=Space.parse(found["search"]),
+            options=options,
+            objectives=tuple(objectives[name] for name in found["judged_by"]),
+            constraints=tuple(parse_constraint(text, objectives.__getitem__) for text in found["constraints"]),
+            seeds=tuple(found["seeds"]),
+            held_out=found["held_out"],
+            own_source=found["own_source"],
+        )
+    except (BadInputError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{path} is damaged: it does not describe a study ({quoted(str(error))})") from error
+
+
+def open_study(plan: TuningPlan) -> Any:
+    """The study as Optuna has it."""
+    if plan.options.storage is not None:
+        path = Path(plan.options.storage.removeprefix("sqlite:///"))
+        if not path.parent.is_dir():
+            raise BadInputError(f"tune.storage is {plan.options.storage}, but there is no folder {path.parent}")
+        make = _sqlite(plan.options.storage)
+    else:
+        make = _journal(plan.folder)
+    with _locked(plan.folder, "study"):
+        try:
+            return optuna.create_study(
+                storage=make,
+                study_name=plan.name,
+                directions=["maximize" if one.maximize else "minimize" for one in plan.objectives],
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise _damaged(plan, error) from error
+
+
+@contextmanager
+def claiming(plan: TuningPlan) -> Iterator[None]:
+    """Only one process at a time decides what it does next."""
+    with _locked(plan.folder, "study"):
+        yield
+
+
+def lock_of_trial(plan: TuningPlan, number: int) -> FileLock | None:
+    """The lock of a trial in this process's hands; None if another process is at work on it."""
+    lock = FileLock(plan.folder / _LOCKS_FOLDER / f"trial-{number:04d}", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
+
+
+def _journal(folder: Path) -> Any:
+    path = folder / JOURNAL_FILE
+    backend = optuna.storages.journal.JournalFileBackend(str(path), _JournalLock(folder))
+    with _locked(folder, "journal"):
+        _drop_half_a_line(path)
+    try:
+        return optuna.storages.JournalStorage(backend)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise DamagedFileError(f"{path} is damaged: it is not a journal of Optuna ({quoted(str(error))})") from error
+
+
+def _sqlite(address: str) -> Any:
+    try:
+        return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
+    except Exception as error:  # whatever the library of databases raises
+        reason = str(error).splitlines()[0]
+        raise BadInputError(f"tune.storage cannot be opened: {address} ({quoted(reason)})") from error
+
+
+def _drop_half_a_line(path: Path) -> None:
+    """What a killed process left at the end of the journal; nobody has read it, and nobody writes now."""
+    with open(path, "rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+
+
+class _JournalLock:
+    """A lock that does not outlive the process that holds it, as Optuna's own ones do."""
+
+    def __init__(self, folder: Path):
+        self._lock = FileLock(_lock_path(folder, "journal"), thread_local=False)
+
+    def acquire(self) -> bool:
+        """Waits until nobody else writes."""
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        """Lets others write."""
+        self._lock.release()
+
+
+def _damaged(plan: TuningPlan, error: Exception) -> DamagedFileError:
+    place = plan.options.storage or plan.folder / JOURNAL_FILE
+    return DamagedFileError(f"{place} is damaged: it cannot be read as a study of Optuna ({quoted(str(error))})")
+
+
+def _lock_path(folder: Path, name: str) -> Path:
+    path = folder / _LOCKS_FOLDER / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    with FileLock(_lock_path(folder, name), thread_local=False):
+        yield
+
+
+def _described(plan: TuningPlan) -> dict[str, Any]:
+    measured = {one.name: one for one in (*plan.objectives, *(one.objective for one in plan.constraints))}
+    return {
+        "name": plan.name,
+        "settings": plan.settings,
+        "search": plan.space.described(),
+        "tune": plan.options.model_dump(),
+        "held_out": plan.held_out,
+        "seeds": list(plan.seeds),
+        "judged_by": [one.name for one in plan.objectives],
+        "constraints": [str(one) for one in plan.constraints],
+        "objectives": [one.to_json() for one in measured.values()],
+        "own_source": plan.own_source,
+    }
+
+
+def _check_same(plan: TuningPlan, there: TuningPlan) -> None:
+    """Refuses a study of another space, another configuration, or judged by something else."""
+    otherwise = "give this one another name (--name), or remove the folder"
+    if plan.space != there.space:
+        before, now = there.space.described(), plan.space.described()
+        key = next((key for key in before | now if before.get(key) != now.get(key)), "the order of hyperparameters")
+        raise BadInputError(
+            f"{plan.folder} holds a study of another space: {key} is {quoted(before.get(key))} there, not "
+            f"{quoted(now.get(key))}; {otherwise}"
+        )
+    _check_same_settings(plan, there, otherwise)
+    before, now = there.options.decisive(), plan.options.decisive()
+    if now["population"] is None:  # it was chosen when the study began
+        before["population"] = None
+    for key in now:
+        if now[key] != before[key]:
+            raise BadInputError(
+                f"{plan.folder} holds a study with tune.{key} = {quoted(before[key])}, not {quoted(now[key])}; "
+                f"{otherwise}"
+            )
+    own = plan.own_source
+    files = {module: Path(path) for module, path in own["files"].items()}
+    if changed := OwnSource(files, own["fingerprints"], own["unknown"]).changes_since(there.own_source):
+        raise BadInputError(
+            f"{plan.folder} holds a study of other source: {some(changed)} changed since, so trials would not be "
+            f"comparable; {otherwise}"
+        )
+
+
+def _check_same_settings(plan: TuningPlan, there: TuningPlan, otherwise: str) -> None:
+    # Complete ones, as a setting that has its default may be written down or not; the space is in neither.
+    before, now = (flatten_settings(_comparable(one)) for one in (there, plan))
+    for key in before | now:
+        if before.get(key) != now.get(key):
+            raise BadInputError(
+                f"{plan.folder} holds a study of another configuration: {key} is {quoted(before.get(key))} there, not "
+                f"{quoted(now.get(key))}; {otherwise}"
+            )
+
+
+def _comparable(plan: TuningPlan) -> dict[str, Any]:
+    try:
+        settings = resolve(plan.run_settings({})).to_dict()
+    except BadInputError:  # it may be complete with what is searched alone
+        settings = plan.run_settings({})
+    return {key: value for key, value in settings.items() if key != "track"}
