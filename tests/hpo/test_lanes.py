@@ -10,6 +10,7 @@ import pytest
 from torch import nn
 
 import fedarena
+from fedarena.algorithms.fedavg import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, SourceSpec, TaskSpec
 from fedarena.hpo.lanes import TrialCurves, train_in_blocks, train_trials, training, trials
@@ -19,6 +20,7 @@ from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve_settings
 from fedarena.runs.observer import Observer
 from fedarena.simulate import simulate
+from fedarena.train import Groups
 from fedarena.train.batches import count_processed
 
 ROUNDS, FEATURES, CLASSES = 3, 5, 3
@@ -163,6 +165,11 @@ def test_epochs_and_schedules(base: Settings) -> None:
     check(settings, [{"local.epochs": 1}, {"local.epochs": 3, "cohort": 6}, {"local.epochs": 2}])
 
 
+@pytest.mark.parametrize("selector", ["by_size", {"name": "cyclic", "groups": 3}])
+def test_selectors(base: Settings, selector: Any) -> None:
+    check({**base, "selector": selector}, [{"seed": 5, "cohort": 2}])
+
+
 def test_all_clients_at_once(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a GPU."""
     usual = training.LaneTrainer.__init__
@@ -264,6 +271,21 @@ def test_rounds_that_cannot_be_noted(base: Settings) -> None:
         train_trials(base, [{}], rounds=2, note_rounds=[3])
     with pytest.raises(BadInputError, match="no trials"):
         train_trials(base, [], rounds=2)
+
+
+def needs_a_number(value: float) -> bool:
+    return value > 0.5
+
+
+class Branching(FedAvg):
+    def server_step(self, state: Groups, mean_update: Groups, round: int) -> Groups:
+        return super().server_step(state, mean_update, round) if needs_a_number(self.server_lr) else state
+
+
+def test_a_method_that_looks_at_numbers_is_refused(base: Settings) -> None:
+    each = [{"algorithm.server_lr": lr} for lr in (0.1, 1.0)]
+    with pytest.raises(BadInputError, match="Trials of Branching and Sequential cannot be lanes"):
+        train_trials({**base, "algorithm": f"{__name__}:Branching"}, each, rounds=2)
 
 
 def test_best_rounds_of_losses() -> None:
