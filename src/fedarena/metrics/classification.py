@@ -63,7 +63,10 @@ class _Confusions(Metric):
             predicted, right = outputs > 0, batch["y"] > 0
         else:
             predicted, right = one_hot(outputs.argmax(-1), outputs), one_hot(batch["y"], outputs)
-        return torch.stack([predicted & right, predicted & ~right, ~predicted & right], -2)
+        state = torch.stack([predicted & right, predicted & ~right, ~predicted & right], -2)
+        if (scored := batch.get("scored")) is None:
+            return state
+        return (state & scored[..., None, None]).sum(-3)  # over a sample's predictions that count
 
 
 @METRICS.register("macro_f1")

@@ -33,8 +33,8 @@ class Metric:
     """A value that can be added up; here, a mean over predictions.
 
     `state` gets what the model put out, ``[samples, …]``, and the batch: ``y``, what is right (-1 where a token that is
-    predicted cannot be right), ``loss`` and ``count``, every sample's loss and number of predictions, and where some
-    predictions do not count, ``scored``, which says which do.
+    predicted cannot be right, or a node has no label), ``loss`` and ``count``, every sample's loss and number of
+    predictions, and where some predictions do not count, ``scored``, which says which do.
     """
 
     info: MetricInfo  # its name, its range, its direction

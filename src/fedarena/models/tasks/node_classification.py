@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
-from fedarena.metrics.metric import Metric
 from fedarena.metrics.ranking import RankingMetric
+from fedarena.metrics.totals import COUNT
 from fedarena.models.sealed_batch import opened
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks.base import TASKS, Tensors
@@ -77,17 +76,14 @@ class NodeClassification(Classification):
         total = torch.where(counting, weights, 0).sum()
         return torch.where(counting, losses, 0).sum() / total.clamp(min=torch.finfo(losses.dtype).tiny)
 
-    def assess(self, outputs: Tensor, batch: Tensors, metrics: Sequence[Metric] | None = None) -> Tensors:
-        """States of every graph: the sums over its nodes, each of which metrics see as a sample."""
-        graphs, nodes = batch["y"].shape
-        each = super().assess(outputs.flatten(0, 1), {"y": _labelled(batch)["y"].flatten()}, metrics)
-        counting = batch["y"] != _UNLABELLED
-
-        def over_nodes(states: Tensor) -> Tensor:
-            states = states.view(graphs, nodes, *states.shape[1:])
-            return torch.where(counting.view(graphs, nodes, *[1] * (states.dim() - 2)), states, 0).sum(1)
-
-        return {name: over_nodes(states) for name, states in each.items()}
+    def seen(self, outputs: Tensor, batch: Tensors) -> Tensors:
+        """Sums over the nodes of every graph that have a label, and which nodes these are."""
+        labelled, scored = _labelled(batch), batch["y"] != _UNLABELLED
+        losses = torch.where(scored, self.losses(outputs, labelled), 0).sum(-1)
+        seen = {**batch, "loss": losses, COUNT: scored.sum(-1), "scored": scored}
+        if self.has_weights:
+            seen["weight"] = torch.where(scored, self.weights(labelled), 0).sum(-1)
+        return seen
 
 
 def _labelled(batch: Tensors) -> Tensors:
