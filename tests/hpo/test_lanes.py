@@ -125,7 +125,7 @@ def test_a_run_with_the_cohort_engine_says_the_same(base: Settings, tmp_path: Pa
         ("fedyogi", [{"algorithm.server_lr": 0.1}, {"algorithm.beta1": 0.5}]),
         ("fedadagrad", [{"algorithm.server_lr": 0.1}, {"algorithm.server_lr": 0.2}]),
         ("fednova", [{"local.momentum": 0.0}, {"local.momentum": 0.5, "local.steps": 4}]),
-        ("minibatch_sgd", [{"algorithm.server_lr": 0.1}, {"algorithm.server_lr": 1.0}]),
+        ("minibatch_sgd", [{"algorithm.fraction": 0.3}, {"algorithm.fraction": 0.9, "local.lr": 0.1}]),
     ],
 )
 def test_algorithms(base: Settings, algorithm: str, each: list[Settings]) -> None:
