@@ -7,6 +7,9 @@ import pytest
 
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.cost import GOOD_NETWORK, RoundWork, SystemModel, harmonic_number, system_model
+from fedarena.hpo.rate_study import rate_study
+from fedarena.hpo.space import Space
+from fedarena.hpo.tables import Table
 
 WORK = RoundWork(clients=5, download_bytes=1_500_000, upload_bytes=500_000, steps=4)
 
@@ -58,3 +61,30 @@ def test_many_courses_at_once() -> None:
 def test_systems_that_cannot_be(given: object, sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         system_model(given)
+
+
+def test_sample_rates_against_rounds() -> None:
+    """Two sample rates: a small one with short rounds, and a large one that is better round by round."""
+    values = np.array(
+        [[[[3.0, 2.0, 1.5]], [[2.5, 1.0, 0.5]]], [[[9.0, 8.0, np.inf]], [[9.0, 8.0, 7.0]]]], dtype=np.float32
+    )
+    work = {"clients": np.array([[1, 10]] * 2), "steps": np.ones((2, 2), dtype=np.int64)}
+    work |= {"download_bytes": np.full((2, 2), 75), "upload_bytes": np.full((2, 2), 25)}
+    space = Space.parse({"local.lr": [0.1, 1.0]})
+    table = Table(
+        *("known", space, {"local.lr": (0.1, 1.0)}, (0.1, 1.0), (1, 2, 4), ("validation_loss",), values),
+        *(np.ones((2, 2), dtype=np.bool_), work, (0,)),
+    )
+    waiting = SystemModel(upload_bytes_per_second=1e9, download_bytes_per_second=1e9)  # H_10 is nearly 3
+    sending = SystemModel(upload_bytes_per_second=1, download_bytes_per_second=1, client_s=0.0)
+    study = rate_study(table, {"waiting": waiting, "sending": sending}, points=9)
+    seconds = study.seconds["waiting"]
+    expected = []
+    for rate, (round_s, losses) in enumerate(((1.0, values[0, 0, 0]), (harmonic_number(10), values[0, 1, 0]))):
+        rounds = np.floor(seconds / round_s + 1e-6)
+        expected.append([losses[sum(rounds_ >= (1, 2, 4)) - 1] if rounds_ else np.inf for rounds_ in rounds])
+        assert study.rates[rate] == (0.1, 1.0)[rate]
+    assert study.best["waiting"] == pytest.approx(np.array(expected))
+    assert study.best["waiting"][0, 0] < study.best["waiting"][1, 0]
+    assert (study.best["sending"][1] <= study.best["sending"][0]).all()
+    assert study.median["sending"][0, -1] == np.inf

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import warm_processes
 from small_problem import CONFIGURATION, SETTINGS
 from typer.testing import CliRunner
 
 import fedarena
+import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.hpo import Fidelity
@@ -67,7 +67,8 @@ def test_table_1_is_complete() -> None:
     expected |= {f"lr@{data}": lr for data in tables} | {f"mlp@{data}": mlp for data in tables}
     expected |= {"lr@twitter": 4 * 4 * 6, "mf@netflix": 7 * 4 * 6, "mf@movielens": 7 * 4 * 6}
     expected |= {f"{name}-fedopt": 6 * size for name, size in expected.items()}
-    expected |= {f"gnn@{data}-fedprox": 3 * gnn for data in ("cora", "citeseer", "pubmed")} | {"hetero": 2 * 2}
+    expected |= {f"gnn@{data}-fedprox": 3 * gnn for data in ("cora", "citeseer", "pubmed")}
+    expected |= {"hetero": 2 * 2, "hetero@stand_in": 2 * 2}
     assert sizes == expected
     budgets = {
         name: find_declared(name).budget_s for name in ("cnn@femnist", "gnn@cora", "lr@31", "mlp@31", "lr@twitter")
@@ -332,3 +333,17 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "validation_loss: " in asked
     assert "2 rounds" in asked
     assert "lacks local.batch_size" in run("query", "own.yaml", "local.lr=0.1", "--mode", "raw", code=2)
+
+
+def test_personal_parts_are_scored_where_they_are(tmp_path: Path) -> None:
+    """Clients of `hetero` have encoders and classifiers of their own; scores are those of their own models."""
+    asked = fedarena.hpo.problem("hetero@stand_in", "raw", runs_folder=tmp_path, settings={"engine": "reference"})
+    result = asked.query({"local.lr": 0.01, "local.steps": 4}, Fidelity(2))
+    (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    rounds = fedarena.load(folder).rounds.to_pandas()
+    best = rounds["personal_loss"][1:].idxmin()
+    assert result.metrics["validation_loss"] == rounds["personal_loss"][best]
+    assert result.metrics["validation_accuracy_p10"] == rounds["personal_accuracy_p10"][best]
+    assert {"test_loss", "train_accuracy", "test_macro_f1"} <= result.metrics.keys()
+    everything = sum(p.numel() for p in fedarena.load(folder).model().parameters())
+    assert asked.round_work({"local.lr": 0.01, "local.steps": 4}, 1.0).upload_bytes < 4 * everything

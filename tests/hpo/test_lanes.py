@@ -7,27 +7,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedarena
-from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
-from fedarena.core.errors import BadInputError, DivergedError
-from fedarena.hpo.lanes import train_trials
+from fedarena.core.errors import BadInputError
+from fedarena.data import ColumnSpec, FederationWriter, SourceSpec, TaskSpec
+from fedarena.hpo.lanes import TrialCurves, train_in_blocks, train_trials, training, trials
+from fedarena.hpo.lanes.curves import best_rounds
+from fedarena.models import DataSpec
+from fedarena.runs.building import prepare
+from fedarena.runs.config import resolve_settings
+from fedarena.runs.observer import Observer
+from fedarena.simulate import simulate
+from fedarena.train.batches import count_processed
 
-BASE: dict[str, Any] = {
-    "model": "logistic_regression",
-    "task.metrics": ["accuracy", "macro_f1"],
-    "engine.dtype": "float64",
-    "local.steps": 2,
-    "local.batch_size": 8,
-    "cohort": 3,
-}
-ROUNDS = 3
-CLIENTS, FEATURES, CLASSES = 6, 5, 3
+ROUNDS, FEATURES, CLASSES = 3, 5, 3
+SAMPLES = (3, 9, 16, 20, 33, 40)  # that clients train on
+METRICS = ("loss", "accuracy", "macro_f1")
+Settings = dict[str, Any]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    """Six clients with 3 to 40 training samples of three classes."""
+def with_dropout(spec: DataSpec, *, dropout: float = 0.0, hidden: int = 6) -> nn.Module:
+    some = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, hidden), nn.ReLU(), *some, nn.Linear(hidden, spec.classes))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A run on six clients with 3 to 40 training samples of three classes."""
     path, random = tmp_path_factory.mktemp("lanes") / "made", np.random.default_rng(0)
     weights = random.normal(size=(FEATURES, CLASSES))
 
@@ -38,40 +45,228 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     columns = {"x": ColumnSpec(dtype="float32", shape=(FEATURES,)), "y": ColumnSpec(dtype="int64", shape=())}
     task, source = TaskSpec(kind="classification", classes=CLASSES), SourceSpec(name="made", version=1, options={})
     with FederationWriter(path, name="made", task=task, columns=columns, source=source) as writer:
-        for client, count in enumerate((3, 9, 16, 20, 33, 40)):
+        for client, count in enumerate(SAMPLES):
             writer.add_client(str(client), train=samples(count), validation=samples(4 + client), test=samples(7))
-    BASE["federation"] = {"name": "store", "path": str(path)}
-    return Federation.open(path)
+    return {
+        "federation": {"name": "store", "path": str(path)},
+        "model": "logistic_regression",
+        "task.metrics": METRICS[1:],
+        "engine.dtype": "float64",
+        "local.steps": 2,
+        "local.batch_size": 8,
+        "local.lr": 0.2,
+        "cohort": 3,
+    }
 
 
-def alone(base: dict[str, Any], trial: dict[str, Any], folder: Path, rounds: int = ROUNDS) -> dict[str, np.ndarray]:
-    """The scores of a run of one trial, after every round."""
-    found: dict[str, np.ndarray] = {}
-    settings = {**base, **trial, "rounds": rounds, "evaluation.every": 1, "evaluation.training_set": True}
-    for part in ("validation", "test"):
-        result = fedarena.run({**settings, "evaluation.part": part}, progress=False, runs_folder=folder)
-        table = result.rounds.to_pydict()
-        for metric in ("loss", "accuracy", "macro_f1"):
-            found[f"{part}_{metric}"] = np.array(table[metric][1:], dtype=np.float64)
-            found[f"train_{metric}"] = np.array(table[f"training_set_{metric}"][1:], dtype=np.float64)
+def alone(settings: Settings, rounds: int) -> dict[str, list[float]]:
+    """The scores of one trial after every round, trained by itself."""
+    found: dict[str, list[float]] = {}
+    config = resolve_settings({**settings, "engine.name": "reference"}, {"rounds": rounds})
+    experiment = prepare(config, Observer())
+    federation, simulation = experiment.federation, experiment.simulation
+    for outcome in simulate(simulation):
+        params = simulation.algorithm.evaluation_params(outcome.snapshot.state)
+        for part in ("train", "validation", "test") if outcome.snapshot.round else ():
+            clients = federation.clients("train" if part == "train" else "all")
+            for name, scores in simulation.engine.evaluate(params, clients, part).metrics.items():
+                found.setdefault(f"{part}_{name}", []).append(scores.total)
     return found
 
 
-def check(base: dict[str, Any], trials: list[dict[str, Any]], folder: Path, rounds: int = ROUNDS) -> None:
-    curves = train_trials(base, trials, rounds=rounds)
-    for number, trial in enumerate(trials):
-        expected = alone(base, trial, folder, rounds)
+def check(settings: Settings, each: list[Settings], rounds: int = ROUNDS) -> TrialCurves:
+    """Every trial as a lane and by itself."""
+    curves = train_trials(settings, each, rounds=rounds)
+    assert curves.trials == tuple(each)
+    for number, trial in enumerate(each):
+        expected = alone({**settings, **trial}, rounds)
+        assert set(curves.metrics) == set(expected)
         for name, values in expected.items():
-            np.testing.assert_allclose(
-                curves.metrics[name][number], values, rtol=0, atol=1e-10, err_msg=f"{trial} {name}"
-            )
+            found = curves.metrics[name][number]
+            np.testing.assert_allclose(found, values, rtol=0, atol=1e-10, err_msg=f"{trial}: {name}")
+    return curves
 
 
-def test_a_mixed_batch(tmp_path: Path) -> None:
-    trials = [
-        {"local.lr": 0.1, "seed": 1},
-        {"local.lr": 0.5, "local.steps": 4, "local.weight_decay": 0.01, "seed": 1},
-        {"local.lr": 0.02, "local.steps": 1, "local.momentum": 0.9, "cohort": 6},
-        {"local.lr": 0.3, "local.batch_size": 500, "algorithm.server_lr": 0.5, "cohort": 1},
+@pytest.mark.parametrize("seed", [0, 1])
+def test_drawn_trials_equal_runs_of_their_own(base: Settings, seed: int) -> None:
+    random = np.random.default_rng(seed)
+
+    def draw() -> Settings:
+        return {
+            "seed": int(random.integers(2)),
+            "cohort": int(random.choice([1, 3, 6])),
+            "local.lr": float(10 ** random.uniform(-3, 0)),
+            "local.weight_decay": float(random.choice([0.0, 0.01])),
+            "local.momentum": float(random.choice([0.0, 0.9])),
+            "local.steps": int(random.integers(1, 6)),
+            "local.batch_size": int(random.choice([8, 64])),
+            "algorithm.server_lr": float(random.choice([0.5, 1.0])),
+        }
+
+    check(base, [draw() for _ in range(8)])
+
+
+def test_a_run_with_the_cohort_engine_says_the_same(base: Settings, tmp_path: Path) -> None:
+    trial = {"local.lr": 0.3, "seed": 4}
+    settings = {**base, **trial, "rounds": ROUNDS, "evaluation.every": 1, "evaluation.part": "validation"}
+    result = fedarena.run(settings, runs_folder=tmp_path, progress=False)
+    curves = train_trials(base, [trial], rounds=ROUNDS)
+    for metric in METRICS:
+        expected = result.rounds[metric].to_pylist()[1:]
+        np.testing.assert_allclose(curves.metrics[f"validation_{metric}"][0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "each"),
+    [
+        ("fedprox", [{"algorithm.mu": 0.0}, {"algorithm.mu": 1.0, "algorithm.server_lr": 0.7}]),
+        ("fedavgm", [{"algorithm.beta": 0.0}, {"algorithm.beta": 0.9, "algorithm.server_lr": 0.3}]),
+        ("fedadam", [{"algorithm.tau": 0.1}, {"algorithm.tau": 0.01, "algorithm.beta2": 0.5}]),
+        ("fedyogi", [{"algorithm.server_lr": 0.1}, {"algorithm.beta1": 0.5}]),
+        ("fedadagrad", [{"algorithm.server_lr": 0.1}, {"algorithm.server_lr": 0.2}]),
+        ("fednova", [{"local.momentum": 0.0}, {"local.momentum": 0.5, "local.steps": 4}]),
+        ("minibatch_sgd", [{"algorithm.fraction": 0.3}, {"algorithm.fraction": 0.9, "local.lr": 0.1}]),
+    ],
+)
+def test_algorithms(base: Settings, algorithm: str, each: list[Settings]) -> None:
+    check({**base, "algorithm": algorithm}, each)
+
+
+def test_methods_side_by_side(base: Settings) -> None:
+    check(base, [{"algorithm": "fedavgm"}, {"algorithm": "fedavg"}, {"algorithm": "fedadam"}])
+
+
+def test_models_of_different_form(base: Settings) -> None:
+    each = [
+        {"model": {"name": "mlp", "hidden": hidden}, "local.lr": lr, "local.optimizer": optimizer}
+        for hidden, lr, optimizer in (
+            ((7,), 0.1, "sgd"),
+            ((7,), 0.4, "sgd"),
+            ((4, 6), 0.1, "sgd"),
+            ((7,), 0.01, "adam"),
+        )
     ]
-    check(BASE, trials, tmp_path)
+    check(base, each)
+
+
+def test_dropout_differs_by_lane(base: Settings) -> None:
+    each = [{"model.dropout": share, "local.lr": lr} for share in (0.0, 0.3, 0.5) for lr in (0.1, 0.5)]
+    settings = {**base, "model": f"{__name__}:with_dropout"}
+    check(settings, each)
+    made = trials._make_trainer(settings, each, ROUNDS, training.all_rounds(ROUNDS), False, "cpu", 1)
+    assert [len(block.trials) for block in made.blocks] == [6]
+
+
+def test_epochs_and_schedules(base: Settings) -> None:
+    scheduled = {"client_lr_schedule": "cosine", "server_lr_schedule": {"name": "exponential", "decay": 0.5}}
+    settings = {**base, **scheduled, "local.steps": None}
+    check(settings, [{"local.epochs": 1}, {"local.epochs": 3, "cohort": 6}, {"local.epochs": 2}])
+
+
+def test_all_clients_at_once(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU."""
+    usual = training.LaneTrainer.__init__
+
+    def together(self: Any, *arguments: Any) -> None:
+        usual(self, *arguments, together=True)
+
+    monkeypatch.setattr(training.LaneTrainer, "__init__", together)
+    each = [
+        {"seed": seed, "cohort": cohort, "local.steps": steps, "local.lr": lr}
+        for seed, cohort in ((0, 3), (0, 6), (1, 2))
+        for steps, lr in ((1, 0.5), (3, 0.2))
+    ]
+    curves = check(base, each)
+    assert curves.steps[:, 0].tolist() == [3, 9, 6, 18, 2, 6]
+    check({**base, "local.steps": None, "algorithm": "fedprox"}, [{"local.epochs": 2}, {"local.epochs": 1}])
+
+
+def test_a_trial_that_diverges_disturbs_nobody(base: Settings) -> None:
+    each = [{"local.lr": lr, "local.weight_decay": 0.5} for lr in (0.1, 1e200, 0.3)]
+    curves = train_trials(base, each, rounds=4)
+    calm = train_trials(base, [each[0], each[2]], rounds=4)
+    assert curves.diverged_rounds[[0, 2]].tolist() == [0, 0]
+    ended = int(curves.diverged_rounds[1])
+    assert 1 <= ended < 4
+    assert not np.isfinite(curves.metrics["validation_loss"][1, ended - 1])
+    for name, values in curves.metrics.items():
+        np.testing.assert_allclose(values[[0, 2]], calm.metrics[name], rtol=0, atol=1e-10)
+        assert np.isnan(values[1, ended:]).all()
+        if not name.endswith("loss"):
+            assert np.isnan(values[1, ended - 1])
+    best = train_trials(base, [{"local.lr": 1e308, "local.weight_decay": 0.5}], rounds=4, best=True)
+    assert np.isnan(best.metrics["test_accuracy"][0, best.best_rounds[0] == 0]).all()
+
+
+def test_the_best_so_far(base: Settings) -> None:
+    each = [{"local.lr": lr, "seed": 1} for lr in (0.001, 2.0, 8.0)]
+    every = train_trials(base, each, rounds=12, note_rounds=range(13))
+    best = train_trials(base, each, rounds=12, note_rounds=[0, 2, 5, 12], best=True)
+    assert (np.diff(best.best_rounds, axis=1) >= 0).all()
+    assert (best.best_rounds[:, -1] < 12).any(), "the last round should not be the best of all trials"
+    losses = every.losses
+    assert best.best_rounds[:, -1].tolist() == (losses.argmin(1) + 1).tolist()
+    for name, values in best.metrics.items():
+        np.testing.assert_allclose(values, every.best_so_far().metrics[name][:, [0, 2, 5, 12]], rtol=0, atol=1e-12)
+    with pytest.raises(BadInputError, match="note every round, or train with best=True"):
+        train_trials(base, each, rounds=12, note_rounds=[2, 12]).best_so_far()
+
+
+def test_blocks_can_be_kept_one_by_one(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    each = [{"local.lr": lr, "local.steps": steps} for lr in (0.1, 0.2, 0.3) for steps in (1, 2, 3)]
+    whole = train_trials(base, each, rounds=2)
+    monkeypatch.setattr(training, "_CACHE_BYTES", 1 << 13)
+    told: list[tuple[int, int]] = []
+    parts = list(train_in_blocks(base, each, rounds=2, progress=lambda done, of: told.append((done, of))))
+    assert len(parts) > 2
+    assert sorted(number for numbers, _ in parts for number in numbers) == list(range(len(each)))
+    for numbers, curves in parts:
+        assert curves.trials == tuple(each[number] for number in numbers)
+        expected = whole.take(numbers)
+        np.testing.assert_allclose(curves.losses, expected.losses, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(curves.steps, expected.steps)
+    assert told[-1] == (18, 18)
+
+
+def test_what_rounds_take(base: Settings) -> None:
+    curves = train_trials(base, [{"local.steps": 7, "local.batch_size": 16, "cohort": 6}, {"cohort": 6}], rounds=2)
+    parameters = FEATURES * CLASSES + CLASSES
+    assert curves.model_bytes.tolist() == curves.upload_bytes.tolist() == [8 * parameters] * 2
+    assert curves.cohorts.tolist() == [6, 6]
+    assert curves.steps.tolist() == [[42, 42], [12, 12]]
+    processed = [int(count_processed(np.array(SAMPLES), steps, size).sum()) for steps, size in ((7, 16), (2, 8))]
+    assert curves.processed_samples.tolist() == [[number] * 2 for number in processed]
+
+
+@pytest.mark.parametrize(
+    ("change", "trial", "sentence"),
+    [
+        ({"algorithm": "scaffold"}, {}, "Scaffold cannot be lanes .* keep something between their rounds"),
+        ({"algorithm": "qfedavg"}, {}, "needs the loss of every client before training"),
+        ({"algorithm": "ditto"}, {}, "models of their own"),
+        ({"selector": "oort"}, {}, "selector Oort"),
+        ({"transforms": ["clip"]}, {}, "transforms=clip cannot be lanes"),
+        ({"protocol": "deadline", "fleet": "uniform"}, {}, "fleet=|protocol="),
+        ({"task.metrics": ["accuracy", "auc"]}, {}, "The metric auc needs the scores of all samples"),
+        ({}, {"rounds": 9}, "Trials cannot differ in rounds"),
+        ({}, {"selector": "cyclic"}, "Trials cannot differ in selector"),
+        ({}, {"cohort": 7}, "cohort is 7 in trial 1, .* only 6 clients"),
+        ({}, {"local.learning": 1}, "local"),
+    ],
+)
+def test_what_cannot_be_lanes_is_refused(base: Settings, change: Settings, trial: Settings, sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        train_trials({**base, **change}, [{}, trial], rounds=2)
+
+
+def test_rounds_that_cannot_be_noted(base: Settings) -> None:
+    with pytest.raises(BadInputError, match="note_rounds must be from 0 to 2"):
+        train_trials(base, [{}], rounds=2, note_rounds=[3])
+    with pytest.raises(BadInputError, match="no trials"):
+        train_trials(base, [], rounds=2)
+
+
+def test_best_rounds_of_losses() -> None:
+    nan, inf = np.nan, np.inf
+    losses = np.array([[3.0, 2.0, 2.0, 1.0], [nan, 1.0, 1.0, 1.0], [2.0, inf, 1.0, 1.0]])
+    assert best_rounds(losses).tolist() == [[0, 1, 2, 2, 4], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]]

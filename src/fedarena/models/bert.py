@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., NAACL 2019) in small sizes, for texts that have a label; by default BERT-Tiny (Turc et al., 2019).
+"""BERT (Devlin et al., NAACL 2019) in small sizes, for texts with a label; by default BERT-Tiny (Turc et al., 2019).
 
 Parameters have the names of Hugging Face's library, so that its files are weights to start from. Here texts have their
 padding in front: positions are counted from a text's first token, which is the one that the last layers read.
@@ -58,7 +58,8 @@ class _SelfAttention(nn.Module):
         )
         scores = queries @ keys.transpose(-2, -1) / sqrt(queries.shape[-1])
         scores = scores.masked_fill(is_padding[..., None, None, :], torch.finfo(scores.dtype).min)
-        return (self.dropout(scores.softmax(-1)) @ values).transpose(-3, -2).flatten(-2)
+        gathered: Tensor = (self.dropout(scores.softmax(-1)) @ values).transpose(-3, -2).flatten(-2)
+        return gathered
 
 
 class _Attention(nn.Module):

@@ -12,7 +12,6 @@ from fedarena.models.blocks import check_dropout, followed_by_dropout
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 
-
 _USUAL_HIDDEN = (200,)
 
 

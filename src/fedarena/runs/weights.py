@@ -85,7 +85,7 @@ def _check_vocabulary(module: Bert, named: Tensors, path: Path) -> None:
     if there is not None and there.dim() == 2 and len(there) != len(here):
         raise BadInputError(
             f"{path} knows {len(there):,} tokens and the federation has {len(here):,}; make the federation with the "
-            "model's own vocabulary, as federation=glue does with federation.vocabulary=…/vocab.txt"
+            "model's own vocabulary, as federation=glue does with federation.tokenizer=…/vocab.txt"
         )
 
 

@@ -38,7 +38,9 @@ class Algorithm(SystemsHooks):
 
     needs_start_loss = False  # whether `Work.start_loss` has to be computed
     keeps_sample_gradients = False  # whether a step needs the gradient of every sample by itself, which takes memory
-    client_options: tuple[str, ...] = ()  # of the constructor, numbers that may differ from job to job: see `JobContext`
+    client_options: tuple[
+        str, ...
+    ] = ()  # of the constructor, numbers that may differ from job to job: see `JobContext`
     expects_weights = False  # whether there is little to learn with a model that starts from scratch
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part

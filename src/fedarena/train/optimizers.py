@@ -55,9 +55,7 @@ def training_of(local: LocalTraining, hyperparameters: Mapping[str, Any] | None)
     return replace(local, **own)
 
 
-def optimizer_init(
-    local: LocalTraining, params: Tensors, hyperparameters: Mapping[str, Any] | None = None
-) -> Groups:
+def optimizer_init(local: LocalTraining, params: Tensors, hyperparameters: Mapping[str, Any] | None = None) -> Groups:
     """The local optimizer's state before a client's first step; jobs may have momentum of their own."""
     has_momentum = bool(local.momentum) or "local.momentum" in (hyperparameters or {})
     names = ("first", "second") if local.optimizer == "adam" else ("momentum",) if has_momentum else ()

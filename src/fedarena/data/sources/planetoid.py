@@ -100,6 +100,7 @@ FILES = PlanetoidFiles(
     | {f"{graph}.npz": _file(f"{graph}.npz", _NPZ) for graph in GRAPHS},
     "they are in https://github.com/kimiyoung/planetoid, and the others in https://github.com/shchur/gnn-benchmark",
     one_is_enough=True,
+    summary=f"ind.GRAPH.* and GRAPH.npz, GRAPH being {', '.join(GRAPHS[:-1])} or {GRAPHS[-1]},",
 )
 
 

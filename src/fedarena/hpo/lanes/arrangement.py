@@ -7,7 +7,7 @@ What differs is a tensor with a number per trial. Trials that differ in more tha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedarena.models import Task, Tensors
 from fedarena.train import Algorithm, LocalTraining
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 _OF_LOCAL_TRAINING = ("lr", "momentum", "weight_decay")
 
 
@@ -33,11 +34,6 @@ class Trial:
     task: Task
     start: Tensors  # the untrained model
     dropout: float | None = None  # share that all dropout layers drop, where it is not the task's module that knows it
-
-    @property
-    def work(self) -> tuple[int, int]:
-        """By which trials are put in order: who has more to do is never before another one's end."""
-        return self.local.steps or 0, self.local.epochs or 0
 
 
 @dataclass(frozen=True)
@@ -66,27 +62,23 @@ class Block:
 
     def hyperparameters(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """In which numbers trials differ, ``[groups, trials]``: settings of jobs, and attributes of the algorithm."""
-        jobs: dict[str, Callable[[Trial], Any]] = {
-            f"local.{name}": lambda trial, name=name: getattr(trial.local, name) for name in _OF_LOCAL_TRAINING
-        }
-        if self.first.dropout is not None:
-            jobs["model.dropout"] = lambda trial: trial.dropout
-        attributes: dict[str, Callable[[Trial], Any]] = {
-            name: lambda trial, name=name: getattr(trial.algorithm, name) for name in _numbers(self.first.algorithm)
-        }
-        return self._differing(jobs), self._differing(attributes)
+        jobs = {f"local.{name}": self._each("local", name) for name in _OF_LOCAL_TRAINING}
+        attributes = {name: self._each("algorithm", name) for name in _numbers(self.first.algorithm)}
+        found = {name: values for name, values in jobs.items() if np.ptp(values) > 0}
+        if self.first.dropout is not None:  # the module of the task drops another share
+            found["model.dropout"] = np.array([[trial.dropout for trial in group] for group in self.groups])
+        return found, {name: values for name, values in attributes.items() if np.ptp(values) > 0}
 
-    def _differing(self, named: dict[str, Callable[[Trial], Any]]) -> dict[str, FloatArray]:
-        found = {
-            name: np.array([[read(trial) for trial in group] for group in self.groups], dtype=np.float64)
-            for name, read in named.items()
-        }
-        # Dropout is always a tensor: the module of the task drops something else.
-        return {name: values for name, values in found.items() if np.ptp(values) > 0 or name == "model.dropout"}
+    def _each(self, part: str, name: str) -> FloatArray:
+        values = [[getattr(getattr(trial, part), name) for trial in group] for group in self.groups]
+        return np.array(values, dtype=np.float64)
+
+
+Steps = Mapping[int, IntArray]  # by the number of a trial: the local steps of every client
 
 
 def arrange(
-    trials: Sequence[Trial], most_lanes: Callable[[Trial], int], several_groups: bool
+    trials: Sequence[Trial], steps: Steps, most_lanes: Callable[[Trial], int], several_groups: bool
 ) -> list[Block]:
     """All trials in blocks of at most so many lanes (a trial's client each), where a block can have `several_groups`.
 
@@ -101,24 +93,27 @@ def arrange(
         pieces = [
             piece
             for (_, cohort), group in groups.items()
-            for piece in _dealt(group, limit // cohort if several_groups else limit)
+            for piece in _dealt(group, steps, limit // cohort if several_groups else limit)
         ]
-        blocks += _together(pieces, limit) if several_groups else [Block((piece,)) for piece in pieces]
+        blocks += _together(pieces, steps, limit) if several_groups else [Block((piece,)) for piece in pieces]
     return blocks
 
 
-def _dealt(group: list[Trial], most: int) -> list[tuple[Trial, ...]]:
+def _dealt(group: list[Trial], steps: Steps, most: int) -> list[tuple[Trial, ...]]:
     """A group in pieces of at most so many, each with about the same work, so that they can share programs."""
-    in_order = sorted(group, key=lambda trial: trial.work, reverse=True)
+    in_order = sorted(group, key=lambda trial: int(steps[trial.number].sum()), reverse=True)
+    each = np.stack([steps[trial.number] for trial in in_order])
+    if (np.diff(each, axis=0) > 0).any():  # no order in which everybody is done before those who come earlier
+        return [(trial,) for trial in in_order]
     pieces = -(-len(group) // max(1, most))
     return [tuple(in_order[place::pieces]) for place in range(pieces)]
 
 
-def _together(pieces: list[tuple[Trial, ...]], limit: int) -> list[Block]:
+def _together(pieces: list[tuple[Trial, ...]], steps: Steps, limit: int) -> list[Block]:
     """Pieces with the same work side by side."""
     same: defaultdict[Any, list[tuple[Trial, ...]]] = defaultdict(list)
     for piece in pieces:
-        same[tuple(trial.work for trial in piece)].append(piece)
+        same[tuple(steps[trial.number].tobytes() for trial in piece)].append(piece)
     blocks: list[Block] = []
     for some in same.values():
         lanes = 0
@@ -145,8 +140,4 @@ def _kind(trial: Trial) -> Any:
         (name, "float" if isinstance(value, float) else repr(value)) for name, value in sorted(others.items())
     )
     form = tuple((name, tuple(p.shape)) for name, p in trial.start.items())
-    has_steps = local.steps is not None
-    return (
-        *(id(trial.task), form, local.batch_size, local.optimizer, has_steps),
-        *(trial.dropout is None, type(algorithm), fixed),
-    )
+    return id(trial.task), form, local.batch_size, local.optimizer, trial.dropout is None, type(algorithm), fixed

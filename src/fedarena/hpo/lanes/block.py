@@ -12,16 +12,15 @@ from torch.utils import _pytree as pytree
 
 from fedarena.hpo.lanes.arrangement import Block, Trial
 from fedarena.hpo.lanes.curves import FloatArray, TrialCurves, best_rounds
-from fedarena.hpo.lanes.functions import LaneFunctions, Tree, jobs_in
+from fedarena.hpo.lanes.functions import COLUMN, JOB, LaneFunctions, Tree
 from fedarena.hpo.lanes.planning import BlockPlan, PlannedRounds
-from fedarena.hpo.lanes.programs import Bound
+from fedarena.hpo.lanes.programs import Bound, Function
 from fedarena.hpo.lanes.scoring import PartScores
 from fedarena.metrics.info import LOSS
 from fedarena.models import Tensors
 from fedarena.train import Groups, Work, count_bytes, map_groups, stack_groups
 from fedarena.train.engine import Part
 from fedarena.train.jobs import newcomer
-from fedarena.train.layers import count_output_bytes
 from fedarena.train.optimizers import optimizer_init
 
 if TYPE_CHECKING:
@@ -55,24 +54,19 @@ class BlockTraining:
         self._slots = self._make_slots(group_of)
         cohorts = torch.tensor([group[0].cohort for group in block.groups], device=device, dtype=torch.float64)
         membership = (group_of == torch.arange(len(block.groups), device=device).unsqueeze(1)).to(dtype)
-        self._at_server: Tree = {
-            **self._given,
-            **{"params": self._slots["params"], "cohorts": cohorts, "membership": membership},
-        }
+        at_server = {"params": self._slots["params"], "cohorts": cohorts, "membership": membership}
+        self._at_server: Tree = self._given | at_server
         self._numbers = torch.arange(1, self._plan.most_steps + 1, device=device).to(dtype)
         self._bound: dict[Any, Bound] = {}
         self._make_scores()
 
     def _start(self, trial: Trial) -> Groups:
         """The server's state of a trial before the first round."""
-        start = {name: p.to(self._hardware.device, self._hardware.dtype) for name, p in trial.start.items()}
-        return trial.algorithm.server_init(start)
+        return trial.algorithm.server_init(self._trainer.start(trial))
 
     def _make_slots(self, group_of: Tensor) -> Tree:
         """What clients train, ``[slots, trials, …]``."""
-        broadcast = map_groups(
-            lambda t: t[group_of].clone(), self._functions.broadcasts(self._state, self._hyper)
-        )
+        broadcast = map_groups(lambda t: t[group_of].clone(), self._functions.broadcasts(self._state, self._hyper))
         params = {name: p.clone() for name, p in broadcast["params"].items()}
         slots: Tree = {
             "params": params,
@@ -93,7 +87,7 @@ class BlockTraining:
         }
         if trainer.best:
             self._best["params"] = {name: p.clone() for name, p in self._now.items()}
-        at_once = max(_FEWEST_SCORED, _SCORED_BYTES[device.type] // (lanes * output_bytes(task, 1)))
+        at_once = max(_FEWEST_SCORED, _SCORED_BYTES[device.type] // (lanes * trainer.sample_bytes[id(task)]))
 
         def scores(part: Part, models: Tensors, metrics: Any) -> PartScores:
             return PartScores(task, part, trainer.parts[part], metrics, models, self._programs, at_once)
@@ -165,7 +159,8 @@ class BlockTraining:
         count = len(planned.widths)
         if not self._hardware.is_gpu:
             for number in range(count):
-                self._play_round(planned.round(number), planned.widths[number])
+                widths = None if self._trainer.together else planned.widths[number]
+                self._play_round(planned.round(number), widths)
                 yield number
             return
         place = {name: t.clone() for name, t in planned.round(0).items()}  # a graph reads from the same memory
@@ -180,7 +175,7 @@ class BlockTraining:
                     graph = self._capture(place)
             yield number
 
-    def _capture(self, place: dict[str, Tensor]) -> torch.cuda.CUDAGraph | None:
+    def _capture(self, place: Tensors) -> torch.cuda.CUDAGraph | None:
         """A round as one graph. What it changes is put back, since a capture computes nothing."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -192,42 +187,49 @@ class BlockTraining:
             return None
         return graph
 
-    def _play_round(self, inputs: dict[str, Tensor], widths: Any) -> None:
+    def _play_round(self, inputs: Tensors, widths: Any) -> None:
         """One round: `widths` are those of every slot; None: all slots take their steps together."""
         functions = self._functions
-        self._run("begin", functions.begin, self._slots, {**self._given, "state": self._state}, inputs)
-        rows = inputs["rows"]
-        columns = {
-            name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
-            for name, values in self._trainer.samples.columns.items()
-        }
+        given = {**self._given, "state": self._state}
+        self._run("begin", functions.begin, self._slots, given, self._without_batches(inputs))
+        batches = self._batches(inputs)
         if widths is None:
             for step, (width, is_ragged) in enumerate(self._plan.common_widths):
-                self._take_step(step, slice(0, len(inputs["samples"])), width, columns, inputs, is_ragged)
+                batch = {name: t[step] for name, t in batches.items()}
+                if is_ragged:
+                    batch["active"] = inputs["steps"][:, :width] > step
+                self._take_step(slice(None), width, batch)
         else:
+            # Every slot by itself, so that what a step needs stays in a cache.
+            each = {name: t.flatten(0, 1).unsqueeze(1).unbind(0) for name, t in batches.items()}
+            slots = len(widths)
             for slot, steps in enumerate(widths.tolist()):
                 for step, width in enumerate(steps):
                     if width:
-                        self._take_step(step, slice(slot, slot + 1), width, columns, inputs, False)
-        self._run("finish", functions.finish, self._state, self._at_server, inputs)
+                        batch = {name: some[step * slots + slot] for name, some in each.items()}
+                        self._take_step(slice(slot, slot + 1), width, batch)
+        self._run("finish", functions.finish, self._state, self._at_server, self._without_batches(inputs))
         self._run("show", functions.show, self._now, {"state": self._state, "hyper": self._hyper}, {})
         if self._guide:
             self._guide.compute()
             self._run("judge", functions.judge, self._best, {"sums": self._guide.sums, "now": self._now}, {})
 
-    def _take_step(
-        self, step: int, slots: slice, width: int, columns: Tensors, inputs: dict[str, Tensor], is_ragged: bool
-    ) -> None:
-        batch: Tree = {
-            "columns": {name: values[step, slots] for name, values in columns.items()},
-            "mask": inputs["mask"][step, slots],
-            "keys": inputs["keys"][step, slots],
-            "jobs": {name: t[slots] for name, t in jobs_in(inputs).items()},
-            "number": self._numbers[step],
+    def _batches(self, inputs: Tensors) -> Tensors:
+        """What steps need, ``[steps, slots, …]``."""
+        rows = inputs["rows"]
+        columns = {
+            COLUMN + name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
+            for name, values in self._trainer.samples.columns.items()
         }
-        if is_ragged:
-            batch["active"] = inputs["steps"][slots, :width] > step
-        key = (slots.start, width, is_ragged)
+        numbers = self._numbers.unsqueeze(1).expand(rows.shape[:2])
+        jobs = {name: t.expand(len(rows), *t.shape) for name, t in inputs.items() if name.startswith(JOB)}
+        return {**columns, "mask": inputs["mask"], "keys": inputs["keys"], "numbers": numbers, **jobs}
+
+    def _without_batches(self, inputs: Tensors) -> Tensors:
+        return {name: t for name, t in inputs.items() if name not in ("rows", "mask", "keys")}
+
+    def _take_step(self, slots: slice, width: int, batch: Tensors) -> None:
+        key = (slots.start, width, "active" in batch)
         if key not in self._bound:
             changed = {name: self._slots[name] for name in ("params", "optimizer")}
             given: Tree = {"hyper": self._slot_hyper}
@@ -237,7 +239,7 @@ class BlockTraining:
             self._bound[key] = self._programs.bind(("step", self._name), self._functions.step, changed, given, batch)
         self._bound[key](batch)
 
-    def _run(self, what: str, function: Any, changed: Any, given: Any, batch: Any) -> None:
+    def _run(self, what: str, function: Function, changed: Any, given: Any, batch: Tensors) -> None:
         if what not in self._bound:
             self._bound[what] = self._programs.bind((what, self._name), function, changed, given, batch)
         self._bound[what](batch)
@@ -248,10 +250,3 @@ def example_update(trial: Trial, broadcast: Groups) -> Groups:
     client = newcomer(broadcast, {})
     one = torch.ones((), device=next(iter(broadcast["params"].values())).device)
     return trial.algorithm.client_update(trial.algorithm.local_start(client), client, Work(one, one, one))[0]
-
-
-def output_bytes(task: Any, samples: int) -> int:
-    """What the model's layers put out for so many samples."""
-    device = next(task.module.parameters()).device
-    batch = task.batch({name: t.to(device) for name, t in task.example(samples).items()})
-    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))

@@ -8,7 +8,6 @@ tensors; all else that the trials of a block have in common is taken from one of
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -33,7 +32,8 @@ from fedarena.train.own_code import corrected_gradient, is_own, passes_of
 from fedarena.train.products import LayersAsProducts
 
 Tree = dict[str, Any]  # of tensors
-_JOB = "job:"  # begins the names of what is known about jobs, among the inputs of a round
+# Begin the names of what is known about jobs, and of the samples' columns, among the inputs of a round or a step.
+JOB, COLUMN = "job:", "column:"
 _LOOK_AT_BROADCAST = ("local_loss", "local_gradient")
 _ASK_ABOUT_JOBS = ("local_start", *_LOOK_AT_BROADCAST, "client_update")
 
@@ -78,7 +78,7 @@ class LaneFunctions:
         each: Tensors = vmap(vmap(lambda state, hyper: self.of_trial(hyper)[0].evaluation_params(state)))(state, hyper)
         return each
 
-    def begin(self, changed: Tree, given: Tree, batch: Mapping[str, Tensor]) -> Tree:
+    def begin(self, changed: Tree, given: Tree, batch: Tensors) -> Tree:
         """Clients download, and stand where they start."""
         broadcast = map_groups(lambda t: t[given["group_of"]], self.broadcasts(given["state"], given["hyper"]))
         start = broadcast["params"]
@@ -95,12 +95,13 @@ class LaneFunctions:
         begun: Tree = {"params": start, "optimizer": map_groups(torch.zeros_like, changed["optimizer"])}
         return {**begun, "broadcast": broadcast} if "broadcast" in changed else begun
 
-    def step(self, changed: Tree, given: Tree, batch: Tree) -> Tree:
+    def step(self, changed: Tree, given: Tree, batch: Tensors) -> Tree:
         """One gradient step of some trials at some slots."""
         self.task.module.train()
-        number = batch["number"]
 
-        def of_slot(slot: Tree, given: Tree, columns: Tensors, mask: Tensor, key: Tensor, job: Tensors) -> Tree:
+        def of_slot(
+            slot: Tree, given: Tree, columns: Tensors, mask: Tensor, key: Tensor, number: Tensor, job: Tensors
+        ) -> Tree:
             samples = {**self.task.batch(columns), "key": key, "mask": mask}
 
             def of_trial(slot: Tree, given: Tree) -> Tree:
@@ -129,9 +130,9 @@ class LaneFunctions:
             if self._hardware.is_gpu:
                 ways.enter_context(LayersAsProducts())
             ways.enter_context(SharedSamples())
-            stepped: Tree = vmap(of_slot)(
-                changed, given, batch["columns"], batch["mask"], batch["keys"], batch["jobs"]
-            )
+            columns, jobs = _named(COLUMN, batch), jobs_in(batch)
+            mask, keys, numbers = batch["mask"], batch["keys"], batch["numbers"]
+            stepped: Tree = vmap(of_slot)(changed, given, columns, mask, keys, numbers, jobs)
         if "active" not in batch:
             return stepped
         active = batch["active"]
@@ -143,12 +144,14 @@ class LaneFunctions:
             },
         }
 
-    def finish(self, state: Groups, given: Tree, batch: Mapping[str, Tensor]) -> Groups:
+    def finish(self, state: Groups, given: Tree, batch: Tensors) -> Groups:
         """What clients upload, its weighted mean, and the server's step."""
         groups, trials = batch["total_weights"].shape
         broadcast = map_groups(lambda t: t[given["group_of"]], self.broadcasts(state, given["hyper"]))
 
-        def of_slot(params: Tensors, hyper: Tree, broadcast: Groups, job: Tensors, samples: Tensor, *work: Any) -> Groups:
+        def of_slot(
+            params: Tensors, hyper: Tree, broadcast: Groups, job: Tensors, samples: Tensor, *work: Any
+        ) -> Groups:
             def of_trial(params: Tensors, hyper: Tree, broadcast: Groups, *work: Any) -> Groups:
                 client = _client(broadcast, job, hyper)
                 return self.of_trial(hyper)[0].client_update(params, client, Work(samples, *work))[0]
@@ -161,7 +164,7 @@ class LaneFunctions:
 
         def mean(t: Tensor) -> Tensor:
             weighted = (t * _beside(batch["weights"], t)).flatten(1)
-            total = (given["membership"] @ weighted).view(groups, trials, *t.shape[2:])
+            total: Tensor = (given["membership"] @ weighted).view(groups, trials, *t.shape[2:])
             return total / _beside(batch["total_weights"], total)
 
         def server_step(state: Groups, update: Groups, hyper: Tree, clients: Tensor) -> Groups:
@@ -180,11 +183,11 @@ class LaneFunctions:
             after = {**after, "params": moved}
         return {group: {name: after[group][name] for name in tensors} for group, tensors in state.items()}
 
-    def show(self, now: Tensors, given: Tree, batch: Tree) -> Tensors:
+    def show(self, now: Tensors, given: Tree, batch: Tensors) -> Tensors:
         """The models that are scored, with all trials of all groups as rows."""
         return {name: p.flatten(0, 1) for name, p in self.models(given["state"], given["hyper"]).items()}
 
-    def judge(self, best: Tree, given: Tree, batch: Tree) -> Tree:
+    def judge(self, best: Tree, given: Tree, batch: Tensors) -> Tree:
         """The loss of now and the best so far, with the models that had it if they are kept.
 
         Who has diverged stays as he is.
@@ -202,9 +205,13 @@ class LaneFunctions:
         return {**after, "params": _where(better, given["now"], best["params"])} if "params" in best else after
 
 
-def jobs_in(inputs: Mapping[str, Tensor]) -> Tensors:
+def jobs_in(inputs: Tensors) -> Tensors:
     """What is known about jobs, among the inputs of a round."""
-    return {name.removeprefix(_JOB): t for name, t in inputs.items() if name.startswith(_JOB)}
+    return _named(JOB, inputs)
+
+
+def _named(beginning: str, inputs: Tensors) -> Tensors:
+    return {name.removeprefix(beginning): t for name, t in inputs.items() if name.startswith(beginning)}
 
 
 def _client(broadcast: Groups, job: Tensors, hyper: Tree, number: Tensor | None = None) -> Client:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedarena.hpo.lanes.arrangement import Block, Trial
+from fedarena.hpo.lanes.arrangement import Block, Steps, Trial
+from fedarena.hpo.lanes.functions import JOB
 from fedarena.models import Tensors
 from fedarena.simulate.selectors import Candidates, Selector
 from fedarena.train import ClientData, JobArrays, Work
@@ -63,15 +64,14 @@ class TrainingSamples:
 class Draws:
     """Cohorts and batches by seed, which trials of different blocks share."""
 
-    def __init__(self, scene: Scene, samples: TrainingSamples, trials: Sequence[Trial]):
-        self._scene, self._samples = scene, samples
+    def __init__(self, scene: Scene, samples: TrainingSamples, trials: Sequence[Trial], steps: Steps):
+        self._scene, self._samples, self.steps = scene, samples, steps
         self._cohorts: dict[int, set[int]] = {}
         self._most_steps: dict[tuple[int, int], IntArray] = {}
         for trial in trials:
             self._cohorts.setdefault(trial.seed, set()).add(trial.cohort)
             key = (trial.seed, trial.local.batch_size)
-            steps = steps_of(trial, samples.counts)
-            self._most_steps[key] = np.maximum(self._most_steps.get(key, 0), steps)
+            self._most_steps[key] = np.maximum(self._most_steps.get(key, 0), steps[trial.number])
         self._selected: dict[tuple[int, int], IntArray] = {}
         self._batches: OrderedDict[tuple[int, int, int, int], DrawnBatches] = OrderedDict()
         self._lock = threading.Lock()
@@ -174,8 +174,7 @@ class BlockPlan:
         self.group_of = np.repeat(np.arange(len(block.groups)), [group[0].cohort for group in block.groups])
         counts = samples.counts
         # [groups, trials, clients]
-        self._client_steps = np.array([[steps_of(trial, counts) for trial in group] for group in block.groups])
-        assert (np.diff(self._client_steps, axis=1) <= 0).all(), "trials must be sorted by their steps"
+        self._client_steps = np.array([[draws.steps[trial.number] for trial in group] for group in block.groups])
         self.most_steps = int(self._client_steps.max())
         self.batch_width = batch_width(block.first.local.batch_size, int(counts.max()))
         # By step, if all slots take it together: how many trials take part, and whether some of them do not everywhere.
@@ -230,7 +229,7 @@ class BlockPlan:
             "round": self._tensor(rounds),
         }
         if jobs:
-            inputs |= {f"job:{name}": torch.cat([some[name] for some in jobs], dim=1) for name in jobs[0]}
+            inputs |= {JOB + name: torch.cat([some[name] for some in jobs], dim=1) for name in jobs[0]}
         if scene.server_lr_scale is not None:
             scales = np.array([scene.server_lr_scale(round) for round in rounds.tolist()])
             inputs["server_lr_scale"] = self._tensor(scales, self._dtype)

@@ -89,7 +89,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if input.dim() < 2 or input.dtype != weight.dtype or torch.is_autocast_enabled(input.device.type):
         return None
     rows: Tensor = _Linear.apply(input.flatten(0, -2), weight)  # type: ignore[no-untyped-call]
-    output = rows if input.dim() == 2 else rows.unflatten(0, input.shape[:-1])
+    output = rows if input.dim() == 2 else rows.reshape(*input.shape[:-1], -1)
     return output if bias is None else output + bias
 
 
@@ -111,9 +111,28 @@ def _gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
     return torch.where(chosen, input, 0).sum(-1, keepdim=True)
 
 
+def _argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor | None:
+    """The first of the few places along the last dimension where the largest value is."""
+    if dim not in (-1, input.dim() - 1) or keepdim or input.shape[-1] > _MOST_CLASSES:
+        return None
+    if not input.is_floating_point():
+        return None
+    places = torch.arange(input.shape[-1], device=input.device, dtype=input.dtype)
+    is_largest = input == input.amax(-1, keepdim=True)
+    return torch.where(is_largest, places, input.shape[-1]).amin(-1).long()
+
+
+def shared_product(a: Tensor, b: Tensor) -> Tensor:
+    """A matrix product without a gradient, in which one factor may be the same for all trials."""
+    product: Tensor = _Product.apply(a, b)  # type: ignore[no-untyped-call]
+    return product
+
+
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     F.linear: _linear,
     F.log_softmax: _log_softmax,
     torch.Tensor.gather: _gather,
     torch.gather: _gather,
+    torch.Tensor.argmax: _argmax,
+    torch.argmax: _argmax,
 }

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedarena.models import Tensors
 from fedarena.train.graphs import in_place, separate_updates
 from fedarena.train.program import TRACING, record, script
 
-# A pure function (changed, given, batch) → changed. Each is a tree of tensors: what is replaced by what the function
-# returns, what else lies in the same place in every call, and what is handed in anew.
-Function = Callable[[Any, Any, Any], Any]
-Bound = Callable[[Any], None]
+# A pure function (changed, given, batch) → changed: what is replaced by what the function returns and what else lies in
+# the same place in every call are trees of tensors, what is handed in anew is some tensors by name, in a fixed order.
+Function = Callable[[Any, Any, Tensors], Any]
+Bound = Callable[[Tensors], None]
 
 
 class Programs:
@@ -24,20 +25,20 @@ class Programs:
     def __init__(self) -> None:
         self._made: dict[Hashable, Callable[..., None]] = {}
 
-    def bind(self, name: Hashable, function: Function, changed: Any, given: Any, batch: Any) -> Bound:
+    def bind(self, name: Hashable, function: Function, changed: Any, given: Any, batch: Tensors) -> Bound:
         """A program that changes `changed` in place, for batches like the one given.
 
         Functions of the same `name` do the same, except for the forms of tensors and what they are called.
         """
         placed = pytree.tree_leaves((changed, given))
-        tensors = [*placed, *pytree.tree_leaves(batch)]
+        tensors = [*placed, *batch.values()]
         structure = pytree.tree_structure((changed, given, batch))
         form = (name, str(structure), *((t.shape, t.stride(), t.dtype) for t in tensors))
         with TRACING:
             if form not in self._made:
                 self._made[form] = _make(function, structure, tensors, len(pytree.tree_leaves(changed)))
         program = self._made[form]
-        return lambda batch: program(*placed, *pytree.tree_leaves(batch))
+        return lambda batch: program(*placed, *batch.values())
 
 
 def _make(function: Function, structure: Any, tensors: list[Tensor], changed: int) -> Callable[..., None]:

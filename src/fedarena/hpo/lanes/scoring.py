@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedarena.core.errors import BadInputError
-from fedarena.hpo.lanes.products import SharedSamples
+from fedarena.hpo.lanes.products import SharedSamples, shared_product
 from fedarena.hpo.lanes.programs import Bound, Programs
 from fedarena.metrics import Metric
 from fedarena.metrics.classification import BalancedAccuracy, MacroF1, are_labels
 from fedarena.metrics.ranking import RankingMetric
 from fedarena.metrics.totals import COUNT, value_of
 from fedarena.models import Task, Tensors
+from fedarena.train.program import TRACING
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -53,7 +54,7 @@ class PartScores:
         lanes = len(next(iter(params.values())))
         one = {name: p[:1] for name, p in params.items()}
         few = {name: values[:1] for name, values in columns.items()}
-        with torch.no_grad():
+        with TRACING, torch.no_grad():  # the model serves one thread at a time
             self._task.module.eval()
             form = self._measure(one, few)
         self.sums: Tensors = {name: t.new_zeros(lanes, *t.shape[1:]) for name, t in form.items()}
@@ -105,12 +106,14 @@ def _sum_of_states(metric: Metric, answers: Tensor, seen: Any) -> Tensor:
     if type(metric) in (MacroF1, BalancedAccuracy) and not are_labels(answers, seen):
         return _confusions(answers, seen["y"])
     state = metric.state(answers, seen)
-    return state.sum(0, dtype=torch.float64) if state.is_floating_point() else state.sum(0).double()
+    # Numbers of samples, as they are scored at once, are exact in every precision.
+    return state.sum(0, dtype=torch.float64) if state.is_floating_point() else state.to(answers.dtype).sum(0).double()
 
 
 def _confusions(scores: Tensor, right: Tensor) -> Tensor:
-    """Hits, false alarms and misses of every class: the sum of what `MacroF1.state` gives, with less to store."""
+    """Hits, false alarms and misses of every class: the sum of what `MacroF1.state` gives, as a product."""
     classes = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
-    is_predicted, is_right = scores.argmax(-1) == classes, right == classes  # [classes, samples]
-    hits, predicted, there = (is_predicted & is_right).sum(-1), is_predicted.sum(-1), is_right.sum(-1)
-    return torch.stack([hits, predicted - hits, there - hits]).double()
+    is_predicted, is_right = (chosen == classes for chosen in (scores.argmax(-1), right))  # [classes, samples]
+    together = shared_product(is_predicted.to(scores.dtype), is_right.to(scores.dtype).mT)  # [predicted, right]
+    hits = together.diagonal(dim1=-2, dim2=-1)
+    return torch.stack([hits, together.sum(-1) - hits, together.sum(-2) - hits]).double()

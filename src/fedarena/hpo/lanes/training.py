@@ -15,9 +15,9 @@ import torch
 
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes.arrangement import Block, Trial, arrange
-from fedarena.hpo.lanes.block import BlockTraining, example_update, output_bytes
+from fedarena.hpo.lanes.block import BlockTraining, example_update
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
-from fedarena.hpo.lanes.planning import Draws, Scene, TrainingSamples
+from fedarena.hpo.lanes.planning import Draws, Scene, TrainingSamples, steps_of
 from fedarena.hpo.lanes.programs import Programs
 from fedarena.hpo.lanes.scoring import check_measurable
 from fedarena.models import Task, Tensors
@@ -27,6 +27,7 @@ from fedarena.train import COVERAGE
 from fedarena.train.engine import Part
 from fedarena.train.execution import available_cores, in_order
 from fedarena.train.hardware import Hardware
+from fedarena.train.layers import count_output_bytes
 from fedarena.train.own_code import check_own_hooks, is_own
 from fedarena.train.schedule import batch_width
 from fedarena.train.tensors import column_tensor
@@ -43,7 +44,9 @@ _COPIES_OF_PARAMS = 4
 class LaneTrainer:
     """Trains trials in blocks, `workers` of them at the same time on a CPU (all cores, if not given).
 
-    Scores are noted after `note_rounds`: those of the models of then or, with `best`, of the best models so far.
+    With `together`, as is usual on a GPU, blocks have trials of several seeds and cohort sizes, and all their clients
+    take a step at once. Scores are noted after `note_rounds`: those of the models of then or, with `best`, of the best
+    models so far.
     """
 
     def __init__(
@@ -54,17 +57,24 @@ class LaneTrainer:
         note_rounds: IntArray,
         best: bool = False,
         workers: int | None = None,
+        together: bool | None = None,
     ):
         self.scene, self.trials, self.hardware = scene, tuple(trials), hardware
+        self.together = hardware.is_gpu if together is None else together
         self.note_rounds, self.best = note_rounds, best
         self.workers = 1 if hardware.is_gpu else workers or available_cores()
         if best and "validation" not in scene.scored:
-            raise BadInputError("The best round is the one with the smallest validation loss, and nobody has such samples")
+            raise BadInputError(
+                "The best round is the one with the smallest validation loss, and nobody has such samples"
+            )
+        self._starts: dict[int, Tensors] = {}
         check_selector(scene)
         hardware.set_up()
+        self.sample_bytes: dict[int, int] = {}  # by task: what its model's layers put out for a sample
         for task in {id(trial.task): trial.task for trial in trials}.values():
             task.module.to(hardware.device, hardware.dtype)
             check_task(task)
+            self.sample_bytes[id(task)] = _sample_bytes(task)
         for trial in {(type(trial.algorithm), id(trial.task)): trial for trial in trials}.values():
             self._check(trial)
         self.samples = TrainingSamples(scene, hardware.device)
@@ -72,9 +82,10 @@ class LaneTrainer:
         for part, clients in scene.scored.items():
             columns = scene.data.samples(clients, part).columns
             self.parts[part] = {name: column_tensor(values).to(hardware.device) for name, values in columns.items()}
-        self.draws = Draws(scene, self.samples, trials)
+        steps = {trial.number: steps_of(trial, self.samples.counts) for trial in trials}
+        self.draws = Draws(scene, self.samples, trials, steps)
         self.programs = Programs()
-        self.blocks = arrange(trials, self._most_lanes, hardware.is_gpu)
+        self.blocks = arrange(trials, steps, self._most_lanes, self.together)
 
     def run(self, progress: Progress | None = None) -> Iterator[tuple[list[int], TrialCurves]]:
         """Finished blocks: the numbers of their trials, and what came of them."""
@@ -94,11 +105,20 @@ class LaneTrainer:
 
         yield from in_order(train, self.blocks, self.workers)
 
+    def start(self, trial: Trial) -> Tensors:
+        """The untrained model of a trial where it is trained; many share it."""
+        key = id(trial.start)
+        if key not in self._starts:
+            self._starts[key] = {
+                name: p.to(self.hardware.device, self.hardware.dtype) for name, p in trial.start.items()
+            }
+        return self._starts[key]
+
     def _most_lanes(self, trial: Trial) -> int:
         """How many lanes like a trial's fit into a cache, or keep a GPU busy."""
         width = batch_width(trial.local.batch_size, int(self.samples.counts.max()))
         params = sum(p.numel() for p in trial.start.values()) * torch.finfo(self.hardware.dtype).bits // 8
-        per_lane = _COPIES_OF_PARAMS * params + _TENSORS_PER_OUTPUT * output_bytes(trial.task, width)
+        per_lane = _COPIES_OF_PARAMS * params + _TENSORS_PER_OUTPUT * width * self.sample_bytes[id(trial.task)]
         bytes_for_lanes: float = _CACHE_BYTES
         if self.hardware.is_gpu:
             bytes_for_lanes = min(_MOST_GPU_BYTES, _GPU_SHARE * self.hardware.free_bytes())
@@ -109,8 +129,7 @@ class LaneTrainer:
         algorithm = trial.algorithm
         name = type(algorithm).__name__
         check_own_hooks(algorithm, trial.task)
-        start = {key: p.to(self.hardware.device, self.hardware.dtype) for key, p in trial.start.items()}
-        broadcast = algorithm.broadcast(algorithm.server_init(start))
+        broadcast = algorithm.broadcast(algorithm.server_init(self.start(trial)))
         obstacle = None
         if algorithm.trains_freely:
             obstacle = "it has a training loop of its own"
@@ -144,6 +163,12 @@ def check_selector(scene: Scene) -> None:
             f"Trials with the selector {kind.__name__} cannot be lanes of one computation, because whom it invites "
             "depends on more than round and seed; choose another, such as uniform, or run them one by one"
         )
+
+
+def _sample_bytes(task: Task) -> int:
+    device = next(task.module.parameters()).device
+    batch = task.batch({name: t.to(device) for name, t in task.example(1).items()})
+    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))
 
 
 def all_rounds(rounds: int) -> IntArray:

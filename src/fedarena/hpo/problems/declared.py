@@ -140,7 +140,7 @@ def declare_own(content: Mapping[str, Any], name: str) -> Declared:
 def _declare(family: str, content: Mapping[str, Any], dataset: str, algorithm: str) -> Declared:
     about = content["datasets"][dataset] or {}
     base, searched = ALGORITHMS[algorithm]
-    settings = merge(merge(merge({}, content["base"]), about.get("settings", {})), base)
+    settings = merge(merge(merge({}, content["base"]), about.get("settings", {})), content.get("averaging", base))
     rounds = content["rounds"]
     return Declared(
         name=_full_name(family, dataset, algorithm),

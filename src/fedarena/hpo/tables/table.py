@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError, CannotReadError, DamagedFileError
 from fedarena.core.files import reading, replacing
 from fedarena.hpo.cost import RoundWork
 from fedarena.hpo.space import Configuration, Hyperparameter, Space
@@ -134,7 +134,9 @@ def read_table(path: Path) -> Table:
     try:
         with reading(path):
             found = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+    except CannotReadError:
+        raise
+    except Exception as error:  # a damaged file can make its reader fail in any way
         raise DamagedFileError(f"The table {path} is damaged: {' '.join(str(error).split())}") from None
     try:
         table = _assemble(found, about)
@@ -156,7 +158,9 @@ def _about(path: Path) -> dict[str, Any]:
     try:
         with reading(path):
             metadata = pq.read_schema(path).metadata or {}
-    except (pa.ArrowException, OSError) as error:
+    except CannotReadError:
+        raise
+    except Exception as error:  # a damaged file can make its reader fail in any way
         raise DamagedFileError(
             f"{path} is no table, or damaged: it cannot be read as Parquet ({' '.join(str(error).split())})"
         ) from None
@@ -238,10 +242,11 @@ def table_checksum(table: Table) -> str:
     digest = hashlib.sha256()
     text = [table.problem, table.space.described(), table.grid, table.rates, table.rounds, table.scores, table.seeds]
     digest.update(json.dumps([*text, table.about], sort_keys=True).encode())
-    digest.update(np.where(np.isnan(table.values), np.float32(np.nan), table.values).tobytes())
+    cells = table.values[table.present]
+    digest.update(np.where(np.isnan(cells), np.float32(np.nan), cells).tobytes())
     digest.update(np.ascontiguousarray(table.present).tobytes())
     for name in WORK:
-        digest.update(np.ascontiguousarray(table.work[name], dtype=np.int64).tobytes())
+        digest.update(table.work[name][table.present].astype(np.int64).tobytes())
     return digest.hexdigest()
 
 
