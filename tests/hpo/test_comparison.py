@@ -16,6 +16,7 @@ import pytest
 from analytic_problem import Halves, Uniform, Valley, best_value
 
 from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.hpo import comparison as comparison_module
 from fedarena.hpo import search_worker, searching
 from fedarena.hpo.analysis.ranks import budget_shares
 from fedarena.hpo.chosen import ALL_OPTIMIZERS, choose_optimizers
@@ -176,6 +177,37 @@ def test_a_worker_reads_tasks_and_tells_what_happens(tmp_path: Path, monkeypatch
     assert "There is no problem called 'no@problem'" in events[-1]["failure"]
     assert events[0]["event"] == "evaluated"
     assert read_trajectory(tmp_path / "a.parquet").best.value > 0.5
+
+
+def test_searches_at_the_same_time_do_not_share_runs(tmp_path: Path, monkeypatch) -> None:
+    given = []
+
+    def note(planned, jobs, observer):
+        given.extend(planned)
+        return {search.name: "not today" for search in planned}
+
+    monkeypatch.setattr(comparison_module, "search_at_once", note)
+    options = {"mode": "raw", "runs_folder": tmp_path / "runs", "repetitions": 2, "folder": tmp_path}
+    monkeypatch.setattr(comparison_module, "open_problem", lambda name, mode, options: Valley(name))
+    with pytest.raises(RunFailedError, match="not today"):
+        compare("one", [UNIFORM, HALVES], jobs=2, progress=False, **options)
+    folders = [search.problem_options["runs_folder"] for search in given]
+    assert len(set(folders)) == len(given) == 4
+    assert folders[0] == str(tmp_path / "runs" / "analytic_problem_Uniform-0")
+
+
+def test_a_problem_is_let_go_of_after_every_search(tmp_path: Path) -> None:
+    class Holding(Valley):
+        pauses = 0
+
+        def pause(self) -> None:
+            self.pauses += 1
+
+    problem = Holding()
+    chosen = [BROKEN, UNIFORM]
+    found = compare(problem, chosen, budget_s=800, repetitions=2, folder=tmp_path, progress=False)
+    assert len(found.failures) == 1
+    assert problem.pauses == 4
 
 
 def test_names_of_optimizers() -> None:

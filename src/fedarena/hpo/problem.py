@@ -78,6 +78,10 @@ class Problem(ABC):
         """How good a configuration is after so much training (all of it, unless said otherwise)."""
         return self._answer(self.space.check(configuration), self._check_fidelity(fidelity or self.full), seed)
 
+    def pause(self) -> None:
+        """Lets go of what it holds, such as runs; it can be asked again at any time."""
+        return
+
     @abstractmethod
     def _answer(self, configuration: dict[str, Any], fidelity: Fidelity, seed: int) -> Result:
         """The same for what has been checked."""
