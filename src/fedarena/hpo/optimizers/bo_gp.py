@@ -15,6 +15,7 @@ import numpy as np
 
 from fedarena.hpo.optimizers.axes import Axes, FloatArray, Tried
 from fedarena.hpo.optimizers.checks import check_at_least, check_between
+from fedarena.hpo.optimizers.one_thread import one_thread
 from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer, Proposal
 from fedarena.hpo.optimizers.start import spread_out
 from fedarena.hpo.optimizers.values import tamed
@@ -77,7 +78,7 @@ class GaussianProcessSearch(Optimizer):
 
     def _most_promising(self) -> FloatArray:
         values = tamed(self._values)
-        with warnings.catch_warnings():
+        with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna's are about what it does by itself then, such as fitting anew
             sampler = self._optuna.samplers.GPSampler(seed=int(self.generator.integers(2**31)), n_startup_trials=0)
             study = quiet_study(self._optuna, sampler)

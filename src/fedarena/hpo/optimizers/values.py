@@ -21,8 +21,9 @@ def tamed(values: Sequence[float]) -> FloatArray:
     if finite.size == 0:
         return np.zeros_like(told)
     best, median = finite.min(), float(np.median(finite))
-    worst = best + _WORST * (median - best)
-    if not best < worst < np.inf:  # most are equally good, or they are too large to be subtracted
+    with np.errstate(over="ignore"):
+        worst = best + _WORST * (median - best)
+    if not best < worst < np.inf:  # most are equally good, or too large for such sums
         worst = finite.max()
     tame = np.where(np.isfinite(told), told, worst)
     limited: FloatArray = np.minimum(tame, worst)
