@@ -298,3 +298,14 @@ def test_the_papers_ten_are_registered() -> None:
     if missing == set(ALL_OPTIMIZERS):
         pytest.skip("the optimizers are not here yet")
     assert not missing
+
+
+def test_the_benchmark_at_a_small_size(tmp_path: Path, monkeypatch, run_benchmark) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    script = Path(__file__).parents[2] / "benchmarks" / "hpo_compare.py"
+    words = ["--problem", VALLEY, "--optimizers", f"{UNIFORM},{HALVES}", "--budget", "300", "--repetitions", "1"]
+    output = tmp_path / "found.json"
+    done = run_benchmark(script, *words, "--jobs", "1", "--questions", "9", "--no-surrogate", "--output", str(output))
+    rows = json.loads(output.read_text())["targets"]
+    assert [row["unit"] for row in rows] == ["µs", "s"]
+    assert "Comparing optimizers" in done.stdout

@@ -35,7 +35,7 @@ from fedarena.hpo.trajectory import Trajectory, read_trajectory
 
 FloatArray = npt.NDArray[np.float64]
 SEARCHES_FOLDER: Final = "searches"
-MOST_GRID_CONFIGURATIONS: Final = 30_000  # of a table, to be asked for all of them
+MOST_GRID_CONFIGURATIONS: Final = 100_000  # of a table, to be asked for all of them
 MOST_SURROGATE_CONFIGURATIONS: Final = 2_000
 
 
