@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from analytic_problem import Uniform, Valley
 from typer.testing import CliRunner
@@ -184,6 +185,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searches = sorted((tmp_path / "deep" / "found" / "searches").rglob("*.parquet"))
     assert len(searches) == 4
     assert "Report: deep/found/report.html" in result.output
+    rows = pd.read_csv(tmp_path / "deep" / "found" / "results.csv")
+    assert rows["optimizer"].tolist() == [UNIFORM, f"{HALVES}(width=2)"]
+    assert {"mean", "std", "mean_rank", "regret", "test_accuracy", "overhead_seconds"} <= set(rows)
     before = [path.stat().st_mtime_ns for path in searches]
     assert CliRunner().invoke(main, [*words, "--repetitions", "2", "-o", "deep/found"]).exit_code == 0
     assert [path.stat().st_mtime_ns for path in searches] == before

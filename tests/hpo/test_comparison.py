@@ -16,6 +16,7 @@ import pytest
 from analytic_problem import Halves, Uniform, Valley, best_value
 
 from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.hpo import comparison as comparison_module
 from fedarena.hpo import search_worker, searching
 from fedarena.hpo.analysis.ranks import budget_shares
 from fedarena.hpo.chosen import ALL_OPTIMIZERS, choose_optimizers
@@ -178,6 +179,37 @@ def test_a_worker_reads_tasks_and_tells_what_happens(tmp_path: Path, monkeypatch
     assert read_trajectory(tmp_path / "a.parquet").best.value > 0.5
 
 
+def test_searches_at_the_same_time_do_not_share_runs(tmp_path: Path, monkeypatch) -> None:
+    given = []
+
+    def note(planned, jobs, observer):
+        given.extend(planned)
+        return {search.name: "not today" for search in planned}
+
+    monkeypatch.setattr(comparison_module, "search_at_once", note)
+    options = {"mode": "raw", "runs_folder": tmp_path / "runs", "repetitions": 2, "folder": tmp_path}
+    monkeypatch.setattr(comparison_module, "open_problem", lambda name, mode, options: Valley(name))
+    with pytest.raises(RunFailedError, match="not today"):
+        compare("one", [UNIFORM, HALVES], jobs=2, progress=False, **options)
+    folders = [search.problem_options["runs_folder"] for search in given]
+    assert len(set(folders)) == len(given) == 4
+    assert folders[0] == str(tmp_path / "runs" / "analytic_problem_Uniform-0")
+
+
+def test_a_problem_is_let_go_of_after_every_search(tmp_path: Path) -> None:
+    class Holding(Valley):
+        pauses = 0
+
+        def pause(self) -> None:
+            self.pauses += 1
+
+    problem = Holding()
+    chosen = [BROKEN, UNIFORM]
+    found = compare(problem, chosen, budget_s=800, repetitions=2, folder=tmp_path, progress=False)
+    assert len(found.failures) == 1
+    assert problem.pauses == 4
+
+
 def test_names_of_optimizers() -> None:
     chosen = choose_optimizers(f"{UNIFORM}, {HALVES}(width=2) ,{HALVES}")
     assert [one.label for one in chosen] == [UNIFORM, f"{HALVES}(width=2)", HALVES]
@@ -266,3 +298,14 @@ def test_the_papers_ten_are_registered() -> None:
     if missing == set(ALL_OPTIMIZERS):
         pytest.skip("the optimizers are not here yet")
     assert not missing
+
+
+def test_the_benchmark_at_a_small_size(tmp_path: Path, monkeypatch, run_benchmark) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    script = Path(__file__).parents[2] / "benchmarks" / "hpo_compare.py"
+    words = ["--problem", VALLEY, "--optimizers", f"{UNIFORM},{HALVES}", "--budget", "300", "--repetitions", "1"]
+    output = tmp_path / "found.json"
+    done = run_benchmark(script, *words, "--jobs", "1", "--questions", "9", "--no-surrogate", "--output", str(output))
+    rows = json.loads(output.read_text())["targets"]
+    assert [row["unit"] for row in rows] == ["µs", "s"]
+    assert "Comparing optimizers" in done.stdout

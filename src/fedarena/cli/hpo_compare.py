@@ -10,9 +10,12 @@ import typer
 from fedarena.cli.base import fail, hpo_command, screen
 from fedarena.cli.hpo import DataFolder, Epsilon, ProblemSettings
 from fedarena.core.errors import BadInputError
+from fedarena.core.files import write_text
 
 if TYPE_CHECKING:
     from fedarena.hpo.comparison import OptimizerComparison
+
+RESULTS_FILE = "results.csv"
 
 
 @hpo_command
@@ -98,7 +101,9 @@ def compare(
         **options,
     )
     _show(found)
+    write_text(place / RESULTS_FILE, found.table().to_csv(index=False))
     screen.say(f"Report: {write_comparison(found, place / REPORT_FILE)}")
+    screen.say(f"Numbers: {place / RESULTS_FILE}")
     for name, sentence in found.failures.items():
         fail("Failed", f"{name}: {sentence}")
     if found.failures:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from fedarena.hpo.analysis.signs import AGAINST_BASELINES, AGAINST_SINGLE_FIDELI
 from fedarena.hpo.chosen import ChosenOptimizer, OneOptimizer, choose_optimizers
 from fedarena.hpo.opening import open_problem
 from fedarena.hpo.problem import Fidelity, Problem
+from fedarena.hpo.problems.making import DEFAULT_RUNS_FOLDER
 from fedarena.hpo.search import budget_of
 from fedarena.hpo.search_bars import SearchBars
 from fedarena.hpo.searching import ComparisonObserver, PlannedSearch, search_at_once, search_one_by_one
@@ -34,7 +35,7 @@ from fedarena.hpo.trajectory import Trajectory, read_trajectory
 
 FloatArray = npt.NDArray[np.float64]
 SEARCHES_FOLDER: Final = "searches"
-MOST_GRID_CONFIGURATIONS: Final = 30_000  # of a table, to be asked for all of them
+MOST_GRID_CONFIGURATIONS: Final = 100_000  # of a table, to be asked for all of them
 MOST_SURROGATE_CONFIGURATIONS: Final = 2_000
 
 
@@ -217,6 +218,8 @@ def compare(
     if own and jobs > 1:
         raise BadInputError(f"Other processes cannot find the object {own[0]}; name it by its class, or leave out jobs")
     planned = _plan(opened, chosen, repetitions, budget_s, rates, mode, options, Path(folder))
+    if mode == "raw" and jobs > 1:
+        planned = [_with_runs_of_its_own(search) for search in planned]
     observer = SearchBars(planned) if progress else ComparisonObserver()
     with observer:
         if jobs == 1 or len(planned) == 1:
@@ -279,6 +282,12 @@ def _plan(
         for name, problem in problems.items()
         for one in optimizers
     ]
+
+
+def _with_runs_of_its_own(search: PlannedSearch) -> PlannedSearch:
+    """Searches one after the other share what they trained; at the same time, none may wait for another's run."""
+    runs = Path(search.problem_options.get("runs_folder", DEFAULT_RUNS_FOLDER)) / Path(search.file).stem
+    return replace(search, problem_options={**search.problem_options, "runs_folder": str(runs)})
 
 
 def _collect(

@@ -82,6 +82,10 @@ class Problem(ABC):
         """A question as it is meant; refuses one that cannot be asked."""
         return self.space.check(configuration), self._check_fidelity(fidelity)
 
+    def pause(self) -> None:
+        """Lets go of what it holds, such as runs; it can be asked again at any time."""
+        return
+
     @abstractmethod
     def _answer(self, configuration: dict[str, Any], fidelity: Fidelity, seed: int) -> Result:
         """The same for what has been checked."""

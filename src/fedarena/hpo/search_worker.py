@@ -57,9 +57,10 @@ def main() -> None:
         for line in sys.stdin:
             search = PlannedSearch(**json.loads(line))
             try:
-                if search.problem not in opened:
-                    opened[search.problem] = open_problem(search.problem, search.mode, search.problem_options)
-                failure = attempt(search, opened[search.problem], observer)
+                key = json.dumps([search.problem, search.mode, search.problem_options])
+                if key not in opened:
+                    opened[key] = open_problem(search.problem, search.mode, search.problem_options)
+                failure = attempt(search, opened[key], observer)
             except FedArenaError as error:
                 failure = str(error)
             observer.tell("ended", failure=failure)

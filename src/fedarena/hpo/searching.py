@@ -109,6 +109,8 @@ def attempt(search: PlannedSearch, problem: Problem, observer: SearchObserver) -
         return str(error)
     except Exception as error:  # a bug in somebody's own optimizer or problem
         return f"{type(error).__name__}: {error}"
+    finally:
+        problem.pause()
     return None
 
 
