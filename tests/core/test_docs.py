@@ -65,10 +65,11 @@ def write_traces(folder: Path) -> None:
 
 
 def shortened(command: list[str]) -> list[str]:
-    fast = {"run": FAST, "suite": FAST | {"seeds": "[0]"}}.get(command[0], {})
+    fast = {"run": FAST, "suite": FAST | {"seeds": "[0]"}, "tune": FAST}.get(command[0], {})
     if fast and not any(word.startswith("engine") for word in command):
         fast = fast | QUICK_TO_START
-    return [word for word in command if word.partition("=")[0] not in fast] + [f"{k}={v}" for k, v in fast.items()]
+    few = ["--trials", "2"] if command[0] == "tune" else []
+    return [word for word in command if word.partition("=")[0] not in fast] + [f"{k}={v}" for k, v in fast.items()] + few
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +105,8 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
         # file names and classes that stand for the reader's own
         if "FOLDER" in command or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
             continue
+        if command[0] == "tune" and "--jobs" in command:  # as above
+            continue
         if command in [shortened(["suite", suite]) for suite in SUITES]:
             finished_suite(command[1])
             continue
@@ -126,7 +129,10 @@ def test_python(page: Path, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def quick_suite(*args, base, **settings):
         return fedarena.api.suite(*args, base=engine | base | FAST, **settings)
 
-    for name, quick in (("run", quick_run), ("open", quick_open), ("suite", quick_suite)):
+    def quick_tune(*args, **settings):
+        return fedarena.api.tune(*args, **engine | settings | FAST | {"trials": 2})
+
+    for name, quick in (("run", quick_run), ("open", quick_open), ("suite", quick_suite), ("tune", quick_tune)):
         monkeypatch.setattr(fedarena, name, quick, raising=False)
     module = types.ModuleType(f"page_{page.stem}")  # so that classes of the page can be found by their name
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -49,6 +49,9 @@ def make_plan(
     content, given = dict(content), dict(overrides or {})
     search, tune = content.pop("search", None), content.pop("tune", None)
     search = given.pop("search", search)
+    ranges = {key.removeprefix("search."): given.pop(key) for key in list(given) if key.startswith("search.")}
+    if ranges:
+        search = {**(search if isinstance(search, Mapping) else {}), **ranges}
     if search is None:
         raise BadInputError(
             f"There is nothing to search: the configuration has no search:; add what to try, such as {EXAMPLE}"

@@ -85,17 +85,15 @@ def open_study(plan: TuningPlan) -> Any:
         path = Path(plan.options.storage.removeprefix("sqlite:///"))
         if not path.parent.is_dir():
             raise BadInputError(f"tune.storage is {plan.options.storage}, but there is no folder {path.parent}")
-        make = _sqlite(plan.options.storage)
+        storage = _sqlite(plan.options.storage)
     else:
-        make = _journal(plan.folder)
+        storage = _journal(plan.folder)
+    directions = ["maximize" if one.maximize else "minimize" for one in plan.objectives]
     with _locked(plan.folder, "study"):
         try:
-            return optuna.create_study(
-                storage=make,
-                study_name=plan.name,
-                directions=["maximize" if one.maximize else "minimize" for one in plan.objectives],
-                load_if_exists=True,
-            )
+            if plan.name in optuna.get_all_study_names(storage):
+                return optuna.load_study(study_name=plan.name, storage=storage)
+            return optuna.create_study(storage=storage, study_name=plan.name, directions=directions)
         except (ValueError, KeyError, TypeError, AssertionError) as error:
             raise _damaged(plan, error) from error
 
