@@ -122,7 +122,17 @@ def assert_same(reference: dict, other: dict, tolerance: float = 1e-10) -> None:
 
 # A way of training knows nothing of the model, so that models which take long need not be trained in all ways.
 DEEP = dict.fromkeys(
-    ("bert_tiny", "cnn, dropout", "lstm", "lstm, one label", "resnet18", "transformer", "vit", "leaf_cnn")
+    (
+        "bert_tiny",
+        "cnn, dropout",
+        "mlp, dropout",
+        "lstm",
+        "lstm, one label",
+        "resnet18",
+        "transformer",
+        "vit",
+        "leaf_cnn",
+    )
 )
 
 
