@@ -96,9 +96,14 @@ def test_sparse_features_and_edges_that_are_given_twice_are_the_same(cliques: di
     again = {
         "features": sparse.csr_matrix(cliques["features"]),
         "edges": np.concatenate([cliques["edges"], cliques["edges"][:, ::-1], [[3, 3]]]),
-        "labels": np.array(cliques["labels"]),
+        "labels": np.array(cliques["labels"], dtype=float),
+        "clients": np.int64(5),
     }
     assert fedarena.from_graph(**again).fingerprint == fedarena.from_graph(**cliques).fingerprint
+    unknown = np.where(np.arange(60) == 7, np.nan, cliques["labels"])
+    known = [None if node == 7 else label for node, label in enumerate(cliques["labels"])]
+    found = fedarena.from_graph(cliques["features"], cliques["edges"], unknown)
+    assert found.fingerprint == fedarena.from_graph(cliques["features"], cliques["edges"], known).fingerprint
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,6 +227,13 @@ def test_test_nodes_are_put_in_their_places(tmp_path: Path) -> None:
     y = np.stack([federation.samples([0], part).columns["y"][0] for part in PARTS]).max(0)
     assert y.tolist() == [0, 1, 0, 1, 0, -1, 1]  # nobody knows about node 5
     assert federation.attributes([0]) == {"nodes": [7], "edges": [3]}
+
+
+def test_nodes_at_random_instead_of_communities(tmp_path: Path) -> None:
+    federation = load(write_planetoid(tmp_path / "raw"), clients=2, by="random")
+    assert sorted(federation.attributes([0, 1])["nodes"].tolist()) == [3, 4]
+    other = load(tmp_path / "raw", clients=2, by="random", seed=1)
+    assert other.manifest.files != federation.manifest.files
 
 
 BAD_FILES = {
