@@ -167,6 +167,7 @@ def test_every_model_has_data_that_fits(name: str) -> None:
         "lstm": TEXT,
         "transformer": TEXT,
         "bag_of_words": TWEETS,
+        "bert_tiny": TWEETS,
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
         "gcn": MOLECULES,

@@ -31,14 +31,14 @@ def mean_distance(client_of_sample: np.ndarray, labels: np.ndarray = LABELS) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["iid", "dirichlet", "shards", "lognormal"]),
+    name=st.sampled_from(["iid", "dirichlet", "balanced_dirichlet", "shards", "lognormal"]),
     labels=st.lists(st.integers(0, 4), min_size=40, max_size=200),
     clients=st.integers(1, 8),
     seed=st.integers(0, 3),
 )
 def test_every_sample_has_one_client_and_every_client_a_sample(name, labels, clients: int, seed: int) -> None:
     options: dict[str, Any] = {"name": name, "clients": clients, "seed": seed}
-    if name == "dirichlet":
+    if name.endswith("dirichlet"):
         options |= {"min_samples": 1, "alpha": 1.0}
     client_of_sample = assign_clients(options, labels)
     assert client_of_sample.shape == (len(labels),)
@@ -46,7 +46,7 @@ def test_every_sample_has_one_client_and_every_client_a_sample(name, labels, cli
     assert set(client_of_sample.tolist()) == set(range(clients))
 
 
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "shards", "lognormal"])
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "balanced_dirichlet", "shards", "lognormal"])
 def test_the_seed_decides(name: str) -> None:
     first, again, other = (assign_clients({"name": name, "seed": seed}, LABELS) for seed in (1, 1, 2))
     assert (first == again).all()
@@ -58,6 +58,7 @@ def test_the_seed_decides(name: str) -> None:
     [
         ({"name": "iid"}, [2, 2, 0, 2, 1, 3, 3, 0, 0, 3, 1, 0]),
         ({"name": "dirichlet", "min_samples": 5}, [3, 2, 3, 3, 0, 1, 3, 2, 1, 3, 0, 1]),
+        ({"name": "balanced_dirichlet"}, [3, 2, 3, 1, 0, 3, 3, 0, 3, 3, 1, 3]),
         ({"name": "shards"}, [1, 2, 2, 0, 0, 2, 0, 2, 1, 1, 3, 2]),
         ({"name": "lognormal"}, [0, 1, 1, 0, 1, 1, 2, 0, 0, 2, 2, 1]),
     ],
@@ -159,3 +160,25 @@ def test_natural_clients_are_the_values_of_the_key() -> None:
 def test_impossible_partitions_get_a_sentence(options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInputError, match=words):
         assign_clients(options, LABELS)
+
+
+def test_who_has_an_equal_share_gets_none_of_the_next_class() -> None:
+    """Class after class, as FederatedScope deals them out: shares may only be exceeded by the class that fills them."""
+    alpha_small = {"name": "balanced_dirichlet", "clients": 5, "alpha": 0.5}
+    for seed in range(20):
+        client_of_sample = assign_clients({**alpha_small, "seed": seed}, LABELS)
+        before = np.zeros(5, dtype=int)
+        for label in range(10):
+            got = np.bincount(client_of_sample[label == LABELS], minlength=5)
+            assert not got[before >= len(LABELS) / 5].any()
+            before += got
+    spread = [np.std(sizes(assign_clients({**alpha_small, "seed": seed}, LABELS))) for seed in range(20)]
+    unbalanced = {"name": "dirichlet", "clients": 5, "alpha": 0.5}
+    unequal = [np.std(sizes(assign_clients({**unbalanced, "seed": seed}, LABELS))) for seed in range(20)]
+    assert np.mean(spread) < 0.7 * np.mean(unequal)
+
+
+def test_balanced_dirichlet_with_a_tiny_alpha_gives_every_sample_an_owner() -> None:
+    """Where shares are so unequal that those who have room want nothing, they share it."""
+    options = {"name": "balanced_dirichlet", "clients": 3, "alpha": 1e-4, "min_samples": 1}
+    assert sizes(assign_clients(options, LABELS)).sum() == len(LABELS)

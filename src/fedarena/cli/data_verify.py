@@ -39,6 +39,7 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
 
 def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     from fedarena.data import Federation
+    from fedarena.data.statistics.table7 import compared_with_table_7
     from fedarena.display.drawing.units import count, listing
 
     with progress_bar() as advance:
@@ -51,6 +52,8 @@ def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     files = listing(sorted(federation.manifest.files))
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
     say(f"Store {path}: {files} are as they were written ({clients}, {samples})")
+    if (compared := compared_with_table_7(federation)) is not None:
+        say(f"Counted: {compared}")
     return []
 
 
@@ -64,7 +67,7 @@ def _check_files(files: RawFiles, folder: str | None, verify: bool) -> tuple[boo
         except DamagedFileError as error:
             problems.append(error)
     for key, file in files.files.items():
-        if key not in found:
+        if key not in found and not (found and files.one_is_enough):
             say(f"File {file.name}: not in {files.folder(folder)}")
     return bool(found), problems
 

@@ -1,6 +1,7 @@
 """Models and the tasks they are trained for."""
 
 from fedarena.models import (  # noqa: F401  (importing registers the models)
+    bert,
     characters,
     cnn,
     embedding_mlp,

@@ -66,7 +66,7 @@ def _new_dictionary(_kind: Any) -> dict[Any, Any]:
 class _ArrayUnpickler(PlainUnpickler):
     """The machine for plain data, with a few names and instructions more."""
 
-    allowed = "graph files may hold arrays, sparse matrices, numbers, texts, lists and dictionaries only"
+    allowed = "such files may hold arrays, sparse matrices, numbers, texts, lists and dictionaries only"
     known_names: ClassVar[dict[str, Any]] = {
         **KNOWN_NAMES,
         "numpy.ndarray": _ARRAY,
@@ -95,7 +95,14 @@ class _ArrayUnpickler(PlainUnpickler):
         self.stack[-1].set(state)
 
     def checked(self, value: Any) -> Any:
-        """An array or a matrix, or plain data."""
+        """An array or a matrix, plain data, or a dictionary in which texts name such."""
+        if type(value) is dict and any(type(entry) in (_PickledArray, _PickledMatrix) for entry in value.values()):
+            if not all(type(name) in (str, bytes) for name in value):
+                raise TypeError("not a dictionary of arrays")
+            return {name: self._checked_entry(entry) for name, entry in value.items()}
+        return self._checked_entry(value)
+
+    def _checked_entry(self, value: Any) -> Any:
         if type(value) is _PickledArray and value.values is not None:
             return value.values
         if type(value) is _PickledMatrix:
@@ -129,4 +136,9 @@ def checked_matrix(arrays: Sequence[Any], shape: Any, path: str | Path) -> spars
 
 def read_pickled_arrays(path: Path) -> Any:
     """The array, sparse matrix or plain value in a pickle."""
-    return parse_pickle(read_bytes(path), path, _ArrayUnpickler)
+    return parse_pickled_arrays(read_bytes(path), path)
+
+
+def parse_pickled_arrays(content: bytes, path: Path | str) -> Any:
+    """The same of a pickle's bytes; `path` names it in errors."""
+    return parse_pickle(content, path, _ArrayUnpickler)

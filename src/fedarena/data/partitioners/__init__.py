@@ -5,6 +5,7 @@ Every sample gets exactly one client, and every client at least one sample.
 """
 
 from fedarena.data.partitioners import (
+    balanced_dirichlet,
     dirichlet,
     id_groups,
     iid,
@@ -17,6 +18,7 @@ from fedarena.data.partitioners import (
 )
 
 __all__ = [
+    "balanced_dirichlet",
     "dirichlet",
     "id_groups",
     "iid",

@@ -51,15 +51,21 @@ def _write(
         attributes={attribute: kind for attribute, (kind, _) in table.attributes.items()},
         notes=table.notes,
     ) as writer:
-        for some, rows in clients.pieces(max(_PIECE_BYTES // inputs.bytes_per_sample, 1)):
-            writer.add_clients(
-                clients.ids[some],
-                counts=clients.counts[some],
-                columns={**inputs.take(rows), "y": labels.y[rows]},
-                groups=clients.groups[some],
-                attributes={attribute: values[some] for attribute, (_, values) in table.attributes.items()},
-            )
-            progress(some.stop / len(clients.ids))
+        write_samples(table, writer, progress)
+
+
+def write_samples(table: UnderstoodTable, writer: FederationWriter, progress: Callable[[float], None]) -> None:
+    """All clients of a table with their samples."""
+    clients, inputs, labels = table.clients, table.inputs, table.labels
+    for some, rows in clients.pieces(max(_PIECE_BYTES // inputs.bytes_per_sample, 1)):
+        writer.add_clients(
+            clients.ids[some],
+            counts=clients.counts[some],
+            columns={**inputs.take(rows), "y": labels.y[rows]},
+            groups=clients.groups[some],
+            attributes={attribute: values[some] for attribute, (_, values) in table.attributes.items()},
+        )
+        progress(some.stop / len(clients.ids))
 
 
 def _digest(table: UnderstoodTable, name: str, progress: Callable[[float], None]) -> str:
