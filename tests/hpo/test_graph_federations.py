@@ -24,6 +24,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec, describe, load_federation
 from fedarena.data.graphs.communities import communities, dealt_out, owners_by_community
 from fedarena.data.graphs.pickled_arrays import read_pickled_arrays
+from fedarena.data.statistics.table7 import compared_with_table_7
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
 PARTS = ("train", "validation", "test")
@@ -338,6 +339,9 @@ def test_published_graphs(graph: str, form: str, nodes: int, edges: int, feature
     assert min(attributes["nodes"]) >= share - 80
     assert f"{nodes:,} nodes of {features:,} features" in federation.notes[0]
     assert f"{edges:,} edges" in federation.notes[0]
+    counted = f"{nodes:,} nodes of {federation.task.classes} classes, "
+    published = "as in Table 7" if graph == "cora" else "where Table 7 of FedHPO-Bench has 4,230 nodes"
+    assert str(compared_with_table_7(federation)).startswith(counted + published)
     assert sum(attributes["edges"]) > 0.85 * edges  # communities keep most of them
     labels = [(federation.samples(np.arange(5), part, columns=["y"]).columns["y"] >= 0).sum() for part in PARTS]
     assert sum(labels) == nodes - lost
