@@ -269,7 +269,7 @@ def test_the_mean_over_nodes_leaves_out_places_without_a_node() -> None:
 def test_what_does_not_fit_is_refused(federation: Federation) -> None:
     spec = data_spec(federation)
     assert default_model(spec) == "gcn"
-    assert str(spec) == "graphs of up to 25 nodes with 7 features with nodes in 3 classes"
+    assert str(spec) == "graphs of up to 25 nodes of 7 features with nodes in 3 classes"
     with pytest.raises(BadInputError, match=r"needs graphs .* but this federation has features of shape"):
         build_model("gcn", DataSpec("classification", 3, (6,)), {}, seed=0)
     with pytest.raises(BadInputError, match=r"model.dropout must be at least 0 and below 1, not 1"):
@@ -302,3 +302,27 @@ def test_a_run_from_python(federation: Federation, tmp_path, monkeypatch: pytest
     most = int(np.argmax(federation.label_counts))
     assert result.summary["baseline"]["accuracy"] == pytest.approx((y == most).sum() / (y >= 0).sum())
     assert 0.5 < result.summary["final"]["accuracy"] <= 1
+
+
+def test_trials_as_lanes_are_runs_of_their_own(federation: Federation, tmp_path, monkeypatch) -> None:
+    """Configurations that differ in everything a search varies train in one computation."""
+    lanes = pytest.importorskip("fedarena.hpo.lanes")
+    monkeypatch.chdir(tmp_path)
+    base = {
+        "federation": {"name": "store", "path": str(federation.path)},
+        "model": {"name": "gcn", "hidden": 5},
+        "task": {"metrics": ["accuracy", "macro_f1", "balanced_accuracy"]},
+        "cohort": 4,
+        "engine": {"name": "reference", "dtype": "float64", "device": "cpu"},
+    }
+    trials = [
+        {"local.lr": 0.1, "local.steps": 1, "model.dropout": 0.0, "local.weight_decay": 0.0},
+        {"local.lr": 0.4, "local.steps": 3, "model.dropout": 0.5, "local.weight_decay": 0.01},
+    ]
+    curves = lanes.train_trials(base, trials, rounds=3, device="cpu")
+    for number, trial in enumerate(trials):
+        result = fedarena.run(base, **trial, rounds=3, evaluation={"part": "validation", "every": 1}, progress=False)
+        rows = [row for row in result.rounds.to_pylist() if row["round"] > 0]
+        for metric in ("loss", "accuracy", "macro_f1", "balanced_accuracy"):
+            found = curves.metrics[f"validation_{metric}"][number][-3:]
+            np.testing.assert_allclose(found, [row[metric] for row in rows], atol=1e-10)

@@ -24,6 +24,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec, describe, load_federation
 from fedarena.data.graphs.communities import communities, dealt_out, owners_by_community
 from fedarena.data.graphs.pickled_arrays import read_pickled_arrays
+from fedarena.data.statistics.table7 import compared_with_table_7
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "planetoid"
 PARTS = ("train", "validation", "test")
@@ -96,9 +97,14 @@ def test_sparse_features_and_edges_that_are_given_twice_are_the_same(cliques: di
     again = {
         "features": sparse.csr_matrix(cliques["features"]),
         "edges": np.concatenate([cliques["edges"], cliques["edges"][:, ::-1], [[3, 3]]]),
-        "labels": np.array(cliques["labels"]),
+        "labels": np.array(cliques["labels"], dtype=float),
+        "clients": np.int64(5),
     }
     assert fedarena.from_graph(**again).fingerprint == fedarena.from_graph(**cliques).fingerprint
+    unknown = np.where(np.arange(60) == 7, np.nan, cliques["labels"])
+    known = [None if node == 7 else label for node, label in enumerate(cliques["labels"])]
+    found = fedarena.from_graph(cliques["features"], cliques["edges"], unknown)
+    assert found.fingerprint == fedarena.from_graph(cliques["features"], cliques["edges"], known).fingerprint
 
 
 @settings(max_examples=60, deadline=None)
@@ -224,6 +230,13 @@ def test_test_nodes_are_put_in_their_places(tmp_path: Path) -> None:
     assert federation.attributes([0]) == {"nodes": [7], "edges": [3]}
 
 
+def test_nodes_at_random_instead_of_communities(tmp_path: Path) -> None:
+    federation = load(write_planetoid(tmp_path / "raw"), clients=2, by="random")
+    assert sorted(federation.attributes([0, 1])["nodes"].tolist()) == [3, 4]
+    other = load(tmp_path / "raw", clients=2, by="random", seed=1)
+    assert other.manifest.files != federation.manifest.files
+
+
 BAD_FILES = {
     "must hold a sparse matrix, not a ndarray": {"allx": np.zeros((4, 3))},
     "must hold an array with a row for every node": {"ally": np.zeros(4)},
@@ -326,6 +339,9 @@ def test_published_graphs(graph: str, form: str, nodes: int, edges: int, feature
     assert min(attributes["nodes"]) >= share - 80
     assert f"{nodes:,} nodes of {features:,} features" in federation.notes[0]
     assert f"{edges:,} edges" in federation.notes[0]
+    counted = f"{nodes:,} nodes of {federation.task.classes} classes, "
+    published = "as in Table 7" if graph == "cora" else "where Table 7 of FedHPO-Bench has 4,230 nodes"
+    assert str(compared_with_table_7(federation)).startswith(counted + published)
     assert sum(attributes["edges"]) > 0.85 * edges  # communities keep most of them
     labels = [(federation.samples(np.arange(5), part, columns=["y"]).columns["y"] >= 0).sum() for part in PARTS]
     assert sum(labels) == nodes - lost

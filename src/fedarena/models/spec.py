@@ -72,7 +72,7 @@ class DataSpec:
         }.get(self.kind, f"with {self.classes} numbers to predict" if self.classes > 1 else "with a number to predict")
         if self.graph_shape is not None:
             nodes, features = self.graph_shape
-            return f"graphs of up to {nodes} nodes with {features} features {wanted}"
+            return f"graphs of up to {nodes} nodes of {features} features {wanted}"
         if self.inputs:
             return f"{', '.join(part.name for part in self.inputs)} {wanted}"
         if self.is_text:

@@ -41,8 +41,8 @@ def from_graph(
     """A federation whose clients have parts of one graph, in which nodes are classified.
 
     `features` has a row of numbers for every node (an array, or a sparse matrix of SciPy), `edges` the numbers of two
-    nodes in every row, counted from 0, and `labels` a label for every node, or None where it has none. `clients` says
-    whose every node is; or it is a number, and the graph is cut into so many subgraphs by its communities. Edges
+    nodes in every row, counted from 0, and `labels` a label for every node, None or NaN where it has none. `clients`
+    says whose every node is; or it is a number, and the graph is cut into so many subgraphs by its communities. Edges
     between different clients are lost.
 
     The labelled nodes of every client are divided for training, validation and test, at random. The store is kept in
@@ -97,8 +97,8 @@ def _labels(labels: Sequence[Any] | AnyArray, nodes: int) -> tuple[IntArray, tup
     given = np.asarray(labels).tolist() if isinstance(labels, np.ndarray) else list(labels)
     if len(given) != nodes:
         raise BadInputError(f"labels has {len(given):,} entries for {nodes:,} nodes.")
-    is_there = np.array([label is not None for label in given])
-    classes = sorted_classes([label for label in given if label is not None], "labels")
+    is_there = np.array([label is not None and label == label for label in given])  # NaN is not itself
+    classes = sorted_classes([label for label, there in zip(given, is_there, strict=True) if there], "labels")
     codes = np.full(nodes, UNLABELLED, dtype=np.int64)
     codes[is_there] = classes.class_of
     return codes, classes.names or tuple(map(str, range(classes.classes)))
@@ -106,7 +106,7 @@ def _labels(labels: Sequence[Any] | AnyArray, nodes: int) -> tuple[IntArray, tup
 
 def _owners(clients: int | Sequence[Any] | AnyArray, graph: Graph, seed: int) -> tuple[list[str], IntArray]:
     """The ids of clients, and the client of every node."""
-    if isinstance(clients, int):
+    if isinstance(clients, int | np.integer):
         if not 1 <= clients <= graph.nodes:
             raise BadInputError(
                 f"clients must be from 1 to {graph.nodes:,}, as many as there are nodes, not {clients:,}."
