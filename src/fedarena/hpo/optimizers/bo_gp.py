@@ -62,7 +62,7 @@ class GaussianProcessSearch(Optimizer):
     def ask(self) -> Proposal:
         """One of the initial configurations, a random one, or the one with the largest expected improvement."""
         if len(self._points) < len(self._initial):
-            point = self._initial[len(self._points)]
+            point = self._tried.or_new(self._initial[len(self._points)], self.generator)
         elif self.generator.random() < self._random_fraction:
             point = self._tried.draw_new(self.generator)
         else:
@@ -87,7 +87,7 @@ class GaussianProcessSearch(Optimizer):
         point = self._axes.snap(
             np.array([[self._place(axis, parameters[name]) for axis, name in enumerate(self.space.names)]])
         )[0]
-        return self._tried.draw_new(self.generator) if self._tried.has(point) else point
+        return self._tried.or_new(point, self.generator)
 
     def _distribution(self, axis: int) -> Any:
         kinds = self._optuna.distributions

@@ -62,7 +62,7 @@ class RandomForestSearch(Optimizer):
     def ask(self) -> Proposal:
         """One of the initial configurations, a random one, or the one with the largest expected improvement."""
         if len(self._points) < len(self._initial):
-            point = self._initial[len(self._points)]
+            point = self._tried.or_new(self._initial[len(self._points)], self.generator)
         elif self.generator.random() < self._random_fraction:
             point = self._tried.draw_new(self.generator)
         else:
