@@ -598,6 +598,12 @@ def test_rounds_that_make_no_sense(rounds: tuple[int, int]) -> None:
         make_optimizer("random", REAL, rounds[1], 0, rounds[0])
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, True, None])
+def test_seeds_that_make_no_sense(seed: Any) -> None:
+    with pytest.raises(BadInputError, match="whole number that is not negative"):
+        make_optimizer("random", REAL, 5, seed)
+
+
 @pytest.mark.parametrize(
     ("name", "package"), [("bo_gp", "optuna"), ("tpe_md", "optuna"), ("tpe_hb", "optuna"), ("cma_es", "cmaes")]
 )
