@@ -7,6 +7,8 @@ not on the seed alone, it writes files, and a proposal takes more than ten times
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
@@ -93,26 +95,29 @@ class RandomForestSearch(Optimizer):
             return expected_improvement(*forest.predict(self._features(points)), best)
 
         points = np.concatenate([self._axes.draw(self._candidates, self.generator), told])
-        gains = improvement(points)
-        found = [points]
-        all_gains = [gains]
-        first = np.argsort(-gains, kind="stable")[:_LOCAL_SEARCHES]
-        at, gain = points[first], gains[first]
+        points, gains = self._climb(points, improvement(points), improvement)
+        new = self._tried.first_new(points[np.argsort(-gains, kind="stable")])
+        return self._tried.draw_new(self.generator) if new is None else new
+
+    def _climb(
+        self, points: FloatArray, gains: FloatArray, improvement: Callable[[FloatArray], FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """These points and all that local searches from the best of them looked at, with their improvements."""
+        seen, seen_gains = [points], [gains]
+        starts = np.argsort(-gains, kind="stable")[:_LOCAL_SEARCHES]
+        at, gain = points[starts], gains[starts]
         for _ in range(_STEPS):
             near = self._neighbours(at)
             near_gains = improvement(near)
-            found.append(near)
-            all_gains.append(near_gains)
-            by_start = near_gains.reshape(len(at), _NEIGHBOURS)
-            choice = by_start.argmax(axis=1)
-            better = by_start.max(axis=1) > gain
+            seen.append(near)
+            seen_gains.append(near_gains)
+            of_start = near_gains.reshape(len(at), _NEIGHBOURS)
+            better = of_start.max(axis=1) > gain
             if not better.any():
                 break
-            chosen = near.reshape(len(at), _NEIGHBOURS, -1)[np.arange(len(at)), choice]
-            at, gain = np.where(better[:, None], chosen, at), np.maximum(gain, by_start.max(axis=1))
-        points, gains = np.concatenate(found), np.concatenate(all_gains)
-        new = self._tried.first_new(points[np.argsort(-gains, kind="stable")])
-        return self._tried.draw_new(self.generator) if new is None else new
+            best = near.reshape(len(at), _NEIGHBOURS, -1)[np.arange(len(at)), of_start.argmax(axis=1)]
+            at, gain = np.where(better[:, None], best, at), np.maximum(gain, of_start.max(axis=1))
+        return np.concatenate(seen), np.concatenate(seen_gains)
 
     def _neighbours(self, points: FloatArray) -> FloatArray:
         """Points that differ from each of these in one coordinate."""
