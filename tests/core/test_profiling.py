@@ -426,6 +426,7 @@ def test_the_plain_face(
     assert plain_main(["--serve", "1", "2"]) == 2
 
 
+@pytest.mark.slow
 def test_torch_and_numpy_are_enough(tmp_path: Path) -> None:
     program = f"""
 import runpy, sys
