@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedarena.catalogue import federations, fleets, load_federation, load_fleet
     from fedarena.core.errors import BadInputError, FedArenaError
     from fedarena.data import Federation
+    from fedarena.data.graphs.own import from_graph
     from fedarena.data.huggingface import from_hf
     from fedarena.data.images.own import from_images
     from fedarena.data.tables import from_table
@@ -30,6 +31,7 @@ _HOMES = {
     "catalogue": ("federations", "fleets", "load_federation", "load_fleet"),
     "core.errors": ("BadInputError", "FedArenaError"),
     "data": ("Federation",),
+    "data.graphs.own": ("from_graph",),
     "data.huggingface": ("from_hf",),
     "data.images.own": ("from_images",),
     "data.tables": ("from_table",),
@@ -56,6 +58,7 @@ __all__ = [
     "compare",
     "federations",
     "fleets",
+    "from_graph",
     "from_hf",
     "from_images",
     "from_table",

@@ -39,6 +39,9 @@ FAMILIES = {
     "mlp": (FEATURES, {"hidden": (5,)}),
     "cnn": (IMAGES, {"channels": (3, 4), "hidden": 6}),
     "leaf_cnn": (IMAGES, {"hidden": 5}),
+    "cnn, dropout": (IMAGES, {"channels": (3, 4), "hidden": 6, "dropout": 0.4}),
+    "mlp, dropout": (FEATURES, {"depth": 2, "width": 5, "dropout": 0.3}),
+    "bert_tiny": (TWEETS, {"layers": 2, "heads": 2, "width": 6, "positions": 9, "dropout": 0.2}),
     "bag_of_words": (TWEETS, {}),
     "lstm, one label": (TWEETS, {"embedding": 3, "hidden": 4}),
     "char_mlp": (TEXT, {"context": 3, "embedding": 4, "hidden": 6}),
@@ -118,7 +121,19 @@ def assert_same(reference: dict, other: dict, tolerance: float = 1e-10) -> None:
 
 
 # A way of training knows nothing of the model, so that models which take long need not be trained in all ways.
-DEEP = dict.fromkeys(("lstm", "lstm, one label", "resnet18", "transformer", "vit", "leaf_cnn"))
+DEEP = dict.fromkeys(
+    (
+        "bert_tiny",
+        "cnn, dropout",
+        "mlp, dropout",
+        "lstm",
+        "lstm, one label",
+        "resnet18",
+        "transformer",
+        "vit",
+        "leaf_cnn",
+    )
+)
 
 
 @pytest.mark.sampled(8)

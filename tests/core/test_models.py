@@ -26,10 +26,10 @@ def parameters(module: nn.Module) -> int:
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name != "huggingface"])
 @pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES, TWEETS], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
-    for_text = name in ("char_mlp", "lstm", "transformer", "bag_of_words")
+    for_text = name in ("char_mlp", "lstm", "transformer", "bag_of_words", "bert_tiny")
     for_images = "cnn" in name or name in ("resnet18", "vit")
-    unfit = name in ("matrix_factorization", "embedding_mlp")
-    unfit |= (name == "bag_of_words" and spec is TEXT) or (name == "leaf_celeba_cnn" and spec is DIGITS)
+    unfit = name in ("matrix_factorization", "embedding_mlp", "gcn")
+    unfit |= (name in ("bag_of_words", "bert_tiny") and spec is TEXT) or (name == "leaf_celeba_cnn" and spec is DIGITS)
     if for_text != spec.is_text or (for_images and not spec.is_image) or unfit:
         with pytest.raises(BadInputError, match=f"'{name}' needs .* try model={default_model(spec)}"):
             build_model(name, spec, {}, seed=0)
@@ -68,6 +68,19 @@ def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
         ("resnet18", DIGITS, {"width": 0}, "model.width must be at least 1, not 0"),
         ("resnet18", DIGITS, {"groups": 0}, "model.groups must be at least 1, not 0"),
         ("resnet18", DIGITS, {"width": 5}, "model.width must be a multiple of model.groups, but 5 is not one of 2"),
+        ("mlp", FEATURES, {"depth": 2}, "model.depth is given without model.width; layers need both"),
+        ("mlp", FEATURES, {"width": 2}, "model.width is given without model.depth; layers need both"),
+        ("mlp", FEATURES, {"depth": 2, "width": 0}, "model.width must be at least 1, not 0"),
+        (
+            "mlp",
+            FEATURES,
+            {"depth": 1, "width": 4, "hidden": (3,)},
+            "model.hidden and model.depth are both given, and each says how many layers there are",
+        ),
+        ("mlp", FEATURES, {"dropout": 1.0}, "model.dropout must be at least 0 and below 1, not 1"),
+        ("cnn", DIGITS, {"dropout": 1.5}, "model.dropout must be at least 0 and below 1, not 1.5"),
+        ("bert_tiny", TWEETS, {"positions": 19}, "model.positions is 19, but texts have up to 20 tokens"),
+        ("bert_tiny", TWEETS, {"heads": 3}, "model.width must be a multiple of model.heads, but 128 is not one of 3"),
         ("transformer", TEXT, {"layers": 0}, "model.layers must be at least 1, not 0"),
         ("transformer", TEXT, {"heads": 3}, "model.width must be a multiple of model.heads, but 128 is not one of 3"),
         ("transformer", TEXT, {"dropout": 1.0}, "model.dropout must be at least 0 and below 1, not 1"),
@@ -372,3 +385,22 @@ def test_the_operations_of_a_bag_of_words_are_counted() -> None:
     """Rows of weights are added up for every word, and so are their gradients."""
     model = build_model("bag_of_words", TWEETS, {}, seed=0)
     assert count_training_flops(make_task(model, TWEETS)) == 2 * 20 * 3
+
+
+@pytest.mark.parametrize(("name", "spec"), [("cnn", DIGITS), ("leaf_cnn", DIGITS), ("mlp", FEATURES)])
+def test_dropout_is_before_dense_layers_and_renames_nothing(name: str, spec: DataSpec) -> None:
+    plain, dropping = (build_model(name, spec, {"dropout": share}, seed=0) for share in (0.0, 0.5))
+    assert [*plain.state_dict()] == [*dropping.state_dict()]
+    assert all(torch.equal(t, dropping.state_dict()[key]) for key, t in plain.state_dict().items())
+    layers = [layer for layer in dropping.modules() if isinstance(layer, nn.Dropout)]
+    assert len(layers) == (1 if name == "mlp" else 2)
+    assert not any(isinstance(layer, nn.Dropout) for layer in plain.modules())
+    x = torch.randn(4, *spec.input_shape, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(dropping.train()(x), plain(x))
+    assert torch.equal(dropping.eval()(x), plain(x))
+
+
+def test_depth_and_width_are_another_way_to_say_hidden() -> None:
+    deep = build_model("mlp", FEATURES, {"depth": 3, "width": 7}, seed=0)
+    same = build_model("mlp", FEATURES, {"hidden": (7, 7, 7)}, seed=0)
+    assert all(torch.equal(t, same.state_dict()[key]) for key, t in deep.state_dict().items())

@@ -23,7 +23,7 @@ from logistic_clients import (
     run_simulation,
 )
 
-from fedarena.algorithms import Ditto, FedAvg, FedBN, LocalOnly, Mocha, Reptile
+from fedarena.algorithms import Ditto, FedAvg, FedAvgM, FedBN, LocalOnly, Mocha, Reptile
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, build_model, make_task
@@ -113,6 +113,19 @@ def test_fedbn_without_local_layers_is_fedavg(make_federation, engine_kind) -> N
     assert all(torch.equal(fedavg[name], fedbn[name]) for name in fedavg)
 
 
+def test_fedbn_with_momentum_is_fedavgm_of_what_is_shared(make_federation) -> None:
+    options = {"server_lr": 0.7, "beta": 0.6}
+    fedavgm, fedbn = (
+        run_simulation(make_federation, a, LOCAL, CohortEngine)[1].snapshot.state
+        for a in (FedAvgM(**options), FedBN(local_layers=[], **options))
+    )
+    for group in ("params", "velocity"):
+        assert all(torch.equal(t, fedbn[group][name]) for name, t in fedavgm[group].items())
+    start, end, _, last = run(make_federation, FedBN(local_layers=["*.bias"], **options), CohortEngine)
+    assert_close(end[BIAS], start[BIAS])
+    assert list(last.snapshot.state["velocity"]) == ["1.weight"]
+
+
 @ENGINES
 def test_fedbn_with_nothing_shared_trains_alone(make_federation, engine_kind) -> None:
     start, end, _, last = run(make_federation, FedBN(local_layers=["*"]), engine_kind)
@@ -135,6 +148,9 @@ def test_fedbn_finds_normalization_layers_or_the_last_layer() -> None:
     }
     assert list(FedBN().client_init({"params": params})["local"]) == ["1.norm.weight", "1.norm.bias"]
     assert FedBN().notes(params) == []
+    with_own = params | {"personal.level": torch.ones(2)}
+    assert list(FedBN().client_init({"params": with_own})["local"]) == ["personal.level"]
+    assert FedBN().notes(with_own) == []
     without = {name: p for name, p in params.items() if "norm" not in name}
     assert list(FedBN().client_init({"params": without})["local"]) == ["2.weight", "2.bias"]
     assert "last layer stays on the clients (2.weight, 2.bias)" in FedBN().notes(without)[0]

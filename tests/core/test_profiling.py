@@ -30,6 +30,7 @@ from fedarena.profiling.network import NetworkProbe
 from fedarena.profiling.statistics import summarize, time_calls
 from fedarena.profiling.training import (
     HANDWRITING,
+    MOLECULES,
     PHOTOS,
     RATINGS,
     TEXT,
@@ -166,8 +167,10 @@ def test_every_model_has_data_that_fits(name: str) -> None:
         "lstm": TEXT,
         "transformer": TEXT,
         "bag_of_words": TWEETS,
+        "bert_tiny": TWEETS,
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
+        "gcn": MOLECULES,
     }
     assert spec is fitting.get(name, HANDWRITING)
 

@@ -325,7 +325,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="must hold named tensors, but it has none"):
         start_from(model, tmp_path / "none.pt")
     (tmp_path / "weights.npz").touch()
-    with pytest.raises(BadInputError, match=r"must be a \.safetensors, \.pt or \.pth file or a run folder"):
+    with pytest.raises(BadInputError, match=r"must be a \.safetensors, \.pt, \.pth or \.bin file or a run folder"):
         start_from(model, tmp_path / "weights.npz")
     with pytest.raises(BadInputError, match="is not a run folder"):
         start_from(model, tmp_path)

@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedarena.core import pickles
 from fedarena.core.errors import BadInputError
-from fedarena.fleet.reading import pickles, traces
-from fedarena.fleet.reading.pickles import parse_pickle
+from fedarena.core.pickles import parse_pickle
+from fedarena.fleet.reading import traces
 
 PROTOCOLS = range(6)
 SHARED_LIST = [1, 2]
@@ -376,7 +377,7 @@ def test_announced_lengths_take_no_memory() -> None:
     code = f"""
 import resource
 from fedarena.core.errors import BadInputError
-from fedarena.fleet.reading.pickles import parse_pickle
+from fedarena.core.pickles import parse_pickle
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 10**9,) * 2)

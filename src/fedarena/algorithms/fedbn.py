@@ -8,8 +8,11 @@ normalization of our models (GroupNorm, LayerNorm) has parameters but no running
 
 from __future__ import annotations
 
+import torch
+
+from fedarena.algorithms.checks import check_fraction
 from fedarena.algorithms.fedavg import FedAvg
-from fedarena.algorithms.layers import check_patterns, last_layer, layer_of, matching
+from fedarena.algorithms.layers import PERSONAL_PART, check_patterns, last_layer, layer_of, matching
 from fedarena.algorithms.registry import ALGORITHMS
 from fedarena.models import Tensors
 from fedarena.train import Client, Groups, Work
@@ -19,16 +22,19 @@ from fedarena.train import Client, Groups, Work
 class FedBN(FedAvg):
     """Layers that stay on the clients: `local_layers`, patterns of parameter names such as ``["12.*"]``.
 
-    By default they are the normalization layers; in a model that has none, the last layer.
+    By default they are the part that a model calls `personal`, as `matrix_factorization` does for a client that is a
+    user; without one, the normalization layers; in a model that has none, the last layer. The server has momentum
+    `beta`, as that of `fedavgm`.
     """
 
-    def __init__(self, *, local_layers: list[str] | None = None, server_lr: float = 1.0):
+    def __init__(self, *, local_layers: list[str] | None = None, server_lr: float = 1.0, beta: float = 0.0):
         super().__init__(server_lr=server_lr)
-        self.local_layers = local_layers
+        check_fraction(beta=beta)
+        self.local_layers, self.beta = local_layers, beta
 
     def notes(self, params: Tensors) -> list[str]:
         """Says so when the model has nothing that FedBN is named after."""
-        if self.local_layers is not None or _normalization(params):
+        if self.local_layers is not None or _personal(params) or _normalization(params):
             return []
         return [
             "The model has no normalization layers, so with fedbn its last layer stays on the clients "
@@ -38,7 +44,12 @@ class FedBN(FedAvg):
     def server_init(self, params: Tensors) -> Groups:
         """All parameters; those of local layers never change here."""
         check_patterns(params, "local_layers", self.local_layers or [])
-        return super().server_init(params)
+        state = super().server_init(params)
+        local = self._local(params)
+        shared = {name: p for name, p in params.items() if name not in local}
+        if self.beta and shared:
+            state = {**state, "velocity": {name: torch.zeros_like(p) for name, p in shared.items()}}
+        return state
 
     def download(self, broadcast: Groups) -> Groups:
         """The shared layers; what local ones start from came with the model."""
@@ -64,6 +75,9 @@ class FedBN(FedAvg):
         """Federated averaging of the shared layers."""
         update = mean_update.get("params", {})
         params = state["params"]
+        if "velocity" in state:
+            update = {name: self.beta * state["velocity"][name] + u for name, u in update.items()}
+            state = {**state, "velocity": update}
         return {**state, "params": params | {name: params[name] + self.server_lr * u for name, u in update.items()}}
 
     def trained_model(self, params: Tensors) -> Tensors:
@@ -76,8 +90,13 @@ class FedBN(FedAvg):
 
     def _local(self, params: Tensors) -> list[str]:
         if self.local_layers is None:
-            return _normalization(params) or last_layer(params)
+            return _personal(params) or _normalization(params) or last_layer(params)
         return matching(params, self.local_layers)
+
+
+def _personal(params: Tensors) -> list[str]:
+    """Parameters of the part that a model is meant to keep with its client."""
+    return matching(params, [f"{PERSONAL_PART}.*"])
 
 
 def _normalization(params: Tensors) -> list[str]:

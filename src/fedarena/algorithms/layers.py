@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 
+PERSONAL_PART = "personal"  # what a model calls the part that is meant to stay with its client
+
 
 def layer_of(name: str) -> str:
     """The layer that a parameter belongs to."""

@@ -48,9 +48,12 @@ def list_() -> None:
 
 def files_line(files: RawFiles) -> str:
     """Which of the files are there, and where the others are looked for."""
-    from fedarena.display.drawing.units import listing
+    from fedarena.display.drawing.units import count, listing
 
     found = files.found(None)
+    if files.summary is not None:
+        fetching = "; prepare --download fetches what is missing" if files.to_fetch(None) else ""
+        return f"files: {count(len(found), 'file')} of {files.summary} in {files.folder(None)}{fetching}"
     missing = [file.name for key, file in files.files.items() if key not in found]
     place = files.folder(None)
     known = [file.name for file in files.to_fetch(None)]

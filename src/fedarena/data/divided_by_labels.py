@@ -7,12 +7,15 @@ share for validation and for testing as it has for training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedarena.core.streams import bits, generator
 from fedarena.data.partitioners.balanced_dirichlet import balanced_dirichlet
 from fedarena.data.splits import apportion
-from fedarena.data.store.schema import PARTS, IntArray
+from fedarena.data.store.schema import PARTS, AnyArray, IntArray
+from fedarena.data.store.writer import FederationWriter
 
 _TRAIN = PARTS.index("train")
 
@@ -61,3 +64,15 @@ def _like_training(labels: IntArray, frequencies: IntArray, random: np.random.Ge
         sizes[largest_remainders[: len(rows) - int(sizes.sum())]] += 1
         client_of_sample[rows] = np.repeat(np.arange(len(weights)), sizes)
     return client_of_sample
+
+
+def write_divided(
+    writer: FederationWriter, columns: Mapping[str, AnyArray], client_of_sample: IntArray, part_of_sample: IntArray
+) -> None:
+    """Adds the clients with their samples, in the order in which these are, one client in memory at a time."""
+    for client in range(int(client_of_sample.max()) + 1):
+        rows = np.flatnonzero(client_of_sample == client)
+        rows = rows[np.argsort(part_of_sample[rows], kind="stable")]
+        counts = np.bincount(part_of_sample[rows], minlength=len(PARTS))
+        samples = {name: values[rows] for name, values in columns.items()}
+        writer.add_clients([f"client-{client:04d}"], counts=counts[None], columns=samples)

@@ -100,12 +100,12 @@ class Inputs(Protocol):
 class CachedSource:
     """A source that builds a store once per set of options, and per state of the files that it reads."""
 
-    def __init__(self, build: Callable[..., None], version: int, reads: Inputs | None):
+    def __init__(self, build: Callable[..., None], version: int, reads: Inputs | None, files: Sequence[str] = ()):
         functools.update_wrapper(self, build)  # its options and its description are those of the source
         _, *options = inspect.signature(build).parameters.values()
         progress = inspect.Parameter("progress", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.__signature__ = inspect.Signature([progress, *options])
-        self._build, self._version, self.reads = build, version, reads
+        self._build, self._version, self.reads, self._files = build, version, reads, files
 
     def __call__(self, progress: Progress, **options: Any) -> Federation:
         """Opens the store, which is built first if it is not there."""
@@ -127,6 +127,8 @@ class CachedSource:
         try:
             files = self.reads.find(options["folder"])
             state = [[key, path.name, *state_of(path)] for key, path in sorted(files.items())]
+            named = [(name, Path(options[name])) for name in self._files if options[name] is not None]
+            state += [[name, *state_of(path)] for name, path in named if path.exists()]
         except BadInputError:
             state = []
             if built := [path for path in cache_folder().glob(f"{stem}-*") if path.is_dir()]:
@@ -137,15 +139,17 @@ class CachedSource:
         return SourceSpec(name=self._build.__name__, version=self._version, options=options)
 
 
-def cached_source(version: int, reads: Inputs | None = None) -> Callable[[Callable[..., None]], CachedSource]:
+def cached_source(
+    version: int, reads: Inputs | None = None, files: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], CachedSource]:
     """Turns a builder ``build(target, *, options...)`` into a source that builds once per set of options.
 
     The source must be called with all options, as `load_federation` does, because they are the key in the
     cache. Raise `version` whenever the same options would give other samples than before. A source that reads
     files says which with `reads`, which is asked with its option ``folder``: it builds again when they have
-    changed, and opens what it built last when some of them are gone.
+    changed, and opens what it built last when some of them are gone. `files` are options that name further files.
     """
-    return lambda build: CachedSource(build, version, reads)
+    return lambda build: CachedSource(build, version, reads, files)
 
 
 def cached_path(name: str, options: Mapping[str, Any] | None = None) -> Path | None:

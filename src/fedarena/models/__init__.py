@@ -1,9 +1,11 @@
 """Models and the tasks they are trained for."""
 
 from fedarena.models import (  # noqa: F401  (importing registers the models)
+    bert,
     characters,
     cnn,
     embedding_mlp,
+    gcn,
     huggingface,
     linear,
     matrix_factorization,

@@ -82,7 +82,18 @@ def some_dropout(share: float) -> list[nn.Module]:
     return [nn.Dropout(share)] if share else []
 
 
+def followed_by_dropout(layer: nn.Module, share: float) -> nn.Module:
+    """A layer without parameters, and dropout behind it in the same place, so that no other layer changes its name."""
+    return nn.Sequential(layer, nn.Dropout(share)) if share else layer
+
+
 def check_heads(width: int, heads: int) -> None:
     """Refuses a width that heads cannot share equally."""
     if width % heads:
         raise BadInputError(f"model.width must be a multiple of model.heads, but {width} is not one of {heads}")
+
+
+def check_dropout(share: float) -> None:
+    """Refuses what is no share that leaves something."""
+    if not 0 <= share < 1:
+        raise BadInputError(f"model.dropout must be at least 0 and below 1, not {share:g}")

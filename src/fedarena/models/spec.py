@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-TaskKind = Literal["classification", "multi_label", "next_token", "regression", "rating"]
+TaskKind = Literal["classification", "multi_label", "next_token", "regression", "rating", "node_classification"]
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,28 @@ class DataSpec:
         """Whether a sample is a picture: channels, height, width."""
         return self.is_features and len(self.input_shape) == 3
 
+    @property
+    def graph_shape(self) -> tuple[int, int] | None:
+        """How many nodes a graph has at most, and how many features each; None where samples are no graphs.
+
+        A graph has two inputs: ``x``, the features of its nodes, and ``edges``, the numbers of the two nodes of each.
+        """
+        if [part.name for part in self.inputs] != ["x", "edges"]:
+            return None
+        x, edges = (part.shape for part in self.inputs)
+        return (x[0], x[1]) if len(x) == 2 and len(edges) == 2 and edges[1] == 2 else None
+
     def __str__(self) -> str:
         if self.kind == "next_token":
             return f"sequences of {self.input_shape[0]} tokens out of {self.classes}"
         wanted = {
             "classification": f"in {self.classes} classes",
             "multi_label": f"with {self.classes} labels",
+            "node_classification": f"with nodes in {self.classes} classes",
         }.get(self.kind, f"with {self.classes} numbers to predict" if self.classes > 1 else "with a number to predict")
+        if self.graph_shape is not None:
+            nodes, features = self.graph_shape
+            return f"graphs of up to {nodes} nodes with {features} features {wanted}"
         if self.inputs:
             return f"{', '.join(part.name for part in self.inputs)} {wanted}"
         if self.is_text:

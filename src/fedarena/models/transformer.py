@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
-from fedarena.models.blocks import Block, check_heads, end_of_text, some_dropout
+from fedarena.models.blocks import Block, check_dropout, check_heads, end_of_text, some_dropout
 from fedarena.models.spec import DataSpec
 from fedarena.models.word_vectors import VectorsFile, known_vectors, with_vectors
 from fedarena.models.zoo import MODELS, at_least_one, require
@@ -47,8 +47,7 @@ def transformer(
     require(spec.is_text, "transformer", "a federation of text", spec)
     at_least_one(layers=layers, heads=heads, width=width)
     check_heads(width, heads)
-    if not 0 <= dropout < 1:
-        raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout:g}")
+    check_dropout(dropout)
     known = known_vectors(spec, vectors, freeze_vectors)
     if known is not None and known.width != width:
         raise BadInputError(f"model.width is {width}, but the vectors in {known.path} have {known.width} numbers")

@@ -1,4 +1,7 @@
-"""The names under which timm, torchvision and Hugging Face store the parameters of a ViT, and ours for them."""
+"""The names under which timm, torchvision and Hugging Face store the parameters of a ViT, and ours for them.
+
+A BERT has the names of Hugging Face here, too, in one of several ways in which its files were written.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,7 @@ _CONVENTIONS = (
         prefix="vit.",
     ),
 )
+_BERT, _BERT_PARTS = "bert.", ("embeddings.", "encoder.", "pooler.")
 _PARALLEL = "module."  # what torch's DataParallel puts before every name
 
 
@@ -111,6 +115,24 @@ def to_our_names(found: Tensors) -> tuple[Tensors, str | None]:
         if any(convention.block.fullmatch(name.removeprefix(convention.prefix)) for name in found) and translated:
             return {name: _in_our_shape(name, t) for name, t in named.items()}, convention.library
     return dict(found), None
+
+
+def to_names_of_bert(found: Tensors) -> Tensors:
+    """The tensors of a BERT as a classifier has them: also those of a BERT alone, and of files from before 2019."""
+    is_alone = not any(name.startswith(_BERT) for name in found)
+    inside = {name: is_alone and name.startswith(_BERT_PARTS) for name in found}
+    return {
+        (_BERT if inside[name] else "") + _renamed_ending(name): t
+        for name, t in found.items()
+        if not name.endswith("position_ids")  # which only counts positions
+    }
+
+
+def _renamed_ending(name: str) -> str:
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 def _translate(convention: Convention, name: str, t: Tensor) -> Tensors:

@@ -30,10 +30,13 @@ def default_model(spec: DataSpec) -> str:
         return "char_mlp"
     if spec.is_text:
         return "bag_of_words"
+    if spec.graph_shape is not None:
+        return "gcn"
     if spec.inputs:
-        are_two_codes = len(spec.inputs) == 2 and all(part.values and not part.shape for part in spec.inputs)
+        are_codes = all(part.values and not part.shape for part in spec.inputs)
+        can_match = are_codes and (len(spec.inputs) == 2 or (spec.kind == "rating" and len(spec.inputs) == 1))
         has_codes = any(part.values for part in spec.inputs)
-        return "embedding_mlp" if has_codes and not are_two_codes else "matrix_factorization"
+        return "embedding_mlp" if has_codes and not can_match else "matrix_factorization"
     if spec.is_image:
         return "cnn"
     return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"

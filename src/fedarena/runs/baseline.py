@@ -89,7 +89,9 @@ def _score(task: Task, answer: Tensor, federation: Federation, clients: IntArray
         sums = SampleSums(np.repeat(np.arange(len(block.offsets) - 1), np.diff(block.offsets)), len(block.offsets) - 1)
         for first in range(0, len(labels), _ROWS_AT_ONCE):
             batch = {"y": task.targets(labels[first : first + _ROWS_AT_ONCE]).cpu()}
-            outputs = answer.to(dtype).expand(len(batch["y"]), *answer.shape)
+            # One class for every label, of which a graph has many; labels and numbers are answered all together.
+            predictions = batch["y"].shape if task.predicts == "classes" else batch["y"].shape[:1]
+            outputs = answer.to(dtype).expand(*predictions, *answer.shape)
             with torch.no_grad():
                 measured = task.assess(outputs, batch, [task.lead])
             sums.add({name: to_array(name, values) for name, values in measured.items()})

@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
+from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
@@ -120,6 +121,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
+    if weights is None and getattr(task.module, "expects_weights", False):
+        warnings.append(
+            f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
+        )
     mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
     algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
@@ -135,6 +140,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "and training=centralized has none; choose another algorithm, such as fedavg"
         )
     warnings += [*engine.notes, *algorithm.notes(params)]
+    if matching(params, [f"{PERSONAL_PART}.*"]) and not algorithm.personalizes:
+        warnings.append(
+            f"The model has a part of one client alone, {PERSONAL_PART}, which {config.algorithm['name']} averages "
+            "like all others; with algorithm=fedbn it stays with the clients"
+        )
     if algorithm.expects_weights and config.weights is None:
         warnings.append(
             f"{config.algorithm['name']} is for pretrained models, and this one starts from scratch, "

@@ -26,6 +26,7 @@ def predictions_of(experiment: Experiment, params: Tensors) -> pa.Table:
     simulation, federation = experiment.simulation, experiment.federation
     clients, part = simulation.evaluation_clients, simulation.evaluation_part
     own, device = OwnTask(simulation.task, params), next(iter(params.values())).device
+    at_once = min(_ROWS_AT_ONCE, own.task.largest_batch or _ROWS_AT_ONCE)
     blocks = []
     for start in range(0, len(clients), _CLIENTS_AT_ONCE):
         chosen = clients[start : start + _CLIENTS_AT_ONCE]
@@ -34,8 +35,8 @@ def predictions_of(experiment: Experiment, params: Tensors) -> pa.Table:
         tensors = {name: column_tensor(values) for name, values in samples.columns.items()}
         owners = np.repeat(np.array(federation.client_ids(chosen), dtype=object), counts)
         numbers = np.arange(len(owners)) - np.repeat(samples.offsets[:-1], counts)
-        for first in range(0, len(owners), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
+        for first in range(0, len(owners), at_once):
+            rows = slice(first, first + at_once)
             with torch.no_grad():
                 batch = own.task.batch({name: t[rows].to(device) for name, t in tensors.items()})
                 answers = own.task.answers(own.task.predict(own.params, batch))

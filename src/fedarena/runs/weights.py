@@ -1,8 +1,9 @@
 """Starting a model from the weights in a file, or from where another run ended.
 
 Names are those of our models. A `vit` also takes the names under which published ViTs are stored (see
-`fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. The last layer of any
-model may be for another number of classes; then it stays as freshly drawn.
+`fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. A BERT takes the files
+and folders that Hugging Face's library writes. The last layer of any model may be for another number of classes; then
+it stays as freshly drawn.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
+from fedarena.models.bert import Bert
 from fedarena.models.vit import VisionTransformer
-from fedarena.models.weight_names import to_our_names, without_prefix
+from fedarena.models.weight_names import to_names_of_bert, to_our_names, without_prefix
 from fedarena.runs.config import read_settings, resolve
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
@@ -34,6 +36,7 @@ from fedarena.train.own_code import is_own
 
 # Under which files of whole trainings keep the model.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
+_HUGGING_FACE_FILES = ("model.safetensors", "pytorch_model.bin")  # the first one is preferred
 _MOST_NAMED = 6
 
 
@@ -52,6 +55,9 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     if isinstance(module, VisionTransformer):
         named, library = to_our_names(found)
         notes = _resample_positions(module, named)
+    if isinstance(module, Bert):
+        named = to_names_of_bert(found)
+        _check_vocabulary(module, named, path)
     own: Tensors = dict(module.named_parameters())
     fresh = _left_out(own, named)
     taken = {name: _fitting(name, p, named, path) for name, p in own.items() if name not in fresh}
@@ -71,6 +77,16 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     if unused:
         notes.append(f"The model has no use for {_some(unused)} of {path}")
     return StartingWeights(notes, _fingerprint(taken | kept))
+
+
+def _check_vocabulary(module: Bert, named: Tensors, path: Path) -> None:
+    """Refuses a BERT that knows other tokens than the federation has."""
+    here, there = module.bert.embeddings.word_embeddings.weight, named.get("bert.embeddings.word_embeddings.weight")
+    if there is not None and there.dim() == 2 and len(there) != len(here):
+        raise BadInputError(
+            f"{path} knows {len(there):,} tokens and the federation has {len(here):,}; make the federation with the "
+            "model's own vocabulary, as federation=glue does with federation.tokenizer=…/vocab.txt"
+        )
 
 
 def _left_out(own: Tensors, named: Tensors) -> list[str]:
@@ -105,17 +121,23 @@ def _same_shape(name: str, here: Tensor, value: Tensor, path: Path) -> Tensor:
 
 
 def read_weights(path: Path) -> Tensors:
-    """The named tensors of a file (``.safetensors``, ``.pt``, ``.pth``), or the latest model of a run folder."""
+    """The named tensors of a file (``.safetensors``, ``.pt``, ``.pth``, ``.bin``), or the latest model of a run folder.
+
+    A folder that Hugging Face's library wrote stands for the file of weights that is in it.
+    """
     if path.is_dir():
-        return _from_run(path)
+        saved = [path / name for name in _HUGGING_FACE_FILES if (path / name).is_file()]
+        if not saved or (path / CONFIG_FILE).exists():
+            return _from_run(path)
+        path = saved[0]
     if not path.exists():
         raise BadInputError(f"weights: there is no file or run folder {path}")
     ending = path.suffix.lower()
     if ending == ".safetensors":
         return _from_safetensors(path)
-    if ending in (".pt", ".pth"):
+    if ending in (".pt", ".pth", ".bin"):
         return _from_torch(path)
-    raise BadInputError(f"weights must be a .safetensors, .pt or .pth file or a run folder, not {path}")
+    raise BadInputError(f"weights must be a .safetensors, .pt, .pth or .bin file or a run folder, not {path}")
 
 
 def _from_run(folder: Path) -> Tensors:

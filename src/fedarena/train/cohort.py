@@ -405,7 +405,7 @@ def _channels_last(values: Tensor) -> Tensor:
 def _bytes_per_lane(task: Task, batch_size: int) -> int:
     """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
     parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    tried = min(batch_size, _LARGEST_TRIED)
+    tried = min(batch_size, _LARGEST_TRIED, task.largest_batch or batch_size)
     return parameters + _TENSORS_PER_OUTPUT * _output_bytes(task, tried) * batch_size // tried
 
 

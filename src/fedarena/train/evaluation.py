@@ -53,6 +53,7 @@ def evaluate_clients(
     The metrics are those of the task unless others are given.
     """
     metrics = task.metrics if metrics is None else metrics
+    batch_size = min(batch_size, task.largest_batch or batch_size)
     samples = data.counts(clients, part)
     own = OwnTask(task, params)
     device = next(iter(params.values())).device

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import csv
-import errno
-import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import BadInputError
+from fedarena.data.many_users.line_files import LineFile
 
 BLOCK_BYTES = 1 << 22
-MAX_LINE_BYTES = 1 << 23
 COLUMNS = ("polarity", "id", "date", "query", "user", "text")
 NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4
 POLARITIES = tuple(str(polarity) for polarity in (NEGATIVE, NEUTRAL, POSITIVE))
@@ -37,46 +32,17 @@ class Tweets:
 
 
 @dataclass(frozen=True)
-class TweetFile:
+class TweetFile(LineFile):
     """A table in a folder or in a zip archive."""
 
-    place: Path
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} in {self.place}" if self.place.is_file() else str(self.place / self.name)
-
-    def size_bytes(self) -> int:
-        """How long it is, uncompressed."""
-        if self.place.is_dir():
-            size = (self.place / self.name).stat().st_size
-        else:
-            with self._reading(), zipfile.ZipFile(self.place) as archive:
-                if self.name not in archive.namelist():
-                    raise BadInputError(f"{self.place} does not contain {self.name}")
-                size = archive.getinfo(self.name).file_size
-        if size == 0:
-            raise BadInputError(f"{self} is empty")
-        return size
+    holds: ClassVar[str] = "tweets"
 
     def read(self, byte: int, line: int) -> Iterator[Tweets]:
         """All tweets from a line on, of which it must be said where it begins."""
-        with self._reading(), self._open() as file:
-            file.seek(byte)
-            rest = b""
-            while True:
-                read = file.read(BLOCK_BYTES)
-                block = rest + read
-                end = block.rfind(b"\n") + 1 if read else len(block)
-                block, rest = block[:end], block[end:]
-                if len(rest) > MAX_LINE_BYTES:
-                    raise BadInputError(f"{self} is not a table of tweets: line {line + 1:,} does not end")
-                if block:
-                    rows = self._parse(block, line)
-                    byte, line = byte + len(block), line + len(rows)
-                    yield Tweets(rows, byte, line)
-                if not read:
-                    return
+        for block in self.blocks(byte, BLOCK_BYTES):
+            rows = self._parse(block, line)
+            byte, line = byte + len(block), line + len(rows)
+            yield Tweets(rows, byte, line)
 
     def _parse(self, block: bytes, first_line: int) -> pa.RecordBatch:
         """The tweets in whole lines."""
@@ -96,30 +62,6 @@ class TweetFile:
             if (problem := _problem(line)) is not None:
                 return BadInputError(f"Line {number:,} of {self} {problem}")
         return BadInputError(f"{self} is not in the form of Sentiment140 after line {first_line:,}")
-
-    @contextmanager
-    def _open(self) -> Iterator[IO[bytes]]:
-        if self.place.is_dir():
-            with open(self.place / self.name, "rb") as file:
-                yield file
-        else:
-            with zipfile.ZipFile(self.place) as archive, archive.open(self.name) as member:
-                yield member
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: encrypted, unknown method
-            raise self._damaged(error) from None
-        except OSError as error:
-            # Places outside of the file, and bzip2 data that is none; everything else is the machine's failure.
-            if self.place.is_dir() or error.filename is not None or error.errno not in (None, errno.EINVAL):
-                raise
-            raise self._damaged(error) from None
-
-    def _damaged(self, error: Exception) -> DamagedFileError:
-        return DamagedFileError(f"{self.place} is damaged: {self.name} cannot be unpacked ({error})")
 
 
 def _quotes_match(block: bytes) -> bool:

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,17 @@ class OwnBuild:
         task: TaskSpec,
         columns: Mapping[str, ColumnSpec],
         attributes: Mapping[str, AttributeType] | None = None,
+        notes: Sequence[str] = (),
     ) -> FederationWriter:
-        """A writer for the store to build."""
+        """A writer for the store to build; `notes` are sentences on what was done to the samples."""
         return FederationWriter(
-            self.path, name=self.name, task=task, columns=columns, source=self.source, attributes=attributes
+            self.path,
+            name=self.name,
+            task=task,
+            columns=columns,
+            source=self.source,
+            attributes=attributes,
+            notes=notes,
         )
 
 

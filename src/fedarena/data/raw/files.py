@@ -80,6 +80,7 @@ class RawFiles:
     files: Mapping[str, RawFile]
     advice: str  # where to get them
     one_is_enough: bool = False  # the same data in several forms
+    summary: str | None = None  # what they are called where there are too many to be listed
 
     def folder(self, given: str | None) -> Path:
         """The folder that was given, or the one in the cache where they are looked for otherwise."""

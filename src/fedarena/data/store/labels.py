@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.data.store.schema import AnyArray, IntArray, TaskSpec
+from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray, TaskSpec
 
 # Labels are widened to 64 bits to be counted; doing so block by block keeps that copy small.
 BLOCK_VALUES = 1 << 20
@@ -16,7 +16,7 @@ def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArra
 
     `values` is the column `task.label_column`; client i has its rows ``offsets[i]:offsets[i + 1]``. In a
     next-token task every token but the first of a sample is a label, and padding is not. Numbers to predict are counted
-    by bins of their range.
+    by bins of their range. Of a graph, the labels of its nodes are counted.
     """
     num_clients = len(offsets) - 1
     counts = np.zeros(num_clients * task.bins, dtype=np.int64)
@@ -37,6 +37,9 @@ def _bins(task: TaskSpec, values: AnyArray, first_bin: IntArray) -> IntArray:
     if task.kind == "multi_label":
         rows, labels = np.nonzero(values)
         return first_bin[rows] + labels
+    if task.kind == "node_classification":
+        rows, nodes = np.nonzero(values != UNLABELLED)
+        return first_bin[rows] + values[rows, nodes]
     if task.predicts_numbers:
         return (first_bin[:, None] + bin_numbers(task, values.reshape(len(values), -1))).ravel()
     labels = values[:, 1:] if task.kind == "next_token" else values[:, None]
@@ -53,9 +56,11 @@ def bin_numbers(task: TaskSpec, values: AnyArray) -> IntArray:
 
 
 def has_label(task: TaskSpec, values: AnyArray, label: int) -> npt.NDArray[np.bool_]:
-    """Which samples have a label, or a number in a bin; of several numbers, the first one."""
+    """Which samples have a label (graphs: some node of them), or a number in a bin; of several, the first one."""
     if task.kind == "multi_label":
         return np.asarray(values[:, label] != 0)
+    if task.kind == "node_classification":
+        return np.asarray((values == label).any(axis=1))
     if task.predicts_numbers:
         values = bin_numbers(task, values.reshape(len(values), -1))[:, 0]
     return np.asarray(values == label)

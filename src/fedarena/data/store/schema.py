@@ -55,6 +55,7 @@ DTYPES = frozenset(
 )
 
 NUMBER_BINS = 10
+UNLABELLED = -1  # in the place of the label of a node that is not to be learned from, or not in this part
 
 FORMAT = "fedarena federation"
 FORMAT_VERSION = 1
@@ -98,12 +99,15 @@ class TaskSpec(_Spec):
     - ``next_token``: column ``tokens``; the inputs are ``tokens[:-1]``, the labels ``tokens[1:]``.
     - ``regression``: columns ``x`` and ``y``, where ``y`` is a number, or as many as there are `classes`.
     - ``rating``: the same with one number on a scale, `value_range`.
+    - ``node_classification``: a sample is a graph, and ``y`` has a label for each of its nodes, or `UNLABELLED` where a
+      node has none or belongs to another part. A graph has the inputs ``x``, features ``[nodes, features]``, and
+      ``edges``, the numbers of the two nodes of every edge, ``[edges, 2]``; see `fedarena.data.graphs`.
 
     Where samples have other inputs than ``x``, `inputs` names their columns, each with the number of values it may have
     if it is a code, such as the number of an item, or with None.
     """
 
-    kind: Literal["classification", "next_token", "multi_label", "regression", "rating"]
+    kind: Literal["classification", "next_token", "multi_label", "regression", "rating", "node_classification"]
     classes: Annotated[int, Field(ge=1)]  # number of labels, of tokens in the vocabulary, or of numbers to predict
     padding: int | None = None  # the token that fills short sequences and is never a label
     unknown: int | None = None  # the token that stands for everything outside the vocabulary
@@ -129,6 +133,8 @@ class TaskSpec(_Spec):
                 raise ValueError("a federation of text has no other inputs")
             if not self.inputs or {"y", "mask", "key"} & self.inputs.keys():
                 raise ValueError("inputs must be columns of other names than y, mask and key")
+        if self.kind == "node_classification" and not {"x", "edges"} <= (self.inputs or {}).keys():
+            raise ValueError("a node_classification task has the inputs x and edges")
         for role, token in (("padding", self.padding), ("unknown", self.unknown)):
             if token is None:
                 continue
@@ -207,6 +213,7 @@ class TaskSpec(_Spec):
                 f"[{self.classes}]" + (" or []" if self.classes == 1 else ""),
             ),
             "rating": (labels.shape == (), "[]"),
+            "node_classification": (labels.shape == columns["x"].shape[:1] if "x" in columns else False, "[nodes]"),
         }[self.kind]
         if not fits:
             raise BadInputError(
@@ -214,6 +221,8 @@ class TaskSpec(_Spec):
             )
         if not self.predicts_numbers and not np.issubdtype(labels.dtype, np.integer):
             raise BadInputError(f"Column {name!r} must hold integers, not {labels.dtype}.")
+        if self.kind == "node_classification":
+            _check_graphs(columns, self.inputs or {})
         for name, values in (self.inputs or {}).items():
             if values is not None and not np.issubdtype(columns[name].dtype, np.integer):
                 raise BadInputError(f"Column {name!r} must hold integers, which are codes, not {columns[name].dtype}.")
@@ -224,6 +233,18 @@ class TaskSpec(_Spec):
                 "Column 'x' must hold integers of shape [length] in a federation of text, "
                 f"not {columns['x'].dtype} of shape {list(columns['x'].shape)}."
             )
+
+
+def _check_graphs(columns: dict[str, ColumnSpec], inputs: dict[str, int | None]) -> None:
+    """Raises unless the columns are those of graphs; there is one number more than nodes, for edges that are not."""
+    x, edges = columns["x"], columns["edges"]
+    if len(x.shape) != 2:
+        raise BadInputError(f"Column 'x' must have shape [nodes, features], not {list(x.shape)}.")
+    if len(edges.shape) != 2 or edges.shape[1] != 2 or inputs["edges"] != x.shape[0] + 1:
+        raise BadInputError(
+            f"Column 'edges' must have shape [edges, 2] and hold one of {x.shape[0] + 1} codes, the nodes and one "
+            f"more, not have shape {list(edges.shape)} and hold one of {inputs['edges']}."
+        )
 
 
 class ColumnSpec(_Spec):

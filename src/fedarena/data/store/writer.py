@@ -20,6 +20,7 @@ from fedarena.data.store.schema import (
     FORMAT_VERSION,
     GROUPS,
     PARTS,
+    UNLABELLED,
     AnyArray,
     AttributeType,
     ColumnSpec,
@@ -240,7 +241,8 @@ class FederationWriter:
             _check_numbers(labels, self._task)
         else:
             limit = 2 if self._task.kind == "multi_label" else self._task.classes
-            _check_codes(labels, limit, self._task.label_column, "labels")
+            present = labels[labels != UNLABELLED] if self._task.kind == "node_classification" else labels
+            _check_codes(present, limit, self._task.label_column, "labels")
         is_training = np.zeros_like(counts, dtype=bool)
         is_training[group_codes == GROUPS.index("train"), PARTS.index("train")] = True
         training = labels[np.repeat(is_training.ravel(), counts.ravel())]

@@ -29,6 +29,7 @@ SPACE = "<space>"  # no single character, so it cannot be mistaken for one
 _PADDING_NAMES = ("[PAD]", "<pad>", "<PAD>", "<|padding|>", "<padding>")
 _UNKNOWN_NAMES = ("[UNK]", "<unk>", "<UNK>")
 _END_NAMES = ("</s>", "<|endoftext|>", "<eos>", "<EOS>", "<|im_end|>")
+_WORDPIECE_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _BYTES = [str(value) for value in range(256)]
 
 
@@ -118,7 +119,7 @@ class TokenizerFile(TextTokenizer):
                 f"{path} is a file of Hugging Face's tokenizers, which are not installed: pip install 'fedarena[text]'"
             ) from None
         self.path = path
-        self.content = read_bytes(path)
+        self.content = self._read(path)
         try:
             self._tokenizer: Any = Tokenizer.from_str(self.content.decode())
         except Exception as error:  # the library raises nothing more special
@@ -129,6 +130,11 @@ class TokenizerFile(TextTokenizer):
         self._end = _first_of(self._tokenizer, _END_NAMES)
         around_nothing = self._tokenizer.encode("").ids  # what is put before and after every text
         self.closing = around_nothing[-1] if around_nothing else None
+
+    @staticmethod
+    def _read(path: Path) -> bytes:
+        """The tokenizer as the library writes it."""
+        return read_bytes(path)
 
     def split(self, texts: Sequence[str], ends: bool) -> list[str]:
         """The numbers of every text's tokens."""
@@ -163,6 +169,27 @@ class TokenizerFile(TextTokenizer):
         return _first_of(self._tokenizer, _UNKNOWN_NAMES)
 
 
+class WordPieceFile(TokenizerFile):
+    """BERT's WordPiece by its list of tokens, one in every line; capitals count if it has any."""
+
+    @staticmethod
+    def _read(path: Path) -> bytes:
+        from tokenizers import BertWordPieceTokenizer
+
+        try:
+            pieces = [line.rstrip("\r") for line in read_bytes(path).decode().removesuffix("\n").split("\n")]
+        except UnicodeDecodeError as error:
+            raise DamagedFileError(f"{path} is not UTF-8: {error.reason}") from None
+        missing = [name for name in _WORDPIECE_NAMES if name not in pieces]
+        if missing:
+            raise BadInputError(f"{path} is no vocabulary of BERT, a token in every line: it has no {missing[0]}")
+        has_capitals = any(piece.lower() != piece for piece in pieces if not piece.startswith("["))
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        made: Any = BertWordPieceTokenizer(numbers, lowercase=not has_capitals)
+        content: str = made.to_str()
+        return content.encode()
+
+
 def _first_of(tokenizer: Any, names: Sequence[str]) -> int | None:
     return next((number for name in names if (number := tokenizer.token_to_id(name)) is not None), None)
 
@@ -177,11 +204,12 @@ def tokenizer_of(name: str | Path) -> TextTokenizer:
     if not isinstance(name, str | Path):
         raise BadInputError(f"tokenizer must be words, characters, bytes or a file's name, not {quoted(name)}.")
     path = Path(name).expanduser()
-    if path.is_dir() and (path / "tokenizer.json").is_file():
-        path = path / "tokenizer.json"
+    for in_folder in ("tokenizer.json", "vocab.txt"):
+        if path.is_dir() and (path / in_folder).is_file():
+            path = path / in_folder
     if not path.is_file():
         raise BadInputError(
             f"There is no tokenizer {str(name)!r}; {nearest(str(name), TOKENIZERS)} "
-            "(or the name of a file, such as tokenizer.json)"
+            "(or the name of a file, such as tokenizer.json or BERT's vocab.txt)"
         )
-    return TokenizerFile(path)
+    return WordPieceFile(path) if path.suffix == ".txt" else TokenizerFile(path)

@@ -18,9 +18,9 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import read_bytes
+from fedarena.core.pickles import parse_pickle
 from fedarena.core.registry import nearest
 from fedarena.fleet.arrays import FloatArray, IntArray, first_true
-from fedarena.fleet.reading.pickles import parse_pickle
 
 _LONGEST_SHOWN = 80
 _SHORT = reprlib.Repr()  # looks at the beginning of large values only

@@ -8,7 +8,14 @@ from torch import nn
 
 from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
-from fedarena.models.tasks import classification, multi_label, next_token, rating, regression  # noqa: F401
+from fedarena.models.tasks import (  # noqa: F401
+    classification,
+    multi_label,
+    next_token,
+    node_classification,
+    rating,
+    regression,
+)
 from fedarena.models.tasks.base import TASKS, Task, Tensors
 
 AUTOMATIC_TASK = "auto"  # the one that is called like the kind of the federation

@@ -79,6 +79,11 @@ class Task:
         """Whether some samples weigh more in the loss than others; see `weights`."""
         return type(self).weights is not Task.weights
 
+    @property
+    def largest_batch(self) -> int | None:
+        """The most samples that are computed at once, where a sample is very large."""
+        return None
+
     def example(self, samples: int) -> Tensors:
         """Columns of so many meaningless samples, to try a model out."""
         if self.spec.inputs:

@@ -3,7 +3,8 @@
 A pickle is a program for a small machine, and Python's own runs whatever the program names. Here it is left only the
 instructions that make dictionaries, lists, tuples, texts and numbers; it stops at any other with a sentence. NumPy's
 scalars, which FedScale's files are full of, are recognized by their exact form and decoded from their bytes: a name in
-a pickle is compared with a few known ones, and never looked up, imported or called.
+a pickle is compared with a few known ones, and never looked up, imported or called. Files of other things, such as
+arrays, have a machine that knows a few names more.
 
 This is the machine of the standard library that is written in Python. The one in C cannot be made safe by a subclass:
 it makes room for announced numbers before it looks whether they are true (``]r\\xf0\\xff\\xff\\x7f.``, eight bytes,
@@ -39,34 +40,35 @@ _LONGEST_NUMBER_BYTES = 8
 _PLAIN = {str, bytes, int, float, bool, type(None)}
 _CONTAINERS = {dict, list, tuple}
 _DAMAGED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, struct.error, pickle.UnpicklingError)
-_PLAIN_ONLY = "trace files may hold plain numbers, texts, lists and dictionaries only"
-
 # The forms of NumPy's number types, by what `struct` calls them.
 _NUMBER_FORMS = dict(
     zip(["f2", "f4", "f8", "b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"], "efd?bhiqBHIQ", strict=True)
 )
 
 
-def parse_pickle(data: bytes, path: str | Path) -> Any:
-    """The plain value that the pickle `data` describes (protocols 0 to 5); `path` names it in errors."""
+def parse_pickle(data: bytes, path: str | Path, machine: type[PlainUnpickler] | None = None) -> Any:
+    """The plain value that the pickle `data` describes (protocols 0 to 5); `path` names it in errors.
+
+    A `machine` of one's own may know more than plain data.
+    """
     if len(data) > MAX_PICKLE_BYTES:
         raise BadInputError(f"{path} has {len(data):,} bytes; a pickle may have at most {MAX_PICKLE_BYTES:,}")
     if len(data) > MAX_HEAVY_BYTES and sum(map(data.count, _HEAVY)) > MAX_HEAVY_BYTES:
         raise BadInputError(f"{path} holds more than {MAX_HEAVY_BYTES:,} lists and dictionaries")
     file = io.BytesIO(data)
+    unpickler = (machine or PlainUnpickler)(file, str(path))
     try:
-        value = _PlainUnpickler(file, str(path)).load()
+        value = unpickler.load()
     except (EOFError, *_DAMAGED) as error:
         if isinstance(error, EOFError) or file.tell() == len(data):
             sentence = f"is not a complete pickle: it breaks off at byte {len(data):,}"
         else:
             sentence = f"is not a pickle of plain data: byte {file.tell():,} makes no sense"
         raise BadInputError(f"{path} {sentence}") from None
-    _check_plain(value, str(path))
-    return value
+    return unpickler.checked(value)
 
 
-def _check_plain(value: Any, path: str) -> None:
+def check_plain(value: Any, path: str) -> None:
     """Refuses what contains itself, what is not plain, and small parts that are shared until they are very many."""
     if type(value) in _PLAIN:
         return
@@ -104,7 +106,7 @@ def _check_plain(value: Any, path: str) -> None:
         )
 
 
-class _NumberType:
+class NumberType:
     """A type of NumPy's numbers, as described in the pickle."""
 
     def __init__(self, form: str):
@@ -118,10 +120,10 @@ class _NumberType:
         self.layout = struct.Struct((">" if state[1] == ">" else "<") + self.form)
 
 
-def _number_type(code: Any, _align: Any, _copy: Any) -> _NumberType:
+def _number_type(code: Any, _align: Any, _copy: Any) -> NumberType:
     if type(code) is not str:  # like a key of a dictionary: not everything can be hashed safely
         raise TypeError("not the name of a type of numbers")
-    return _NumberType(_NUMBER_FORMS[code])
+    return NumberType(_NUMBER_FORMS[code])
 
 
 def _number(number_type: Any, digits: Any) -> Any:
@@ -135,8 +137,8 @@ def _encoded(text: Any, encoding: Any) -> bytes:
     return text.encode("latin-1")
 
 
-# What stands for the only names that may appear.
-_KNOWN_NAMES: dict[str, Callable[..., Any]] = {
+# What stands for the only names that may appear in plain data.
+KNOWN_NAMES: dict[str, Any] = {
     "numpy.dtype": _number_type,
     "numpy.core.multiarray.scalar": _number,
     "numpy._core.multiarray.scalar": _number,
@@ -169,12 +171,16 @@ _REFUSED = {
 }
 
 
-def _refuse(unpickler: _PlainUnpickler, reason: str) -> None:
-    raise BadInputError(f"{unpickler.path} {reason}; {_PLAIN_ONLY}")
+def refuse(unpickler: PlainUnpickler, reason: str) -> None:
+    """Stops at what is not data."""
+    raise BadInputError(f"{unpickler.path} {reason}; {unpickler.allowed}")
 
 
-class _PlainUnpickler(pickle._Unpickler):
+class PlainUnpickler(pickle._Unpickler):
     """Python's machine with the instructions for plain data only; there is none to do anything."""
+
+    known_names: ClassVar[dict[str, Any]] = KNOWN_NAMES
+    allowed: ClassVar[str] = "trace files may hold plain numbers, texts, lists and dictionaries only"
 
     # What the machine works with, and nobody has declared.
     stack: list[Any]
@@ -191,17 +197,22 @@ class _PlainUnpickler(pickle._Unpickler):
         """One of our own functions for a known name; any other is refused."""
         if self._file.tell() == self._bytes:
             raise EOFError  # and the name may be cut off
-        known = _KNOWN_NAMES.get(f"{module}.{name}")
+        known = self.known_names.get(f"{module}.{name}")
         if known is None:
             shown = repr(f"{module}.{name}"[:_LONGEST_NAME])[1:-1]  # a name is what somebody wrote into the file
-            raise BadInputError(f"{self.path} wants to run {shown}, which was not done; {_PLAIN_ONLY}")
+            raise BadInputError(f"{self.path} wants to run {shown}, which was not done; {self.allowed}")
         return known
+
+    def checked(self, value: Any) -> Any:
+        """What was read, after a look at all of it."""
+        check_plain(value, self.path)
+        return value
 
     def instance(self) -> None:
         """Stops at an instruction that names a class and creates an object of it."""
         module, name = (self.readline().rstrip(b"\n").decode("latin-1") for _ in range(2))
         self.find_class(module, name)
-        _refuse(self, "wants to create an object")
+        refuse(self, "wants to create an object")
 
     def frame(self) -> None:
         """Frames are for reading ahead; all that matters here is whether the file is as long as they say."""
@@ -247,13 +258,13 @@ class _PlainUnpickler(pickle._Unpickler):
     def set_state(self) -> None:
         """Nothing but a type of numbers has a state."""
         state, number_type = self.stack.pop(), self.stack[-1]
-        if type(number_type) is not _NumberType:
+        if type(number_type) is not NumberType:
             raise TypeError("sets the state of something that has none")
         number_type.order(state)
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{ord(code): pickle._Unpickler.dispatch[ord(code)] for code in _KEPT},
-        **{ord(code): partial(_refuse, reason=reason) for reason, codes in _REFUSED.items() for code in codes},
+        **{ord(code): partial(refuse, reason=reason) for reason, codes in _REFUSED.items() for code in codes},
         ord(pickle.FRAME): frame,
         ord(pickle.INT): integer_line,
         ord(pickle.LONG): integer_line,

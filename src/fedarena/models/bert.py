@@ -1,0 +1,200 @@
+"""BERT (Devlin et al., NAACL 2019) in small sizes, for texts with a label; by default BERT-Tiny (Turc et al., 2019).
+
+Parameters have the names of Hugging Face's library, so that its files are weights to start from. Here texts have their
+padding in front: positions are counted from a text's first token, which is the one that the last layers read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from fedarena.core.errors import BadInputError
+from fedarena.models.blocks import check_dropout, check_heads, some_dropout
+from fedarena.models.spec import DataSpec
+from fedarena.models.zoo import MODELS, at_least_one, require
+
+_EPSILON = 1e-12  # of the normalization in published BERTs
+_TOKEN_TYPES = 2  # first and second sentence; here there is no second
+
+
+class _Dense(nn.Module):
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.dense = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.dense(x)
+        return states
+
+
+class _AddedAndNormalized(nn.Module):
+    """A linear layer whose outputs are added to something, and all of it normalized."""
+
+    def __init__(self, inputs: int, width: int, dropout: float):
+        super().__init__()
+        self.dense = nn.Linear(inputs, width)
+        self.dropout = nn.Sequential(*some_dropout(dropout))
+        self.LayerNorm = nn.LayerNorm(width, _EPSILON)
+
+    def forward(self, states: Tensor, added_to: Tensor) -> Tensor:
+        normalized: Tensor = self.LayerNorm(added_to + self.dropout(self.dense(states)))
+        return normalized
+
+
+class _SelfAttention(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.dropout = nn.Sequential(*some_dropout(dropout))
+
+    def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
+        queries, keys, values = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in (self.query, self.key, self.value)
+        )
+        scores = queries @ keys.transpose(-2, -1) / sqrt(queries.shape[-1])
+        scores = scores.masked_fill(is_padding[..., None, None, :], torch.finfo(scores.dtype).min)
+        gathered: Tensor = (self.dropout(scores.softmax(-1)) @ values).transpose(-3, -2).flatten(-2)
+        return gathered
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.self = _SelfAttention(width, heads, dropout)
+        self.output = _AddedAndNormalized(width, width, dropout)
+
+    def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
+        attended: Tensor = self.output(self.self(x, is_padding), x)
+        return attended
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float):
+        super().__init__()
+        self.attention = _Attention(width, heads, dropout)
+        self.intermediate = _Dense(width, hidden)
+        self.output = _AddedAndNormalized(hidden, width, dropout)
+
+    def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
+        x = self.attention(x, is_padding)
+        states: Tensor = self.output(nn.functional.gelu(self.intermediate(x)), x)
+        return states
+
+
+class _Embeddings(nn.Module):
+    def __init__(self, vocabulary: int, positions: int, width: int, dropout: float):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(vocabulary, width)
+        self.position_embeddings = nn.Embedding(positions, width)
+        self.token_type_embeddings = nn.Embedding(_TOKEN_TYPES, width)
+        self.LayerNorm = nn.LayerNorm(width, _EPSILON)
+        self.dropout = nn.Sequential(*some_dropout(dropout))
+
+    def forward(self, tokens: Tensor, place: Tensor) -> Tensor:
+        states = self.word_embeddings(tokens) + self.position_embeddings(place) + self.token_type_embeddings.weight[0]
+        embedded: Tensor = self.dropout(self.LayerNorm(states))
+        return embedded
+
+
+class _Encoder(nn.Module):
+    def __init__(self, layers: Iterable[_Layer]):
+        super().__init__()
+        self.layer = nn.ModuleList(layers)
+
+    def forward(self, states: Tensor, is_padding: Tensor) -> Tensor:
+        for layer in self.layer:
+            states = layer(states, is_padding)
+        return states
+
+
+class _Body(nn.Module):
+    """All but the last layer."""
+
+    def __init__(self, embeddings: _Embeddings, encoder: _Encoder, width: int):
+        super().__init__()
+        self.embeddings, self.encoder, self.pooler = embeddings, encoder, _Dense(width, width)
+
+    def forward(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+        """What is read from the first token of every text, ``[texts, width]``."""
+        number = (~is_padding).cumsum(-1)  # of a token in its text, from 1
+        states = self.encoder(self.embeddings(tokens, (number - 1).clamp(min=0)), is_padding)
+        is_first = (number == 1) & ~is_padding
+        return torch.tanh(self.pooler((states * is_first[..., None]).sum(-2)))
+
+
+class Bert(nn.Module):
+    """Scores for every class of a batch of texts; what they are made of is called as in Hugging Face's library."""
+
+    expects_weights = True  # it is meant to be pretrained, which those should know who train it from scratch
+
+    def __init__(
+        self,
+        vocabulary: int,
+        classes: int,
+        padding: int | None,
+        *,
+        layers: int,
+        heads: int,
+        width: int,
+        positions: int,
+        dropout: float,
+    ):
+        super().__init__()
+        self.padding = padding
+        self.bert = _Body(
+            _Embeddings(vocabulary, positions, width, dropout),
+            _Encoder(_Layer(width, heads, 4 * width, dropout) for _ in range(layers)),
+            width,
+        )
+        self.dropout = nn.Sequential(*some_dropout(dropout))
+        self.classifier = nn.Linear(width, classes)
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                nn.init.normal_(part.weight, std=0.02)
+            if isinstance(part, nn.Linear):
+                nn.init.zeros_(part.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores ``[texts, classes]`` of ``[texts, length]`` tokens."""
+        is_padding = torch.zeros_like(tokens, dtype=torch.bool) if self.padding is None else tokens == self.padding
+        scores: Tensor = self.classifier(self.dropout(self.bert(tokens, is_padding)))
+        return scores
+
+
+@MODELS.register("bert_tiny")
+def bert_tiny(
+    spec: DataSpec,
+    *,
+    layers: int = 2,
+    heads: int = 2,
+    width: int = 128,
+    positions: int = 512,
+    dropout: float = 0.1,
+) -> nn.Module:
+    """BERT-Tiny, or another size of BERT: `layers` of `heads` heads and `width` features, for up to `positions` tokens.
+
+    `dropout` is the share that is dropped wherever BERT does: of embeddings, of attention, after both parts of every
+    layer, and before the last one. It starts from scratch unless the run's `weights` name a file of a pretrained one in
+    Hugging Face's layout; then the federation should be made with its vocabulary.
+    """
+    require(spec.is_text and spec.kind != "next_token", "bert_tiny", "whole texts", spec)
+    at_least_one(layers=layers, heads=heads, width=width, positions=positions)
+    check_heads(width, heads)
+    check_dropout(dropout)
+    if spec.input_shape[0] > positions:
+        raise BadInputError(f"model.positions is {positions}, but texts have up to {spec.input_shape[0]} tokens")
+    return Bert(
+        spec.vocabulary,
+        spec.classes,
+        spec.padding,
+        layers=layers,
+        heads=heads,
+        width=width,
+        positions=positions,
+        dropout=dropout,
+    )
