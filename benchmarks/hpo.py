@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,27 +55,34 @@ def measure(name: str, data: Arrays, arguments: argparse.Namespace, device: str)
     every = np.arange(arguments.note_every, arguments.rounds + 1, arguments.note_every)
     courses = Courses(data, arguments.rounds, every, arguments.dtype, device)
     all_courses = grid(arguments.seeds, len(courses.clients))[:: arguments.thinned]
+    begin = time.process_time()
     seconds, curves = courses.lanes(all_courses)
+    lanes_cpu_seconds, begin = time.process_time() - begin, time.process_time()
     drawn = np.random.default_rng(0).choice(len(all_courses), arguments.alone, replace=False)
     alone, differences = [], []
     for number in drawn.tolist():
         took, losses = courses.alone(all_courses[number], "cpu", _WORKERS_ALONE)
         alone.append(took)
         differences.append(float(np.abs(curves.losses[number] - losses).max()))
+    alone_cpu_seconds = (time.process_time() - begin) / len(alone)
     facts = {
         "courses": len(all_courses),
         "rounds": arguments.rounds,
         "lanes_seconds": seconds,
+        "lanes_cpu_seconds": lanes_cpu_seconds,
         "alone_seconds_each": alone,
+        "alone_cpu_seconds_each": alone_cpu_seconds,
         "alone_seconds_extrapolated": float(np.mean(alone)) * len(all_courses),
         "times_faster": float(np.mean(alone)) * len(all_courses) / seconds,
         "largest_difference": max(differences),
     }
     mean, all_alone = float(np.mean(alone)), facts["alone_seconds_extrapolated"]
+    by_cpu = alone_cpu_seconds * len(all_courses) / lanes_cpu_seconds
     print(
         f"{name}: {len(all_courses):,} courses of {arguments.rounds} rounds as lanes in {seconds:.1f} s; one at a time "
         f"{mean:.2f} s each (mean of {len(alone)}), {all_alone / 60:.0f} minutes for all (extrapolated): "
-        f"{facts['times_faster']:.0f} times faster; losses differ by {max(differences):.1e} at most",
+        f"{facts['times_faster']:.0f} times faster ({by_cpu:.0f} by time of the CPU); losses differ by "
+        f"{max(differences):.1e} at most",
         flush=True,
     )
     return facts
