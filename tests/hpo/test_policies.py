@@ -160,6 +160,13 @@ def test_arms_lie_around_the_settings_of_the_run() -> None:
     assert plain.tables[0].arm(0) == {"local.lr": 0.1}
 
 
+def test_settings_may_be_nested() -> None:
+    """As on the command line, where they are ``policy.search.local.lr=[…]``."""
+    policy = FedEx(search={"local": {"lr": LRS, "steps": {"from": 1, "to": 4}}})
+    policy.prepare(facts())
+    assert policy.space.names == ("local.lr", "local.steps")
+
+
 def two_kinds(settings: dict[str, np.ndarray], clients: np.ndarray) -> np.ndarray:
     """Clients with even numbers want the first learning rate, the others the last."""
     wanted = np.where(clients % 2 == 0, LRS[0], LRS[-1])
