@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
+from test_job_hyperparameters import own_settings
 from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, train_jobs
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -39,6 +40,30 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
             first, second = (run[client][0]["params"][name] for run in runs)
             torch.testing.assert_close(first.cpu(), value, rtol=0, atol=1e-10)
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_jobs_with_settings_of_their_own_train_as_on_the_cpu(model: str, compile: bool) -> None:
+    local = LocalTraining(epochs=None, steps=3, batch_size=8, lr=0.1)
+    names = ("local.lr", "local.weight_decay", "local.momentum", "local.steps", "local.batch_size")
+    jobs = [Job(client, 1, hyperparameters=own_settings(client, *names)) for client in range(1, len(SIZES))]
+    found = []
+    for kind, options in ((ReferenceEngine, {"device": "cpu"}), (CohortEngine, {"device": "cuda", "compile": compile})):
+        engine = make_engine(kind, model, FedAvg(), local, **options)
+        engine.validate_on("validation", compare=True)
+        of_client = {}
+        for results in train_jobs(engine, jobs, {0: {"params": engine.initial_params()}}, {}):
+            for row, client in enumerate(results.clients.tolist()):
+                update = {name: t[row].cpu() for name, t in results.update["params"].items()}
+                of_client[client] = (update, results.validated.after[row], results.validated.before[row])
+        found.append(of_client)
+    for client, (update, after, before) in found[0].items():
+        others, other_after, other_before = found[1][client]
+        assert other_after == pytest.approx(after, abs=1e-10)
+        assert other_before == pytest.approx(before, abs=1e-10)
+        for name, value in update.items():
+            torch.testing.assert_close(others[name], value, rtol=0, atol=1e-10)
 
 
 class WithinBatch(FedAvg):

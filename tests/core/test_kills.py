@@ -79,6 +79,16 @@ WITH_STATES = {
         "protocol": {"name": "buffered", "buffer_size": 3},
         "algorithm": "fedavg",
     },
+    **{
+        policy: {
+            "federation": {**SMALL["federation"], "train_fraction": 0.6, "validation_fraction": 0.2},
+            "policy": {"name": policy, "search": {"local.lr": [0.01, 0.1], "local.epochs": [1, 3]}},
+            "fleet": {"name": "uniform", "seconds_per_sample": [0.01, 0.4]},
+            "protocol": {"name": "buffered", "buffer_size": 3},
+            "algorithm": "fedavg",
+        }
+        for policy in ("fedex", "personalized_fedex", "fts")
+    },
     "free rider": {
         "attack": {"name": "free_rider", "share": 0.4, "sends": "previous"},
         "transforms": [{"name": "top_k"}],

@@ -160,6 +160,13 @@ def test_arms_lie_around_the_settings_of_the_run() -> None:
     assert plain.tables[0].arm(0) == {"local.lr": 0.1}
 
 
+def test_settings_may_be_nested() -> None:
+    """As on the command line, where they are ``policy.search.local.lr=[…]``."""
+    policy = FedEx(search={"local": {"lr": LRS, "steps": {"from": 1, "to": 4}}})
+    policy.prepare(facts())
+    assert policy.space.names == ("local.lr", "local.steps")
+
+
 def two_kinds(settings: dict[str, np.ndarray], clients: np.ndarray) -> np.ndarray:
     """Clients with even numbers want the first learning rate, the others the last."""
     wanted = np.where(clients % 2 == 0, LRS[0], LRS[-1])
@@ -243,11 +250,25 @@ def test_fts_beliefs_are_those_of_bayesian_regression() -> None:
     policy.prepare(facts())
     federation = Federation(policy, lambda settings, clients: 1 + settings["local.lr"])
     seen: dict[int, list[tuple[np.ndarray, float]]] = {}
+    means: list[float] = []
+    spreads: list[float] = []
+
+    def discounted(values: list[float]) -> float:
+        powers = 0.9 ** np.arange(len(values))[::-1]
+        return float((powers * values).sum() / powers.sum())
+
     for number in range(4):
         cohort = CLIENTS[number : number + 3]
-        decisions, losses, _ = federation.round(cohort)
-        for client, row, loss in zip(cohort.tolist(), policy.phi(policy.points(decisions)), losses, strict=True):
-            seen.setdefault(client, []).append((row, np.clip(-(loss - 2.0) / 2.0, -1, 1)))
+        decisions, losses, sizes = federation.round(cohort)
+        gains = -(losses - 2.0) / 2.0
+        y = np.zeros(3)
+        if means:
+            distances = gains - discounted(means)
+            y = np.clip(distances / (discounted(spreads) if spreads else abs(discounted(means))), -3, 3)
+            spreads.append(float((sizes * np.abs(distances)).sum() / sizes.sum()))
+        means.append(float((sizes * gains).sum() / sizes.sum()))
+        for client, row, value in zip(cohort.tolist(), policy.phi(policy.points(decisions)), y, strict=True):
+            seen.setdefault(client, []).append((row, float(value)))
     for client, observations in seen.items():
         phi, y = np.stack([row for row, _ in observations]), np.array([value for _, value in observations])
         belief = federation.kept[client]["belief"]

@@ -104,8 +104,17 @@ def test_engines_agree(name: str, tmp_path: Path) -> None:
     assert len(set(first.jobs["local.batch_size"].to_pylist())) == 3
 
 
-@pytest.mark.parametrize("name", ["fedex", "personalized_fedex", "fts"])
-@pytest.mark.parametrize("protocol", ["ideal", "buffered"])
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        ("fedex", "buffered"),
+        ("fts", "buffered"),
+        ("personalized_fedex", "ideal"),
+        pytest.param("fedex", "ideal", marks=pytest.mark.slow),
+        pytest.param("fts", "ideal", marks=pytest.mark.slow),
+        pytest.param("personalized_fedex", "buffered", marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(name: str, protocol: str, tmp_path: Path) -> None:
     search = {"local.lr": LRS["local.lr"], "local.steps": [1, 2, 5]}
     changes = {"policy": {"name": name, "search": search}, "protocol": protocol}
@@ -122,7 +131,14 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(name: str, protoc
     assert content(tmp_path / "whole" / "run") == content(tmp_path / "pieces" / "run")
 
 
-@pytest.mark.parametrize("protocol", ["synchronous", "deadline", "readiness", "staleness_aware", "asynchronous"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "deadline",
+        "asynchronous",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("synchronous", "readiness", "staleness_aware")),
+    ],
+)
 def test_it_fits_every_protocol(protocol: str, tmp_path: Path) -> None:
     changes = {"policy": policy("fedex"), "protocol": protocol, "rounds": 8}
     run = start_run(settings(**changes, **PHONES), tmp_path)
@@ -151,7 +167,9 @@ def test_virtual_time_and_work_follow_the_steps_of_a_job(tmp_path: Path) -> None
     assert run.rounds["steps"].to_pylist()[1:] == rounds_steps
 
 
-@pytest.mark.parametrize("aggregator", ["mean", "krum", "multi_krum", "fools_gold"])
+@pytest.mark.parametrize(
+    "aggregator", ["multi_krum", *(pytest.param(one, marks=pytest.mark.slow) for one in ("krum", "fools_gold"))]
+)
 def test_it_fits_aggregators_that_weigh_whole_updates(aggregator: str, tmp_path: Path) -> None:
     run = start_run(settings(policy=policy("fedex"), aggregator=aggregator), tmp_path)
     assert run.summary["policy"]["entropy"] < np.log(3)
@@ -166,16 +184,13 @@ def test_corrupted_clients_and_compression_leave_it_working(tmp_path: Path) -> N
 def test_private_feedback_is_clipped_and_noised_with_the_update(tmp_path: Path) -> None:
     """The same ε as without a policy, and what clients say drowns in noise if that is large."""
     found = {}
-    for noise in (1e-3, 50.0):
+    for name, noise in (("fedex", 1e-3), ("fedex", 50.0), ("none", 50.0)):
         privacy = {"name": "gaussian", "noise_multiplier": noise, "clip_norm": 0.5}
-        changes = {"privacy": privacy, "selector": "poisson", "cohort": 10, "rounds": 20}
-        for name in ("none", "fedex"):
-            chosen = policy("fedex", step_rule="constant", step=20.0) if name == "fedex" else {"name": "none"}
-            run = start_run(settings(**changes, policy=chosen, name=f"{name}{noise}"), tmp_path)
-            found[name, noise] = run
-    for noise in (1e-3, 50.0):
-        epsilons = [found[name, noise].summary["privacy"]["epsilon"] for name in ("none", "fedex")]
-        assert epsilons[0] == epsilons[1]
+        changes = {"privacy": privacy, "selector": "poisson", "cohort": 10, "rounds": 12}
+        chosen = policy("fedex", step_rule="constant", step=20.0) if name == "fedex" else {"name": "none"}
+        found[name, noise] = start_run(settings(**changes, policy=chosen, name=f"{name}{noise}"), tmp_path)
+    epsilons = [found[name, 50.0].summary["privacy"]["epsilon"] for name in ("none", "fedex")]
+    assert epsilons[0] == epsilons[1]
     assert found["fedex", 1e-3].summary["policy"]["best"] == {"local.lr": 0.4}
     quiet, loud = (np.stack(columns(found["fedex", z].rounds, "arm_0", "arm_1", "arm_2")) for z in (1e-3, 50.0))
     assert np.abs(np.diff(quiet[:, 2:])).max() < 0.3 < np.abs(np.diff(loud[:, 2:])).max()

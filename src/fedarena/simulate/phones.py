@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:  # a simulation without phones needs no more than torch and nu
 Leaving = Literal["abort", "pause"]
 
 
-class ProcessedSamples(Protocol):
-    """How many samples clients compute gradients on in these shares of whole jobs, by what was decided for them."""
-
-    def __call__(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None = None, /) -> IntArray:
-        """For each of them."""
-
-
 # Of the computing, for which all layers are needed even if only some are trained.
 _FORWARD = 1 / 3
 
@@ -37,7 +30,8 @@ class Load:
     download_bytes: int
     upload_bytes: int
     flops_per_sample: float
-    processed_samples: ProcessedSamples
+    # How many samples these clients compute gradients on in these shares of whole jobs.
+    processed_samples: Callable[[IntArray, FloatArray], IntArray]
     compute_factor: float = (
         1.0  # how much more there is to do for a sample than plain training, which phones are timed at
     )
@@ -48,6 +42,8 @@ class Load:
     download_bytes_of: Callable[[IntArray, int], IntArray] | None = None
     # What a policy decides about the hyperparameters of these clients' jobs with these numbers.
     decide: Callable[[IntArray, IntArray], FloatArray] | None = None
+    # The samples that are processed, as above, where something was decided.
+    decided_samples: Callable[[IntArray, FloatArray, FloatArray], IntArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class Phones:
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""
         decisions = self.load.decide(clients, numbers) if self.load.decide is not None and len(clients) else None
-        samples = self.load.processed_samples(clients, np.ones(len(clients)), decisions)
+        samples = self._samples(clients, np.ones(len(clients)), decisions)
         down_bytes, up_bytes = (
             np.full(len(clients), size) for size in (self.load.download_bytes, self.load.upload_bytes)
         )
@@ -106,7 +102,7 @@ class Phones:
         shares = self._shares(clients, download, compute, upload)
         if (shares < 1).any():
             whole = samples
-            samples = self.load.processed_samples(clients, shares, decisions)
+            samples = self._samples(clients, shares, decisions)
             compute = compute * np.divide(samples, whole, out=np.ones(len(whole)), where=whole > 0)
             compute, upload = compute * self._backward_part(shares), upload * self._upload_part(shares)
             up_bytes = np.ceil(up_bytes * self._upload_part(shares)).astype(np.int64)
@@ -174,6 +170,12 @@ class Phones:
         work = samples * self.load.compute_factor
         compute = devices.compute_seconds(rows, work, samples * self.load.flops_per_sample)
         return 8 * down_bytes / down, compute, 8 * self.load.upload_bytes / up
+
+    def _samples(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None) -> IntArray:
+        """How many samples are processed in these shares of jobs, by what was decided for them."""
+        if decisions is None or self.load.decided_samples is None:
+            return self.load.processed_samples(clients, shares)
+        return self.load.decided_samples(clients, shares, decisions)
 
     def _shares(self, clients: IntArray, download: FloatArray, compute: FloatArray, upload: FloatArray) -> FloatArray:
         """How much of whole jobs that take so long clients do."""

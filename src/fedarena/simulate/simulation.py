@@ -301,6 +301,7 @@ class Simulation:
             self.compute_factor,
             partial_work,
             possible_shares,
+            decided_samples=self.processed_samples,
         )
 
     def sent_bytes(self, size: int) -> int:

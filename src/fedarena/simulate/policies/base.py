@@ -1,7 +1,7 @@
 """What a policy is: it decides with which hyperparameters a client trains, and learns from how well that went.
 
 A policy is a transform, the first on the way of updates. At the client it adds a group to what is sent: what the client
-has to say about the hyperparameters that it trained with. That group is clipped, noised, aged and added up like
+has to say about the hyperparameters that it trained with. That group is clipped, noised and added up like
 everything else, and at the server the policy takes it off again and learns. So what it knows is part of the server's
 state in every checkpoint, bytes are counted, and a privacy mechanism that covers all that clients send covers it, too.
 """
@@ -21,7 +21,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.space import Space
 from fedarena.models import Tensors
-from fedarena.simulate.policies.settings import check_space, usual_space
+from fedarena.simulate.policies.settings import check_space, joined_names, usual_space
 from fedarena.train import Algorithm, Groups, JobContext, LocalTraining
 from fedarena.train.engine import IntArray as IntArray
 from fedarena.transforms import Transform
@@ -93,7 +93,7 @@ class Policy(Transform):
     def prepare(self, facts: PolicyFacts) -> None:
         """Told once, before the run; refuses what does not fit it."""
         self.facts = facts
-        self.space = Space.parse(self.search) if self.search else usual_space(facts.local)
+        self.space = Space.parse(joined_names(self.search)) if self.search else usual_space(facts.local)
         check_space(self.space, facts.algorithm, facts.local)
 
     def private_obstacle(self) -> str | None:

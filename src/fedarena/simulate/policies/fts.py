@@ -8,7 +8,9 @@ has shared. What a client knows stays with it, but for the sample that it sends 
 
 Samples are kept at the server in `slots`. Where there are more clients than slots, several share one, which holds the
 mean of the samples that came last: what a server learns by adding up. x is looked for among `candidates` random
-points. y is by how much the loss got smaller through local training, relative to the loss before and at most 1.
+points. What is observed is by which share local training made the loss smaller (or minus the loss after it). Both
+change while the model learns, so y is that minus its discounted mean over all clients so far, in units of how far it is
+usually from that; the first observations, which have nothing to be compared with, are 0.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from fedarena.models import Tensors
 from fedarena.simulate.policies.arms import plain
 from fedarena.simulate.policies.base import (
     POLICIES,
+    POLICY_GROUP,
     Baseline,
     FloatArray,
     IntArray,
@@ -40,8 +43,9 @@ from fedarena.train import Groups, JobContext
 from fedarena.transforms.rows import Rows
 from fedarena.transforms.wire import Sent, Wire
 
-_BELIEF, _SHARED, _BASELINE = "belief", "shared", "baseline"
+_BELIEF, _SHARED, _LEVEL, _SPREAD = "belief", "shared", "level", "spread"
 _TINY = 1e-12
+_MOST_SPREADS = 3.0  # that an observation may be from the mean
 OWN_SHARE = "policy_own_share"
 
 
@@ -50,7 +54,8 @@ class FTS(Policy):
     """Thompson sampling by every client, with samples of others' beliefs.
 
     `features` is how many random features there are, `lengthscale` how far apart (in the unit cube of the search space)
-    hyperparameters are that have little to do with each other, and `noise` is σ, the deviation of what is observed.
+    hyperparameters are that have little to do with each other, and `noise` is σ, the deviation of what is observed
+    (whose own deviation is about 1).
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class FTS(Policy):
         search: dict[str, Any] | None = None,
         features: int = 50,
         lengthscale: float = 0.2,
-        noise: float = 0.1,
+        noise: float = 0.3,
         slots: int = 32,
         candidates: int = 256,
         judgement: Judgement = "difference",
@@ -110,7 +115,8 @@ class FTS(Policy):
         zeros = torch.zeros((self.slots, self.features), dtype=torch.float64)
         return {
             _SHARED: {"samples": zeros, "filled": torch.zeros(self.slots, dtype=torch.int64)},
-            _BASELINE: self.baseline.start(),
+            _LEVEL: self.baseline.start(),
+            _SPREAD: self.baseline.start(),
         }
 
     def client_init(self, update: Groups) -> Groups:
@@ -170,22 +176,18 @@ class FTS(Policy):
 
     def empty_message(self) -> Tensors:
         """Nothing shared."""
-        scalars = {"losses": torch.zeros(()), "weight": torch.zeros(())}
+        scalars = {name: torch.zeros(()) for name in ("gains", "spreads", "weight")}
         return {"samples": torch.zeros(self.slots, self.features), "counts": torch.zeros(self.slots), **scalars}
 
     def message(self, judged: Judged, kept: Groups, server: Groups) -> tuple[Tensors, Groups]:
         """Observations come to the beliefs of clients, who then share a sample."""
-        reference = judged.before
-        if self.judgement == "after":
-            level = self.baseline.value(server[_BASELINE])
-            reference = judged.losses if level is None else np.full(len(judged.losses), level)
-        worse = judged.losses if self.judgement == "difference" else judged.losses - reference
-        gains = np.clip(-worse / np.maximum(np.abs(np.nan_to_num(reference)), _TINY), -1.0, 1.0)
+        gains = self.gains(judged)
+        distances, y = self.compared(gains, server)
         told = judged.weights > 0
         phi = torch.from_numpy(self.phi(self.points(judged.decisions)) * told[:, None])
         belief = kept[_BELIEF]
         precision = belief["precision"] + phi[:, :, None] * phi[:, None, :]
-        targets = belief["targets"] + phi * torch.from_numpy(gains)[:, None]
+        targets = belief["targets"] + phi * torch.from_numpy(y)[:, None]
         observations = belief["observations"] + torch.from_numpy(told.astype(np.int64))
         samples = torch.zeros((len(told), self.slots, self.features), dtype=torch.float64)
         counts = torch.zeros((len(told), self.slots), dtype=torch.float64)
@@ -197,10 +199,26 @@ class FTS(Policy):
                 samples[row, slot] = judged.weights[row] * torch.from_numpy(omega)
                 counts[row, slot] = judged.weights[row]
         sent: Tensors = {"samples": samples, "counts": counts}
-        sent["losses"] = torch.from_numpy(judged.weights * judged.losses)
+        sent["gains"] = torch.from_numpy(judged.weights * gains)
+        sent["spreads"] = torch.from_numpy(judged.weights * np.abs(distances))
         sent["weight"] = torch.from_numpy(judged.weights)
         after = {"precision": precision, "targets": targets, "observations": observations}
         return sent, {_BELIEF: after}
+
+    def gains(self, judged: Judged) -> FloatArray:
+        """By which share losses got smaller, or minus the losses."""
+        if self.judgement == "after":
+            return -judged.losses
+        return -judged.losses / np.maximum(np.abs(np.nan_to_num(judged.before)), _TINY)
+
+    def compared(self, gains: FloatArray, server: Groups) -> tuple[FloatArray, FloatArray]:
+        """How far gains are from the mean so far, and the same in units of how far they usually are."""
+        level, spread = (self.baseline.value(server[name]) for name in (_LEVEL, _SPREAD))
+        if level is None:
+            return np.zeros(len(gains)), np.zeros(len(gains))
+        distances = gains - level
+        unit = spread if spread else float(np.abs(level)) or 1.0
+        return distances, np.clip(distances / unit, -_MOST_SPREADS, _MOST_SPREADS)
 
     def learn(self, message: Tensors, server: Groups, context: JobContext) -> Groups:
         """Slots of those who shared something hold that from now on."""
@@ -211,15 +229,18 @@ class FTS(Policy):
         means = message["samples"] / counts.clamp(min=_TINY)[:, None]
         shared = server[_SHARED]
         samples = torch.where(came[:, None], means, shared["samples"])
-        return {
-            _SHARED: {"samples": samples, "filled": torch.where(came, 1, shared["filled"])},
-            _BASELINE: self.baseline.with_loss(server[_BASELINE], float(message["losses"]) / weight),
-        }
+        after = {_SHARED: {"samples": samples, "filled": torch.where(came, 1, shared["filled"])}}
+        after[_LEVEL] = self.baseline.with_loss(server[_LEVEL], float(message["gains"]) / weight)
+        after[_SPREAD] = server[_SPREAD]
+        if self.baseline.value(server[_LEVEL]) is not None:
+            after[_SPREAD] = self.baseline.with_loss(server[_SPREAD], float(message["spreads"]) / weight)
+        return after
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:
         """One sample, and which slot it is for."""
         form = {name: t.float() for name, t in self.empty_message().items()}
-        return wire | {"policy": Sent(4 * (self.features + 3), form, self.features + 3)}
+        numbers = self.features + 4  # the sample, which slot it is for, and three more
+        return wire | {POLICY_GROUP: Sent(4 * numbers, form, numbers)}
 
     def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """Where clients looked, and how many by samples of their own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fedarena.core.errors import BadInputError
@@ -30,6 +31,17 @@ def usual_space(local: LocalTraining) -> Space:
     """What is decided on unless the user says: the learning rate, around that of the run."""
     ends = {"from": local.lr / _USUAL_FACTOR, "to": local.lr * _USUAL_FACTOR}
     return Space.parse({"local.lr": {**ends, "log": True}})
+
+
+def joined_names(search: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"local": {"lr": …}}`` as ``{"local.lr": …}``, which is what ``policy.search.local.lr=…`` comes to."""
+    joined: dict[str, Any] = {}
+    for name, given in search.items():
+        if isinstance(given, Mapping) and not {"from", "to"} & set(given):
+            joined |= {f"{name}.{inner}": value for inner, value in joined_names(given).items()}
+        else:
+            joined[name] = given
+    return joined
 
 
 def check_space(space: Space, algorithm: Algorithm, local: LocalTraining) -> None:
