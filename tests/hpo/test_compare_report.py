@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from fedarena.hpo.analysis.sample_rates import RateOutcome
 from fedarena.hpo.analysis.signs import SignTest
 from fedarena.hpo.chosen import ChosenOptimizer
 from fedarena.hpo.comparison import OptimizerComparison, compare
+from fedarena.hpo.cost import RoundWork, SystemModel
 
 UNIFORM, HALVES, VALLEY = (f"analytic_problem:{name}" for name in ("Uniform", "Halves", "Valley"))
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -42,6 +44,19 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 class Broken(Uniform):
     def ask(self):
         raise ZeroDivisionError(HOSTILE)
+
+
+class Networked(Valley):
+    """A round takes as long as a model of the system says."""
+
+    def __init__(self, *, system: SystemModel):
+        super().__init__()
+        self.system = system
+
+    def _answer(self, configuration, fidelity, seed):
+        work = RoundWork(round(100 * fidelity.client_sample_rate), 750_000, 250_000, 1)
+        seconds = fidelity.rounds * float(self.system.round_s(work))
+        return replace(super()._answer(configuration, fidelity, seed), cost_s=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +236,18 @@ def test_a_command_with_failures_keeps_the_rest_and_says_so(tmp_path: Path, monk
     assert result.exit_code == 1
     assert "Failed: " in result.output
     assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+def test_the_command_about_sample_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["hpo", "rates", "test_compare_report:Networked", "--optimizer", HALVES, "--repetitions", "3"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "a client sample rate of 0.2 (bad network) and 1 (good network)" in " ".join(result.output.split())
+    text = (tmp_path / "rates.html").read_text(encoding="utf-8")
+    assert re.findall(r"<h3>(.*?)</h3>", text) == ["bad network", "good network"]
+    refused = CliRunner().invoke(main, [*words, "-o", "rates.png"])
+    assert (refused.exit_code, "end the name with .html" in refused.output) == (2, True)
 
 
 @pytest.mark.browser
