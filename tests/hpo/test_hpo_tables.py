@@ -384,3 +384,8 @@ def test_costs_are_as_those_of_the_system(made: Path) -> None:
     assert asked.query(next(asked.space.grid()), Fidelity(4, 0.4)).cost_s == pytest.approx(
         4 * SystemModel().round_s(asked.table.round_work)[0, 0]
     )
+
+
+def test_a_problem_of_ones_own_has_the_sample_rate_of_its_cohort() -> None:
+    assert make_recipe(find_declared(SETTINGS | {"cohort": 2}), rounds=1).rates == (0.4,)
+    assert fedarena.hpo.problem(SETTINGS | {"cohort": 2}, "raw").full == Fidelity(9, 0.4)

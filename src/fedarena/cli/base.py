@@ -102,7 +102,7 @@ def _register(group: typer.Typer, function: Command, context: dict[str, Any] | N
             fail("Error", f"This takes more memory than there is. {error}".strip())
             raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
-            if group is data:  # runs speak for themselves
+            if group in (data, hpo):  # runs speak for themselves
                 messages.say("Stopped; nothing half-written was left, the same command goes on or begins again")
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
 

@@ -134,7 +134,14 @@ def query(
     fidelity = asked.full
     fidelity = fidelity if rounds is None else replace(fidelity, rounds=rounds)
     fidelity = fidelity if rate is None else replace(fidelity, client_sample_rate=rate)
-    _say_result(asked.query(parse_overrides(configuration or []), fidelity, seed), objective)
+    given = parse_overrides(configuration or [])
+    if asked.mode == "raw":  # in pieces, between which it can be seen how far it is
+        asked.check(given, fidelity)
+        with progress_bar() as advance:
+            for done in _pieces(fidelity.rounds):
+                advance(done, fidelity.rounds, f"Training, round {done} of {fidelity.rounds}")
+                asked.query(given, replace(fidelity, rounds=done), seed)
+    _say_result(asked.query(given, fidelity, seed), objective)
 
 
 @hpo_command
@@ -230,6 +237,11 @@ def surrogate(
         shown.add_row(str(one.trees), str(one.depth), f"{one.train:.5f}", f"{one.test:.5f}")
     screen.print(shown)
     say(f"Surrogate: {path} ({fitted.errors[0].trees} trees, depth {fitted.errors[0].depth})")
+
+
+def _pieces(rounds: int) -> range:
+    """Rounds after which a bar moves on, a hundred at most."""
+    return range(1, rounds + 1, max(1, rounds // 100))
 
 
 def _declared(name: str, folder: Path | None, epsilon: float | None, settings: list[str] | None) -> Declared:

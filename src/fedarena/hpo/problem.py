@@ -29,7 +29,7 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a course came to, round by round, as long as it was trained; every array has an entry per noted round."""
+    """What a course has come to by every noted round: scores are those of the best round so far, as in a `Result`."""
 
     rounds: npt.NDArray[np.int64]
     metrics: Mapping[str, FloatArray]  # such as "validation_loss" and "test_accuracy"
@@ -76,7 +76,11 @@ class Problem(ABC):
 
     def query(self, configuration: Mapping[str, Any], fidelity: Fidelity | None = None, seed: int = 0) -> Result:
         """How good a configuration is after so much training (all of it, unless said otherwise)."""
-        return self._answer(self.space.check(configuration), self._check_fidelity(fidelity or self.full), seed)
+        return self._answer(*self.check(configuration, fidelity or self.full), seed)
+
+    def check(self, configuration: Mapping[str, Any], fidelity: Fidelity) -> tuple[dict[str, Any], Fidelity]:
+        """A question as it is meant; refuses one that cannot be asked."""
+        return self.space.check(configuration), self._check_fidelity(fidelity)
 
     def pause(self) -> None:
         """Lets go of what it holds, such as runs; it can be asked again at any time."""

@@ -46,8 +46,7 @@ class RawProblem(Problem):
         self.federation, config = open_federation(self._base(), _Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
         self.clients = training_clients(self.federation)
-        rates = declared.sample_rates or ((config.cohort or self.clients) / self.clients,)
-        self._usual_rate = min(max(rates), 1.0)
+        self._usual_rate = max(declared.sample_rates, default=(config.cohort or self.clients) / self.clients)
         if system is None and config.fleet["name"] == "ideal":
             raise BadInputError(
                 f"The devices of {self.name} are ideal and take no time; name a fleet in its settings "
@@ -129,6 +128,14 @@ class _Silent(Observer):
 
     def warned(self, message: str) -> None:
         """Nothing."""
+
+
+def usual_rate(declared: Declared) -> float:
+    """The sample rate that the cohort of a problem's settings comes to."""
+    config = resolve(merge(declared.settings, declared.space.at([0.5] * len(declared.space))))
+    federation, config = open_federation(config, _Silent())
+    clients = training_clients(federation)
+    return (config.cohort or clients) / clients
 
 
 def training_clients(federation: Federation) -> int:

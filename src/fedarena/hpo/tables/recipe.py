@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.hpo.problems.declared import Declared, settings_digest
+from fedarena.hpo.problems.raw import usual_rate
 from fedarena.hpo.space import Configuration
 from fedarena.hpo.tables.table import FORMAT, MANTISSA_BITS
 
@@ -87,14 +88,14 @@ def make_recipe(
         which = tuple(sorted({_whole(round, "noted rounds", 1) for round in noted}))
         if not which or which[-1] > last:
             raise BadInputError(f"Noted rounds must be from 1 to {last}, not {quoted(list(noted))}")
-    wanted = tuple(rates) if rates else (declared.sample_rates or (1.0,))
+    wanted = tuple(rates) if rates else (declared.sample_rates or (usual_rate(declared),))
     for rate in wanted:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
             raise BadInputError(f"A client sample rate must be above 0 and at most 1, not {quoted(rate)}")
     if not 1 <= bits <= 22:
         raise BadInputError(f"Scores can be rounded to 1 to 22 bits, not to {bits}")
     return Recipe(
-        declared=replace(declared),
+        declared=declared,
         grid=chosen,
         rates=tuple(sorted({float(rate) for rate in wanted})),
         seeds=tuple(dict.fromkeys(_whole(seed, "seeds", 0) for seed in (USUAL_SEEDS if seeds is None else seeds))),
