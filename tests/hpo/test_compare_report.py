@@ -27,7 +27,7 @@ from fedarena.display.hpo.figures import (
 )
 from fedarena.display.hpo.looks import looks_of
 from fedarena.display.hpo.page import headline, write_comparison
-from fedarena.display.hpo.tables import finals_on_page, signs_on_page, value_text
+from fedarena.display.hpo.tables import finals_on_page, finals_on_terminal, signs_on_page, value_text
 from fedarena.hpo.analysis.importance import grid_importance
 from fedarena.hpo.analysis.landscape import landscape
 from fedarena.hpo.analysis.regret import grid_values
@@ -103,6 +103,21 @@ def test_results_are_beside_the_papers_where_the_problem_is_theirs(found: Optimi
     assert value in text
     final = found.finals["lr@31"][UNIFORM]
     assert value == f"{final.mean:.4f} ± {final.std:.4f}"
+
+
+def test_the_terminal_sums_up_many_problems(tmp_path: Path) -> None:
+    problems = [Valley(f"lr@{number}-fedopt", shift=number / 10) for number in range(4)]
+    many = compare(problems, [UNIFORM, HALVES], budget_s=600, repetitions=2, folder=tmp_path, progress=False)
+    shown = finals_on_terminal(many)
+    assert [str(column.header) for column in shown.columns][2:4] == ["best on", "mean regret"]
+    cells = [list(column.cells) for column in shown.columns]
+    assert sum(int(number) for number in cells[2]) >= 4
+    regrets = {str(label): float(regret) for label, regret in zip(cells[0], cells[3], strict=True)}
+    by_hand = np.mean([many.regrets(problem.name, HALVES, [1.0])[0] for problem in problems])
+    assert regrets[HALVES] == pytest.approx(by_hand, abs=1e-4)
+    text = write_comparison(many, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "lr@0-fedopt, lr@1-fedopt, lr@2-fedopt and lr@3-fedopt" in text
+    assert "Mean rank on" not in text  # all are of one family
 
 
 def test_sign_tests_are_beside_the_papers() -> None:
