@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from fedarena.display.hpo.figures import (
 )
 from fedarena.display.hpo.looks import looks_of
 from fedarena.display.hpo.page import headline, write_comparison
-from fedarena.display.hpo.tables import finals_on_page, signs_on_page, value_text
+from fedarena.display.hpo.tables import finals_on_page, finals_on_terminal, signs_on_page, value_text
 from fedarena.hpo.analysis.importance import grid_importance
 from fedarena.hpo.analysis.landscape import landscape
 from fedarena.hpo.analysis.regret import grid_values
@@ -34,6 +35,7 @@ from fedarena.hpo.analysis.sample_rates import RateOutcome
 from fedarena.hpo.analysis.signs import SignTest
 from fedarena.hpo.chosen import ChosenOptimizer
 from fedarena.hpo.comparison import OptimizerComparison, compare
+from fedarena.hpo.cost import RoundWork, SystemModel
 
 UNIFORM, HALVES, VALLEY = (f"analytic_problem:{name}" for name in ("Uniform", "Halves", "Valley"))
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -42,6 +44,19 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 class Broken(Uniform):
     def ask(self):
         raise ZeroDivisionError(HOSTILE)
+
+
+class Networked(Valley):
+    """A round takes as long as a model of the system says."""
+
+    def __init__(self, *, system: SystemModel):
+        super().__init__()
+        self.system = system
+
+    def _answer(self, configuration, fidelity, seed):
+        work = RoundWork(round(100 * fidelity.client_sample_rate), 750_000, 250_000, 1)
+        seconds = fidelity.rounds * float(self.system.round_s(work))
+        return replace(super()._answer(configuration, fidelity, seed), cost_s=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +103,21 @@ def test_results_are_beside_the_papers_where_the_problem_is_theirs(found: Optimi
     assert value in text
     final = found.finals["lr@31"][UNIFORM]
     assert value == f"{final.mean:.4f} ± {final.std:.4f}"
+
+
+def test_the_terminal_sums_up_many_problems(tmp_path: Path) -> None:
+    problems = [Valley(f"lr@{number}-fedopt", shift=number / 10) for number in range(4)]
+    many = compare(problems, [UNIFORM, HALVES], budget_s=600, repetitions=2, folder=tmp_path, progress=False)
+    shown = finals_on_terminal(many)
+    assert [str(column.header) for column in shown.columns][2:4] == ["best on", "mean regret"]
+    cells = [list(column.cells) for column in shown.columns]
+    assert sum(int(number) for number in cells[2]) >= 4
+    regrets = {str(label): float(regret) for label, regret in zip(cells[0], cells[3], strict=True)}
+    by_hand = np.mean([many.regrets(problem.name, HALVES, [1.0])[0] for problem in problems])
+    assert regrets[HALVES] == pytest.approx(by_hand, abs=1e-4)
+    text = write_comparison(many, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "lr@0-fedopt, lr@1-fedopt, lr@2-fedopt and lr@3-fedopt" in text
+    assert "Mean rank on" not in text  # all are of one family
 
 
 def test_sign_tests_are_beside_the_papers() -> None:
@@ -221,6 +251,18 @@ def test_a_command_with_failures_keeps_the_rest_and_says_so(tmp_path: Path, monk
     assert result.exit_code == 1
     assert "Failed: " in result.output
     assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+def test_the_command_about_sample_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["hpo", "rates", "test_compare_report:Networked", "--optimizer", HALVES, "--repetitions", "3"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "a client sample rate of 0.2 (bad network) and 1 (good network)" in " ".join(result.output.split())
+    text = (tmp_path / "rates.html").read_text(encoding="utf-8")
+    assert re.findall(r"<h3>(.*?)</h3>", text) == ["bad network", "good network"]
+    refused = CliRunner().invoke(main, [*words, "-o", "rates.png"])
+    assert (refused.exit_code, "end the name with .html" in refused.output) == (2, True)
 
 
 @pytest.mark.browser

@@ -213,6 +213,10 @@ def test_another_search_in_the_file_is_refused(tmp_path: Path) -> None:
         run_search(Valley("hill"), Uniform, 400.0, seed=2, file=file)
     with pytest.raises(BadInputError, match="its space is"):
         run_search(Valley(on_grid=False), Uniform, 400.0, seed=2, file=file)
+    other = Valley()
+    other.fingerprint = "another table"
+    with pytest.raises(BadInputError, match=r"holds a search of another valley: its table, .* changed since"):
+        run_search(other, Uniform, 400.0, seed=2, file=file)
     assert len(read_trajectory(file)) > 0
 
 

@@ -35,13 +35,15 @@ def rates(
     from fedarena.display.hpo.rates import rate_rows, rates_headline, write_rates
     from fedarena.hpo.analysis.ranks import budget_shares
     from fedarena.hpo.analysis.sample_rates import NETWORKS, study_sample_rates
-    from fedarena.hpo.problems import problem
+    from fedarena.hpo.opening import open_problem
 
     path = output or Path("rates.html")
     if path.suffix.lower() != ".html":
         raise BadInputError(f"The page cannot be written as {path.name!r}; end the name with .html")
     options: dict[str, Any] = {key: value for key, value in (("table", table), ("folder", folder)) if value is not None}
-    conditions = {network: problem(name, mode, system=system, **options) for network, system in NETWORKS.items()}
+    conditions = {
+        network: open_problem(name, mode, {**options, "system": system}) for network, system in NETWORKS.items()
+    }
     shares = budget_shares()
     with progress_bar() as advance:
         outcomes = study_sample_rates(

@@ -66,7 +66,7 @@ class Problem(ABC):
     sample_rates: tuple[float, ...] = (1.0,)  # that can be asked for; empty: all from above 0 to 1
     objective: str = "validation_loss"  # the metric that is `value`
     maximize: bool = False  # whether larger values of that metric are better; `value` is its negative then
-    fingerprint: str = ""  # of what it answers from, such as a table
+    fingerprint: str = ""  # of what it answers from, such as a table, and of what costs and values are made of
     budget_s: float | None = None  # simulated seconds that a search is given, unless it says otherwise
 
     @property

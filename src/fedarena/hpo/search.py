@@ -218,6 +218,11 @@ def _kept(path: Path | None, searched: Searched) -> Trajectory | None:
     kept = read_trajectory(path)
     for name, value in vars(searched).items():
         if (other := getattr(kept.searched, name)) != value:
+            if name == "fingerprint":
+                raise BadInputError(
+                    f"{path} holds a search of another {searched.problem}: its table, the settings of its runs, its "
+                    "costs or its objective changed since; name another folder, or remove the file"
+                )
             what = name.replace("_", " ")
             raise BadInputError(
                 f"{path} holds another search: its {what} is {quoted(other)}, not {quoted(value)}; "

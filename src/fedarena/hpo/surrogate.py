@@ -30,6 +30,7 @@ from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import GUIDE, info_of
 from fedarena.hpo.space import Space
 from fedarena.hpo.tables.table import RATE, ROUND, WORK, Table
+from fedarena.storage.sealed_json import checksum_of
 
 FOLDS = 10
 TREES = (10, 20)
@@ -136,6 +137,7 @@ class SurrogateProblem(Problem):
         objective.check_known(dict.fromkeys(surrogate.scores), f"The surrogate {source}")
         self.surrogate, self.source, self.system, self._objective = surrogate, source, system, objective
         self.name, self.space, self.budget_s = surrogate.problem, surrogate.space, budget_s
+        self.fingerprint = f"{checksum_of(source.read_bytes())} {system} {objective}"
         self.sample_rates = surrogate.rates
         self.min_rounds, self.max_rounds = surrogate.rounds[0], surrogate.rounds[-1]
         if rounds is not None:

@@ -172,7 +172,7 @@ def sample_rates_figure(
         style = Style(SERIES_LIGHT[number % len(SERIES_LIGHT)], "solid")
         known = np.isfinite(one.best)
         x, y = np.asarray(shares)[known], one.best[known]
-        add_line(figure, x, y, f"{one.client_sample_rate:g} of the clients", style, hovertemplate="%{y:.4~g}")
+        add_line(figure, x, y, f"rate {one.client_sample_rate:g}", style, hovertemplate="%{y:.4~g}")
         figure.data[-1].line.shape = "hv"
     _share_axis(figure, float(np.min(shares)))
     return figure

@@ -137,7 +137,7 @@ def _ranks(found: OptimizerComparison, plots: Plots) -> Html:
     figures = [plots(ranks_figure(found, labels, title), caption) for title, labels in shown.items()]
     groups: dict[str, list[str]] = {}
     for name in found.problems:
-        groups.setdefault(name.partition("@")[0], []).append(name)
+        groups.setdefault(_family(name), []).append(name)
     if len(groups) > 1 and len(found.labels) >= _FEWEST_RANKED:
         figures += [
             plots(
@@ -224,6 +224,13 @@ def _about_importance(shares: Importance) -> str:
         "Functional analysis of variance over all configurations, of ranks; pairs: what two do beyond what each does "
         f"alone. {rest:.0%} belong to more than two together."
     )
+
+
+def _family(name: str) -> str:
+    """Problems whose ranks belong together, as in the paper: those of a model with an algorithm."""
+    model, _, dataset = name.partition("@")
+    algorithm = dataset.partition("-")[2]
+    return f"{model} with {algorithm}" if algorithm else model
 
 
 def _left_out(found: OptimizerComparison) -> Html:

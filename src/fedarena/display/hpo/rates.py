@@ -35,8 +35,8 @@ def write_rates(
 
 def rates_headline(outcomes: Sequence[RateOutcome]) -> str:
     """Which rate is best under which condition, in a sentence."""
-    best = [f"{rate:g} of the clients ({condition})" for condition, rate in best_rates(outcomes).items()]
-    return f"In the same time, the best results come with {listing(best)}."
+    best = [f"{rate:g} ({condition})" for condition, rate in best_rates(outcomes).items()]
+    return f"In the same time, the best results come with a client sample rate of {listing(best)}."
 
 
 def rate_rows(outcomes: Sequence[RateOutcome]) -> tuple[list[str], list[list[str]]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from fedarena.core.console import plain
 from fedarena.display.drawing.html import Html, join, tag
@@ -19,7 +21,8 @@ from fedarena.hpo.analysis.published import PublishedValue, published_results, p
 from fedarena.hpo.analysis.signs import SignTest
 from fedarena.hpo.comparison import OptimizerComparison
 
-NOTHING_FOUND = "nothing"  # where no search evaluated anything within its budget
+_MOST_COLUMNS: Final = 3  # of problems that a terminal has room for
+NOTHING_FOUND: Final = "nothing"  # where no search evaluated anything within its budget
 
 
 def value_text(found: OptimizerComparison, problem: str, one: FinalResult | None) -> str:
@@ -136,27 +139,38 @@ def failures_on_page(found: OptimizerComparison) -> list[Html]:
 
 
 def finals_on_terminal(found: OptimizerComparison) -> Table:
-    """Final results, a row for every optimizer with the best mean rank first."""
+    """Final results, a row for every optimizer with the best mean rank first; of many problems what they come to."""
+    few = len(found.problems) <= _MOST_COLUMNS
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("optimizer", style="bold", no_wrap=True)
     shown.add_column("mean rank", justify="right", no_wrap=True)
-    for name in found.problems:
-        shown.add_column(plain(f"{name}, {found.problems[name].objective.replace('_', ' ')}"), justify="right")
+    heads = [plain(f"{name}, {one.objective.replace('_', ' ')}") for name, one in found.problems.items()]
+    for head in heads if few else ("best on", "mean regret"):
+        shown.add_column(head, justify="right")
     shown.add_column("own real time", justify="right", no_wrap=True)
     ranks = dict(zip(found.labels, found.mean_ranks(shares=[1.0])[:, 0], strict=True))
-    overheads = {
-        label: [one.overhead_s for (_, other), made in found.searches.items() if other == label for one in made]
-        for label in found.labels
-    }
     for label in _by_rank(found, ranks):
-        cells = []
-        for name in found.problems:
-            text = value_text(found, name, found.finals[name].get(label))
-            cells.append(plain(text, "bold" if label in best_labels(found, name) else None))
-        took = overheads[label]
-        overhead = quantity(sum(took) / len(took), SECONDS) if took else ABSENT
-        shown.add_row(plain(label), _rank_text(ranks[label]), *cells, overhead)
+        cells = _cells(found, label) if few else _summary(found, label)
+        shown.add_row(plain(label), _rank_text(ranks[label]), *cells, _overhead_text(found, label))
     return shown
+
+
+def _cells(found: OptimizerComparison, label: str) -> list[Text]:
+    """What an optimizer ended with on every problem."""
+    texts = {name: value_text(found, name, found.finals[name].get(label)) for name in found.problems}
+    return [plain(text, "bold" if label in best_labels(found, name) else None) for name, text in texts.items()]
+
+
+def _summary(found: OptimizerComparison, label: str) -> list[str]:
+    """On how many problems an optimizer ended best, and its mean regret over all of them."""
+    best = sum(label in best_labels(found, name) for name in found.problems)
+    regrets = [found.regrets(name, label, [1.0]) for name in found.problems if label in found.finals[name]]
+    return [str(best), f"{sum(float(one[0]) for one in regrets) / len(regrets):.4f}" if regrets else ABSENT]
+
+
+def _overhead_text(found: OptimizerComparison, label: str) -> str:
+    took = [one.overhead_s for (_, other), made in found.searches.items() if other == label for one in made]
+    return quantity(sum(took) / len(took), SECONDS) if took else ABSENT
 
 
 def signs_on_terminal(tests: Sequence[SignTest]) -> Table:

@@ -45,6 +45,7 @@ class RawProblem(Problem):
         self._work: dict[str, tuple[int, int]] = {}
         self.federation, config = open_federation(self._base(), _Silent())
         self.metrics = tuple(metric.name for metric in build_task(config, self.federation).metrics)
+        self.fingerprint = f"{declared.fingerprint} {self.federation.fingerprint} {system} {objective}"
         self.clients = training_clients(self.federation)
         self._usual_rate = max(declared.sample_rates, default=(config.cohort or self.clients) / self.clients)
         if system is None and config.fleet["name"] == "ideal":

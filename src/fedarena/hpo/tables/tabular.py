@@ -35,7 +35,8 @@ class TabularProblem(Problem):
     ):
         objective.check_known(dict.fromkeys(table.scores), f"The table {source}")
         self.table, self.source, self.system, self._objective = table, source, system, objective
-        self.name, self.budget_s, self.fingerprint = table.problem, budget_s, table_checksum(table)
+        self.name, self.budget_s = table.problem, budget_s
+        self.fingerprint = f"{table_checksum(table)} {system} {objective}"
         self.space = table.grid_space
         self.sample_rates = table.rates
         self.min_rounds, self.max_rounds = table.rounds[0], table.rounds[-1]
