@@ -68,8 +68,8 @@ def shortened(command: list[str]) -> list[str]:
     fast = {"run": FAST, "suite": FAST | {"seeds": "[0]"}, "tune": FAST}.get(command[0], {})
     if fast and not any(word.startswith("engine") for word in command):
         fast = fast | QUICK_TO_START
-    few = ["--trials", "2"] if command[0] == "tune" else []
-    return [word for word in command if word.partition("=")[0] not in fast] + [f"{k}={v}" for k, v in fast.items()] + few
+    kept = [word for word in command if word.partition("=")[0] not in fast]
+    return [*kept, *(f"{k}={v}" for k, v in fast.items()), *(["--trials", "2"] if command[0] == "tune" else [])]
 
 
 @pytest.fixture(scope="session")

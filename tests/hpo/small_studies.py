@@ -9,6 +9,7 @@ from typing import Any
 
 import fedarena
 from fedarena.algorithms import FedAvg
+from fedarena.hpo.tune.outcome import TunedStudy
 
 RUN = {
     "federation": {"name": "digits", "partition": {"name": "dirichlet", "clients": 20}},
@@ -30,13 +31,7 @@ def tune(folder: Path, **options: Any) -> Any:
 
 def content(folder: Path) -> dict[str, Any]:
     """Everything about a study that must not depend on when it was interrupted."""
-    from fedarena.hpo.tune.library import quiet_optuna
-    from fedarena.hpo.tune.outcome import TunedStudy
-    from fedarena.hpo.tune.storage import open_study, read_study
-
-    with quiet_optuna():
-        plan = read_study(folder)
-        tuned = TunedStudy(plan, open_study(plan))
+    tuned = TunedStudy.load(folder)
     names = ("rounds.parquet", "clients.parquet", "config.yaml")
     return {
         "trials": tuned.table().drop_columns(["seconds"]).to_pylist(),

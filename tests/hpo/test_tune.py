@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from small_studies import RATES, RUN, content, tune
 from typer.testing import CliRunner
@@ -16,6 +17,8 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.yaml_files import read_yaml
 from fedarena.display.tuning.page import write_tuning_report
+from fedarena.hpo.tune import working
+from fedarena.hpo.tune.outcome import TunedStudy
 
 HELD_OUT = {"federation.train_fraction": 0.7, "federation.validation_fraction": 0.1}
 
@@ -153,12 +156,56 @@ def test_hyperband_and_asha_are_not_median(tmp_path: Path) -> None:
     assert {1, 3} & set(ends["asha"])  # the rungs of thirds
 
 
-def test_time_that_is_over_pauses_and_the_command_goes_on(found, tmp_path: Path) -> None:
+def test_time_that_is_over_pauses_and_the_command_goes_on(
+    found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"trials": 9, "pruner": "asha"}
     with pytest.raises(RunFailedError, match="is complete yet"):
-        tune(tmp_path, trials=2, hours=1e-9, pruner="asha")
+        tune(tmp_path, **options, hours=1e-9)
     assert not [path for path in (tmp_path / "small").iterdir() if path.name.startswith("trial")]
-    tune(tmp_path, trials=9, hours=100.0, pruner="asha")
+    questions = iter([False, True, True])  # it is late after the first evaluation of the first trial
+    with monkeypatch.context() as patch:
+        patch.setattr(working.Worker, "_is_late", lambda worker: next(questions))
+        with pytest.raises(RunFailedError, match="is complete yet"):
+            tune(tmp_path, **options)
+    paused = fedarena.load(tmp_path / "small" / "trial-0000")
+    assert paused.summary["message"] == "paused because the hours of the search were over after round 2 of 4"
+    tune(tmp_path, **options, hours=100.0)
     assert content(tmp_path / "small") == content(found.path)
+
+
+def test_stopped_by_the_user_it_has_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, stages = working.TrialRuns.advance_to, iter(range(5))
+
+    def interrupted(runs, stage: int) -> None:
+        if next(stages, None) is None:
+            raise KeyboardInterrupt
+        advance(runs, stage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(working.TrialRuns, "advance_to", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tune(tmp_path)
+    assert [trial.state for trial in TunedStudy.load(tmp_path / "small").trials] == ["complete"] * 2 + ["unfinished"]
+    assert (tmp_path / "small" / "best.yaml").exists()
+    assert (tmp_path / "small" / "report.html").exists()
+    tune(tmp_path)
+    tune(tmp_path / "whole")
+    assert content(tmp_path / "small") == content(tmp_path / "whole" / "small")
+
+
+def test_optuna_can_open_the_journal(found) -> None:
+    backend = optuna.storages.journal.JournalFileBackend(str(found.path / "journal.log"))
+    study = optuna.load_study(study_name="small", storage=optuna.storages.JournalStorage(backend))
+    assert study.best_params == found.best_configuration
+    assert study.best_value == found.best_value
+
+
+def test_ranges_may_be_nested_or_given_with_the_command(tmp_path: Path) -> None:
+    nested = tune(tmp_path / "a", search={"local": {"lr": [0.1, 0.5], "batch_size": [4]}}, trials=1, rounds=1)
+    assert nested.plan.space.names == ("local.lr", "local.batch_size")
+    given = tune(tmp_path / "b", trials=1, rounds=1, **{"search.local.lr": [0.5], "search.cohort": [2, 3]})
+    assert given.plan.space.described() == {"local.lr": [0.5], "cohort": [2, 3]}
 
 
 def test_other_scores(tmp_path: Path) -> None:

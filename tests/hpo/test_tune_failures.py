@@ -205,6 +205,8 @@ def test_sqlite_by_its_address(tmp_path: Path) -> None:
     assert not (done.path / "journal.log").exists()
     kept = optuna.load_study(study_name="small", storage=address)
     assert [trial.value for trial in kept.trials] == [trial.values[0] for trial in done.trials]
+    with pytest.raises(BadInputError, match="holds a study called 'small' already, which is not that of"):
+        tune(tmp_path / "elsewhere", trials=3, storage=address)
     plain = tune(tmp_path / "journal", trials=3)
     assert [trial.values for trial in plain.trials] == [trial.values for trial in done.trials]
     with pytest.raises(BadInputError, match="there is no folder"):

@@ -15,7 +15,6 @@ from fedarena.hpo.tune.observer import TuneObserver
 from fedarena.hpo.tune.outcome import TunedStudy
 from fedarena.hpo.tune.plan import TuningPlan
 from fedarena.hpo.tune.searching import search
-from fedarena.hpo.tune.storage import open_study, read_study
 from fedarena.runs.observer import Observer
 
 MakePlan = Callable[[Observer], TuningPlan]
@@ -66,8 +65,7 @@ def _searched(plan: TuningPlan, observer: TuneObserver) -> TunedStudy:
         return search(plan, observer)
     except KeyboardInterrupt:
         with suppress(FedArenaError, OSError):
-            there = read_study(plan.folder)
-            _with_files(TunedStudy(there, open_study(there)))
+            _with_files(TunedStudy.load(plan.folder))
         raise
 
 

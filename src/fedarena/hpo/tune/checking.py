@@ -16,7 +16,7 @@ from fedarena.hpo.tune.objectives import Constraint, Objective, parse_constraint
 from fedarena.hpo.tune.options import EXAMPLE, TuneOptions, parse_options
 from fedarena.hpo.tune.plan import TuningPlan, only_applying
 from fedarena.runs.building import Experiment, open_federation, prepare
-from fedarena.runs.config import check_name, merge, resolve
+from fedarena.runs.config import NAMED_PARTS, SECTIONS, check_name, merge, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 
@@ -56,7 +56,7 @@ def make_plan(
         raise BadInputError(
             f"There is nothing to search: the configuration has no search:; add what to try, such as {EXAMPLE}"
         )
-    space = Space.parse(search)
+    space = Space.parse(_flat(search))
     said = {key.removeprefix("tune."): given.pop(key) for key in list(given) if key.startswith("tune.")}
     chosen = parse_options(tune, given.pop("tune", None), said, options)
     settings = merge(merge({}, content), given)
@@ -82,6 +82,20 @@ def make_plan(
         held_out=held_out,
         own_source=_own_source(candidates, settings),
     )
+
+
+def _flat(search: Any) -> Any:
+    """Ranges by dotted names, also of those that are nested as settings may be: ``local: {lr: [0.1, 1.0]}``."""
+    if not isinstance(search, Mapping):
+        return search
+    flat: dict[str, Any] = {}
+    for name, given in search.items():
+        is_section = name in SECTIONS or name in NAMED_PARTS
+        if is_section and isinstance(given, Mapping) and not {"from", "to"} & set(given):
+            flat |= {f"{name}.{inner}": value for inner, value in given.items()}
+        else:
+            flat[name] = given
+    return flat
 
 
 def _check_searched(one: Hyperparameter) -> None:

@@ -17,6 +17,7 @@ from fedarena.hpo.tune.library import quiet_optuna
 from fedarena.hpo.tune.objectives import Objective
 from fedarena.hpo.tune.plan import TuningPlan, in_order, of_label
 from fedarena.hpo.tune.samplers import EXCESSES
+from fedarena.hpo.tune.storage import open_study, read_study
 from fedarena.hpo.tune.working import FAILURE, PRUNED_BECAUSE, ROUNDS, RUNS, SAME_AS, incumbent
 from fedarena.runs.building import open_federation
 from fedarena.runs.config import resolve, to_yaml
@@ -61,6 +62,13 @@ class TunedStudy:
         self.plan, self.study = plan, study
         self.path = plan.folder
         self.trials = [_record(plan, trial) for trial in study.get_trials(deepcopy=False)]
+
+    @classmethod
+    def load(cls, folder: Path | str) -> TunedStudy:
+        """The study in a folder, as far as it is; nothing is searched."""
+        plan = read_study(Path(folder))
+        with quiet_optuna():
+            return cls(plan, open_study(plan))
 
     @property
     def name(self) -> str:

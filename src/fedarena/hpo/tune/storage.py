@@ -6,6 +6,7 @@ however it ends, so a running trial without a lock is one whose process is gone.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from fedarena.storage.run_data import flatten_settings
 
 STUDY_FILE = "study.yaml"
 JOURNAL_FILE = "journal.log"  # of Optuna; optuna-dashboard opens it
+_STUDY_ID = "fedarena_study"  # an attribute of Optuna's study
 _LOCKS_FOLDER = ".locks"
 _ABOUT = "# What is searched, by fedarena tune. Trials depend on it, so it stays as it is.\n"
 
@@ -44,14 +46,15 @@ def begin_study(plan: TuningPlan) -> TuningPlan:
                     f"The folder {plan.folder} is no study and is not empty; give the study another name (--name)"
                 )
             population = plan.options.population or usual_population(plan.options)
-            plan = replace(plan, options=plan.options.model_copy(update={"population": population}))
+            options = plan.options.model_copy(update={"population": population})
+            plan = replace(plan, options=options, study_id=uuid.uuid4().hex)
             write_text(path, _ABOUT + to_yaml(_described(plan)))
             return plan
     there = read_study(plan.folder)
     _check_same(plan, there)
     wanted = plan.options
-    options = {"trials": wanted.trials, "hours": wanted.hours, "jobs": wanted.jobs}
-    return replace(there, options=there.options.model_copy(update=options))
+    how_long = {"trials": wanted.trials, "hours": wanted.hours, "jobs": wanted.jobs}
+    return replace(there, options=there.options.model_copy(update=how_long))
 
 
 def read_study(folder: Path) -> TuningPlan:
@@ -74,6 +77,7 @@ def read_study(folder: Path) -> TuningPlan:
             seeds=tuple(found["seeds"]),
             held_out=found["held_out"],
             own_source=found["own_source"],
+            study_id=found["study_id"],
         )
     except (BadInputError, KeyError, TypeError, AttributeError) as error:
         raise DamagedFileError(f"{path} is damaged: it does not describe a study ({quoted(str(error))})") from error
@@ -92,10 +96,20 @@ def open_study(plan: TuningPlan) -> Any:
     with _locked(plan.folder, "study"):
         try:
             if plan.name in optuna.get_all_study_names(storage):
-                return optuna.load_study(study_name=plan.name, storage=storage)
-            return optuna.create_study(storage=storage, study_name=plan.name, directions=directions)
+                study = optuna.load_study(study_name=plan.name, storage=storage)
+            else:
+                study = optuna.create_study(storage=storage, study_name=plan.name, directions=directions)
+            known, has_trials = study.user_attrs.get(_STUDY_ID), bool(study.get_trials(deepcopy=False))
         except (ValueError, KeyError, TypeError, AssertionError) as error:
             raise _damaged(plan, error) from error
+        if known is None and not has_trials:
+            study.set_user_attr(_STUDY_ID, plan.study_id)
+        elif known != plan.study_id:
+            raise BadInputError(
+                f"{_place(plan)} holds a study called {plan.name!r} already, which is not that of {plan.folder}; "
+                "give this one another name (--name) or another storage"
+            )
+        return study
 
 
 @contextmanager
@@ -160,8 +174,11 @@ class _JournalLock:
 
 
 def _damaged(plan: TuningPlan, error: Exception) -> DamagedFileError:
-    place = plan.options.storage or plan.folder / JOURNAL_FILE
-    return DamagedFileError(f"{place} is damaged: it cannot be read as a study of Optuna ({quoted(str(error))})")
+    return DamagedFileError(f"{_place(plan)} is damaged: it cannot be read as a study of Optuna ({quoted(str(error))})")
+
+
+def _place(plan: TuningPlan) -> str:
+    return plan.options.storage or str(plan.folder / JOURNAL_FILE)
 
 
 def _lock_path(folder: Path, name: str) -> Path:
@@ -180,6 +197,7 @@ def _described(plan: TuningPlan) -> dict[str, Any]:
     measured = {one.name: one for one in (*plan.objectives, *(one.objective for one in plan.constraints))}
     return {
         "name": plan.name,
+        "study_id": plan.study_id,
         "settings": plan.settings,
         "search": plan.space.described(),
         "tune": plan.options.model_dump(),
