@@ -92,7 +92,7 @@ class PartScores:
         def measure(params: Tensors) -> Tensors:
             task = self._task
             outputs = task.predict(params, batch)
-            if type(task).assess is not Task.assess:  # it has its own idea of a prediction, such as a node of a graph
+            if type(task).assess is not Task.assess:  # it has an idea of its own of what counts
                 states = task.assess(outputs, batch, self.metrics)
                 return {name: _summed(state, outputs.dtype) for name, state in states.items()}
             seen, answers = task.seen(outputs, batch), task.answers(outputs)
@@ -106,7 +106,8 @@ class PartScores:
 
 def _sum_of_states(metric: Metric, answers: Tensor, seen: Any) -> Tensor:
     """The sum of all samples' states."""
-    if type(metric) in (MacroF1, BalancedAccuracy) and not are_labels(answers, seen):
+    # Of classes of samples alone: where not all that is predicted counts, the metric itself knows what does.
+    if type(metric) in (MacroF1, BalancedAccuracy) and not are_labels(answers, seen) and "scored" not in seen:
         return _confusions(answers, seen["y"])
     return _summed(metric.state(answers, seen), answers.dtype)
 

@@ -39,7 +39,8 @@ _open: OrderedDict[Path, Course] = OrderedDict()  # those of this process; probl
 def open_course(config: RunConfig, folder: Path) -> Course:
     """The course of a configuration in a folder, which may have begun long ago."""
     assert config.name is not None
-    path = (folder / config.name).absolute()
+    folder = folder.absolute()  # a process may go to another folder between two questions
+    path = folder / config.name
     course = _open.pop(path, None)
     if course is None or course.config.rounds < config.rounds:
         if course is not None:
