@@ -157,6 +157,22 @@ def test_models_of_different_form(base: Settings) -> None:
     check(base, each)
 
 
+@pytest.mark.slow
+def test_graphs(base: Settings) -> None:
+    random = np.random.default_rng(0)
+    labels, edges = random.integers(3, size=40), random.integers(40, size=(120, 2))
+    features = random.normal(size=(40, 4)) + labels[:, None]
+    clients, names = np.arange(40) % 3, [f"class {label}" for label in labels]
+    graph = {"features": features, "edges": edges, "labels": names, "clients": clients}
+    federation = fedarena.from_graph(**graph, train_fraction=0.5, validation_fraction=0.25)
+    each = [
+        {"local.lr": lr, "local.steps": steps, "model.dropout": share}
+        for lr, steps, share in ((0.1, 2, 0.0), (0.5, 3, 0.5))
+    ]
+    store = {"name": "store", "path": str(federation.path)}
+    check({**base, "federation": store, "model": "gcn", "cohort": 2}, each)
+
+
 def test_dropout_differs_by_lane(base: Settings) -> None:
     each = [{"model.dropout": share, "local.lr": lr} for share in (0.0, 0.3, 0.5) for lr in (0.1, 0.5)]
     settings = {**base, "model": f"{__name__}:with_dropout"}
