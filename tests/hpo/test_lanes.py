@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedarena
@@ -19,6 +20,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, SourceSpec, TaskSpec
 from fedarena.hpo.lanes import TrialCurves, train_in_blocks, train_trials, training, trials
 from fedarena.hpo.lanes.curves import best_rounds
+from fedarena.hpo.lanes.functions import LaneFunctions
+from fedarena.metrics.totals import COUNT
 from fedarena.models import DataSpec
 from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve_settings
@@ -228,6 +231,18 @@ def test_a_trial_that_diverges_disturbs_nobody(base: Settings) -> None:
             assert np.isnan(values[1, ended - 1])
     best = train_trials(base, [{"local.lr": 1e308, "local.weight_decay": 0.5}], rounds=4, best=True)
     assert np.isnan(best.metrics["test_accuracy"][0, best.best_rounds[0] == 0]).all()
+
+
+def test_who_has_diverged_does_not_come_back(base: Settings) -> None:
+    made = trials._make_trainer(base, [{}], ROUNDS, training.all_rounds(ROUNDS), False, "cpu", 1)
+    functions = LaneFunctions(made.trials[0], made.hardware)
+    best = {"loss": torch.tensor([2.0, 2.0]), "now": torch.zeros(2), "alive": torch.tensor([True, True])}
+    for losses in ([torch.inf, 1.5], [1.0, 1.0]):
+        sums = {"loss": 10 * torch.tensor(losses), COUNT: torch.tensor([10.0, 10.0])}
+        best = functions.judge(best, {"sums": sums}, {})
+    assert best["alive"].tolist() == [False, True]
+    assert best["loss"].tolist() == [2.0, 1.0]
+    assert best["now"].isnan().tolist() == [True, False]
 
 
 def test_the_best_so_far(base: Settings) -> None:
