@@ -90,6 +90,7 @@ def write_arrays(path: Path, federations: dict[str, Arrays]) -> None:
         for part, stored in arrays.parts.items()
         for column, values in {**stored.columns, "offsets": stored.offsets}.items()
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **flat)
 
 

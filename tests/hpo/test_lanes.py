@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedarena
@@ -16,6 +20,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import ColumnSpec, FederationWriter, SourceSpec, TaskSpec
 from fedarena.hpo.lanes import TrialCurves, train_in_blocks, train_trials, training, trials
 from fedarena.hpo.lanes.curves import best_rounds
+from fedarena.hpo.lanes.functions import LaneFunctions
+from fedarena.metrics.totals import COUNT
 from fedarena.models import DataSpec
 from fedarena.runs.building import prepare
 from fedarena.runs.config import resolve_settings
@@ -227,6 +233,18 @@ def test_a_trial_that_diverges_disturbs_nobody(base: Settings) -> None:
     assert np.isnan(best.metrics["test_accuracy"][0, best.best_rounds[0] == 0]).all()
 
 
+def test_who_has_diverged_does_not_come_back(base: Settings) -> None:
+    made = trials._make_trainer(base, [{}], ROUNDS, training.all_rounds(ROUNDS), False, "cpu", 1)
+    functions = LaneFunctions(made.trials[0], made.hardware)
+    best = {"loss": torch.tensor([2.0, 2.0]), "now": torch.zeros(2), "alive": torch.tensor([True, True])}
+    for losses in ([torch.inf, 1.5], [1.0, 1.0]):
+        sums = {"loss": 10 * torch.tensor(losses), COUNT: torch.tensor([10.0, 10.0])}
+        best = functions.judge(best, {"sums": sums}, {})
+    assert best["alive"].tolist() == [False, True]
+    assert best["loss"].tolist() == [2.0, 1.0]
+    assert best["now"].isnan().tolist() == [True, False]
+
+
 def test_the_best_so_far(base: Settings) -> None:
     each = [{"local.lr": lr, "seed": 1} for lr in (0.001, 2.0, 8.0)]
     every = train_trials(base, each, rounds=12, note_rounds=range(13))
@@ -315,3 +333,24 @@ def test_best_rounds_of_losses() -> None:
     nan, inf = np.nan, np.inf
     losses = np.array([[3.0, 2.0, 2.0, 1.0], [nan, 1.0, 1.0, 1.0], [2.0, inf, 1.0, 1.0]])
     assert best_rounds(losses).tolist() == [[0, 1, 2, 2, 4], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]]
+
+
+@pytest.mark.slow
+def test_benchmark(tmp_path: Path, run_benchmark: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """At a small size, where nothing is said about speed, but both ways come to the same losses."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for part, counts in (("train", (30, 20, 9)), ("validation", (5, 6, 7)), ("test", (4, 4, 4))):
+        arrays |= {
+            f"53/{part}/x": random.normal(size=(sum(counts), FEATURES)).astype(np.float32),
+            f"53/{part}/y": random.integers(CLASSES, size=sum(counts)),
+            f"53/{part}/offsets": np.concatenate([[0], np.cumsum(counts)]),
+        }
+    np.savez(tmp_path / "tables.npz", **arrays)
+    sizes = ("--rounds", "4", "--seeds", "1", "--thinned", "60", "--alone", "2", "--note-every", "2")
+    script = Path(__file__).parents[2] / "benchmarks" / "hpo.py"
+    options = ("--arrays", str(tmp_path / "tables.npz"), "--device", "cpu", "--dtype", "float64")
+    run_benchmark(script, *options, *sizes, "--output", str(tmp_path / "result.json"))
+    facts = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["facts"]["53"]
+    assert facts["courses"] == -(-672 * 3 // 60)
+    assert facts["largest_difference"] < 1e-10
