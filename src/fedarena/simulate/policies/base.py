@@ -9,7 +9,7 @@ state in every checkpoint, bytes are counted, and a privacy mechanism that cover
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -207,8 +207,8 @@ def _on_cpu(groups: Groups) -> Groups:
     return {group: {name: placed(t) for name, t in tensors.items()} for group, tensors in groups.items()}
 
 
-def refuse_share(name: str, value: float, least: float = 0.0, most: float = 1.0) -> None:
-    """An option of a policy that must be from one number to another."""
+def check_between(name: str, value: float, least: float = 0.0, most: float = 1.0) -> None:
+    """Refuses an option of a policy that is not from one number to another."""
     if not least <= value <= most:
         raise BadInputError(f"policy.{name} must be from {least:g} to {most:g}, not {value}")
 
@@ -218,7 +218,6 @@ class Baseline:
     """The discounted mean of the losses so far: what a loss is compared with."""
 
     discount: float
-    name: str = field(default="baseline")
 
     def start(self) -> Tensors:
         """Nothing so far."""

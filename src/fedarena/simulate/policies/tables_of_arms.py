@@ -17,7 +17,7 @@ from fedarena.simulate.policies.base import (
     Judgement,
     Policy,
     PolicyFacts,
-    refuse_share,
+    check_between,
 )
 
 ENTROPY, BASELINE = "policy_entropy", "policy_baseline"
@@ -47,10 +47,10 @@ class PolicyOfArms(Policy):
     ):
         super().__init__(search=search, judgement=judgement, judged_on=judged_on)
         check_arms(arms, spread)
-        refuse_share("baseline_discount", baseline_discount)
-        refuse_share("cutoff", cutoff, most=np.inf)
-        refuse_share("bound", bound, least=np.finfo(np.float64).tiny, most=1e30)
-        refuse_share("scale", scale, least=np.finfo(np.float64).tiny, most=1e30)
+        check_between("baseline_discount", baseline_discount)
+        check_between("cutoff", cutoff, most=np.inf)
+        check_between("bound", bound, least=np.finfo(np.float64).tiny, most=1e30)
+        check_between("scale", scale, least=np.finfo(np.float64).tiny, most=1e30)
         self.arms, self.spread, self.table_form = arms, spread, tables
         self.baseline, self.cutoff = Baseline(baseline_discount), cutoff
         self.bound, self.scale = bound, scale
