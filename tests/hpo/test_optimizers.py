@@ -167,9 +167,9 @@ def test_better_than_chance_on_a_smooth_function(
 
 @pytest.mark.parametrize("name", ["bo_gp", "bo_kde", "bo_rf"])
 def test_nothing_is_tried_twice_as_long_as_there_is_something_else(name: str) -> None:
-    optimizer = make_optimizer(name, NAMED, ROUNDS, 5)
-    history = search(optimizer, lambda proposal: bowl(NAMED, proposal), asks=12)
-    assert len({tuple(proposal.configuration.values()) for proposal, _ in history[:8]}) == 8
+    space = Space.parse({"algorithm": ["fedavg", "fedprox", "fedadam"], "local.steps": [1, 2, 3]})
+    history = search(make_optimizer(name, space, ROUNDS, 5), lambda proposal: bowl(space, proposal), asks=12)
+    assert len({tuple(proposal.configuration.values()) for proposal, _ in history[:9]}) == 9
 
 
 def test_nothing_is_written_or_said(
@@ -230,6 +230,13 @@ def test_sizes_of_hpbandster() -> None:
     optimizer = make_optimizer({"name": "hyperband", "sizes": "hpbandster"}, REAL, 81, 1)
     history = search(optimizer, lambda proposal: bowl(REAL, proposal), asks=121 + 40 + 13 + 8 + 5)
     assert by_rung(history) == {1: 81, 3: 54, 9: 27, 27: 15, 81: 10}
+
+
+def test_successive_halving_is_one_bracket() -> None:
+    history = search(make_optimizer("sha", REAL, 27, 1), lambda proposal: bowl(REAL, proposal), asks=80)
+    assert by_rung(history[:40]) == by_rung(history[40:]) == {1: 27, 3: 9, 9: 3, 27: 1}
+    optimizer = make_optimizer({"name": "sha", "configurations": 6}, REAL, 27, 1, 3)
+    assert by_rung(search(optimizer, lambda proposal: bowl(REAL, proposal), asks=9)) == {3: 6, 9: 2, 27: 1}
 
 
 def test_asha_promotes_at_once() -> None:
@@ -589,6 +596,12 @@ def test_options_out_of_range(options: dict[str, Any], sentence: str) -> None:
 def test_rounds_that_make_no_sense(rounds: tuple[int, int]) -> None:
     with pytest.raises(BadInputError, match=f"not for {rounds[0]} to {rounds[1]}"):
         make_optimizer("random", REAL, rounds[1], 0, rounds[0])
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, None])
+def test_seeds_that_make_no_sense(seed: Any) -> None:
+    with pytest.raises(BadInputError, match="whole number that is not negative"):
+        make_optimizer("random", REAL, 5, seed)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fedarena.hpo.optimizers.make import make_optimizer
 from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer, Proposal
 from fedarena.hpo.optimizers.random_search import RandomSearch
 from fedarena.hpo.optimizers.replay import replay
+from fedarena.hpo.optimizers.sha import SuccessiveHalving
 from fedarena.hpo.optimizers.tpe_hb import HyperbandPrunedTPE
 from fedarena.hpo.optimizers.tpe_md import MedianPrunedTPE
 
@@ -34,6 +35,7 @@ __all__ = [
     "Proposal",
     "RandomForestSearch",
     "RandomSearch",
+    "SuccessiveHalving",
     "make_optimizer",
     "replay",
 ]

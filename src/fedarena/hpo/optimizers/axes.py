@@ -103,6 +103,10 @@ class Tried:
         new = self.first_new(points)
         return points[0] if new is None else new
 
+    def or_new(self, point: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """This (snapped) point, or another one if it was proposed."""
+        return self.draw_new(generator) if self.has(point) else point
+
     def _key(self, point: FloatArray) -> bytes:
         return np.round(point, 9).tobytes()
 

@@ -2,14 +2,16 @@
 Configuration", LION 2011 (SMAC).
 
 The forest is scikit-learn's. The package smac would fit its own, but what it proposes depends on Python's hash seed and
-not on the seed alone, it writes files, and a proposal takes ten times as long.
+not on the seed alone, it writes files, and a proposal takes more than ten times as long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from fedarena.hpo.optimizers.axes import Axes, FloatArray, Tried
 from fedarena.hpo.optimizers.checks import check_at_least, check_between
@@ -62,7 +64,7 @@ class RandomForestSearch(Optimizer):
     def ask(self) -> Proposal:
         """One of the initial configurations, a random one, or the one with the largest expected improvement."""
         if len(self._points) < len(self._initial):
-            point = self._initial[len(self._points)]
+            point = self._tried.or_new(self._initial[len(self._points)], self.generator)
         elif self.generator.random() < self._random_fraction:
             point = self._tried.draw_new(self.generator)
         else:
@@ -93,26 +95,29 @@ class RandomForestSearch(Optimizer):
             return expected_improvement(*forest.predict(self._features(points)), best)
 
         points = np.concatenate([self._axes.draw(self._candidates, self.generator), told])
-        gains = improvement(points)
-        found = [points]
-        all_gains = [gains]
-        first = np.argsort(-gains, kind="stable")[:_LOCAL_SEARCHES]
-        at, gain = points[first], gains[first]
+        points, gains = self._climb(points, improvement(points), improvement)
+        new = self._tried.first_new(points[np.argsort(-gains, kind="stable")])
+        return self._tried.draw_new(self.generator) if new is None else new
+
+    def _climb(
+        self, points: FloatArray, gains: FloatArray, improvement: Callable[[FloatArray], FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """These points and all that local searches from the best of them looked at, with their improvements."""
+        seen, seen_gains = [points], [gains]
+        starts = np.argsort(-gains, kind="stable")[:_LOCAL_SEARCHES]
+        at, gain = points[starts], gains[starts]
         for _ in range(_STEPS):
             near = self._neighbours(at)
             near_gains = improvement(near)
-            found.append(near)
-            all_gains.append(near_gains)
-            by_start = near_gains.reshape(len(at), _NEIGHBOURS)
-            choice = by_start.argmax(axis=1)
-            better = by_start.max(axis=1) > gain
+            seen.append(near)
+            seen_gains.append(near_gains)
+            of_start = near_gains.reshape(len(at), _NEIGHBOURS)
+            better = of_start.max(axis=1) > gain
             if not better.any():
                 break
-            chosen = near.reshape(len(at), _NEIGHBOURS, -1)[np.arange(len(at)), choice]
-            at, gain = np.where(better[:, None], chosen, at), np.maximum(gain, by_start.max(axis=1))
-        points, gains = np.concatenate(found), np.concatenate(all_gains)
-        new = self._tried.first_new(points[np.argsort(-gains, kind="stable")])
-        return self._tried.draw_new(self.generator) if new is None else new
+            best = near.reshape(len(at), _NEIGHBOURS, -1)[np.arange(len(at)), of_start.argmax(axis=1)]
+            at, gain = np.where(better[:, None], best, at), np.maximum(gain, of_start.max(axis=1))
+        return np.concatenate(seen), np.concatenate(seen_gains)
 
     def _neighbours(self, points: FloatArray) -> FloatArray:
         """Points that differ from each of these in one coordinate."""
@@ -173,6 +178,8 @@ def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float) -
     sure = deviation <= 1e-12
     scaled = gain / np.where(sure, 1.0, deviation)
     improvement: FloatArray = np.where(
-        sure, np.maximum(gain, 0.0), deviation * (scaled * norm.cdf(scaled) + norm.pdf(scaled))
+        sure,
+        np.maximum(gain, 0.0),
+        deviation * (scaled * ndtr(scaled) + np.exp(-0.5 * scaled**2) / np.sqrt(2 * np.pi)),
     )
     return improvement

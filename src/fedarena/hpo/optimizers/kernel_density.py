@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import truncnorm
+from scipy.special import logsumexp, ndtr, ndtri
 
 from fedarena.hpo.optimizers.axes import Axes, FloatArray, Tried
 from fedarena.hpo.optimizers.checks import check_at_least, check_between
@@ -65,9 +64,8 @@ class KernelDensity:
                 drawn[:, axis] = np.where(changes, others, drawn[:, axis])
             else:
                 wide = width * bandwidth_factor
-                low, high = -drawn[:, axis] / wide, (1.0 - drawn[:, axis]) / wide
-                places = generator.random(number)
-                drawn[:, axis] += wide * truncnorm.ppf(places, low, high)
+                below, above = ndtr(-drawn[:, axis] / wide), ndtr((1.0 - drawn[:, axis]) / wide)  # a normal, truncated
+                drawn[:, axis] += wide * ndtri(below + generator.random(number) * (above - below))
         return self._axes.snap(drawn)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.core.registry import Registry
 from fedarena.hpo.space import Configuration, Space
 
@@ -51,6 +52,10 @@ class Optimizer(ABC):
             raise BadInputError(
                 f"An optimizer can ask for 1 or more rounds, the most not below the fewest, not for {min_rounds} to "
                 f"{max_rounds}"
+            )
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise BadInputError(
+                f"The seed of an optimizer must be a whole number that is not negative, not {quoted(seed)}"
             )
         self.space, self.max_rounds, self.min_rounds, self.seed = space, max_rounds, min_rounds, seed
         self.generator = np.random.default_rng(seed)
