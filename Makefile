@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,9 @@ bench-defences: $(VENV)/.installed  ## Measure defences over 1,000 clients x 1 m
 
 bench-tracking: $(VENV)/.installed-extras  ## Measure what trackers and an open watch cost the quickstart (about 20 minutes)
 	$(BIN)/python benchmarks/tracking.py --output docs/benchmarks/tracking.json
+
+bench-hpo: $(VENV)/.installed  ## Measure tables of hyperparameter search as lanes, beside one trial at a time (OPENML=folder of the files)
+	$(BIN)/python benchmarks/hpo.py $(if $(OPENML),--folder $(OPENML)) --output docs/benchmarks/hpo.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

@@ -24,8 +24,14 @@ class Measurement:
 
 def show_targets(title: str, targets: list[Measurement], remark: str) -> None:
     """Prints a table, and a remark below it."""
-    from rich.console import Console  # not at the top: measured processes should hold nothing they do not need
-    from rich.table import Table
+    try:
+        from rich.console import Console  # not at the top: measured processes should hold nothing they do not need
+        from rich.table import Table
+    except ImportError:  # on a machine that has torch and numpy alone
+        for row in targets:
+            print(f"{row.what}: {row.measured:.4g} {row.unit} (< {row.target:g}): {'yes' if row.ok else 'no'}")
+        print(remark)
+        return
 
     table = Table(title=title)
     for heading in ("what", "target", "measured", "ok"):

@@ -128,9 +128,9 @@ def test_another_seed_rate_or_configuration_is_another_course(tmp_path: Path, pl
 def test_more_courses_than_stay_open(tmp_path: Path, played: list[int]) -> None:
     asked = raw(tmp_path)
     for rounds in (1, 2):
-        for lr in (0.01, 0.02, 0.03, 0.04, 0.05, 0.06):
+        for lr in (0.01, 0.02, 0.03, 0.04, 0.05):
             asked.query(CONFIGURATION | {"local.lr": lr}, Fidelity(rounds))
-    assert played == [0, 1] * 6 + [2] * 6
+    assert played == [0, 1] * 5 + [2] * 5
 
 
 def test_a_longer_problem_goes_on_with_the_courses_of_a_shorter_one(tmp_path: Path, played: list[int]) -> None:
@@ -142,8 +142,9 @@ def test_a_longer_problem_goes_on_with_the_courses_of_a_shorter_one(tmp_path: Pa
 
 def test_scores_are_those_of_a_plain_run(tmp_path: Path) -> None:
     """Validation, test and training scores by runs that evaluate one part each; the best round by validation loss."""
-    result = raw(tmp_path).query(CONFIGURATION, Fidelity(9, 0.6), seed=3)
-    settings = {key: value for key, value in SETTINGS.items() if key != "search"} | CONFIGURATION
+    restless = CONFIGURATION | {"local.lr": 1.0, "local.batch_size": 4}
+    result = raw(tmp_path).query(restless, Fidelity(9, 0.6), seed=3)
+    settings = {key: value for key, value in SETTINGS.items() if key != "search"} | restless
     settings |= {"cohort": 3, "seed": 3, "evaluation.every": 1}
     scores: dict[str, np.ndarray] = {}
     for part in ("train", "validation", "test"):
@@ -157,6 +158,7 @@ def test_scores_are_those_of_a_plain_run(tmp_path: Path) -> None:
             clients = run.result().clients.to_pandas()
             scores["validation_accuracy_variance"] = clients.groupby("round")["accuracy"].var(ddof=0).to_numpy()[1:]
     best = np.argmin(scores["validation_loss"])
+    assert (np.diff(scores["validation_loss"]) > 0).any()  # else the best round would be the last one always
     assert {name: result.metrics[name] for name in scores} == pytest.approx(
         {name: values[best] for name, values in scores.items()}, rel=1e-12
     )

@@ -389,3 +389,22 @@ def test_costs_are_as_those_of_the_system(made: Path) -> None:
 def test_a_problem_of_ones_own_has_the_sample_rate_of_its_cohort() -> None:
     assert make_recipe(find_declared(SETTINGS | {"cohort": 2}), rounds=1).rates == (0.4,)
     assert fedarena.hpo.problem(SETTINGS | {"cohort": 2}, "raw").full == Fidelity(9, 0.4)
+
+
+def test_lanes_score_nodes_of_graphs(tmp_path: Path) -> None:
+    """What counts there is a node with a label, not a sample."""
+    random = np.random.default_rng(0)
+    labels = random.integers(3, size=60)
+    edges = [(node, int(other)) for node in range(60) for other in random.choice(60, 3)]
+    federation = fedarena.from_graph(np.eye(3)[labels] + random.normal(size=(60, 3)), edges, labels, clients=3)
+    settings = {
+        "federation": {"name": "store", "path": str(federation.path)},
+        "model": {"name": "gcn", "hidden": 4},
+        "task.metrics": ["accuracy", "macro_f1"],
+        "engine": "reference",
+        "search": {"local.lr": [0.1, 1.0], "model.dropout": [0.5], "local.steps": [1, 2]},
+    }
+    recipe = make_recipe(find_declared(settings), rounds=2, rates=[0.34, 1.0], seeds=[0], bits=22)
+    lanes = make_table(recipe, tmp_path / "lanes.parquet", training="lanes", device="cpu")
+    one_by_one = make_table(recipe, tmp_path / "plain.parquet", training="one_by_one")
+    assert lanes.values == pytest.approx(one_by_one.values, rel=1e-4)

@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from fedarena.models import Task, Tensors
 from fedarena.train import Algorithm, LocalTraining
+from fedarena.train.own_code import is_own
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 _OF_LOCAL_TRAINING = ("lr", "momentum", "weight_decay")
+_ATTRIBUTE = "attribute "  # begins the names of an algorithm's numbers
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Block:
     """
 
     groups: tuple[tuple[Trial, ...], ...]
+    varying: frozenset[str]  # names of numbers in which trials of this kind differ, in this block or in others
 
     @property
     def first(self) -> Trial:
@@ -61,17 +64,13 @@ class Block:
         return sum(group[0].cohort for group in self.groups)
 
     def hyperparameters(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-        """In which numbers trials differ, ``[groups, trials]``: settings of jobs, and attributes of the algorithm."""
-        jobs = {f"local.{name}": self._each("local", name) for name in _OF_LOCAL_TRAINING}
-        attributes = {name: self._each("algorithm", name) for name in _numbers(self.first.algorithm)}
-        found = {name: values for name, values in jobs.items() if np.ptp(values) > 0}
-        if self.first.dropout is not None:  # the module of the task drops another share
-            found["model.dropout"] = np.array([[trial.dropout for trial in group] for group in self.groups])
-        return found, {name: values for name, values in attributes.items() if np.ptp(values) > 0}
-
-    def _each(self, part: str, name: str) -> FloatArray:
-        values = [[getattr(getattr(trial, part), name) for trial in group] for group in self.groups]
-        return np.array(values, dtype=np.float64)
+        """Numbers in which trials differ, ``[groups, trials]``: settings of jobs, and attributes of the algorithm."""
+        found = {
+            name: np.array([[_numbers(trial)[name] for trial in group] for group in self.groups])
+            for name in sorted(self.varying)
+        }
+        jobs = {name: values for name, values in found.items() if not name.startswith(_ATTRIBUTE)}
+        return jobs, {name.removeprefix(_ATTRIBUTE): found[name] for name in found if name not in jobs}
 
 
 Steps = Mapping[int, IntArray]  # by the number of a trial: the local steps of every client
@@ -90,12 +89,17 @@ def arrange(
     blocks: list[Block] = []
     for groups in alike.values():
         limit = most_lanes(next(iter(groups.values()))[0])
+        varying = _varying([trial for group in groups.values() for trial in group])
         pieces = [
             piece
             for (_, cohort), group in groups.items()
             for piece in _dealt(group, steps, limit // cohort if several_groups else limit)
         ]
-        blocks += _together(pieces, steps, limit) if several_groups else [Block((piece,)) for piece in pieces]
+        blocks += (
+            _together(pieces, varying, steps, limit)
+            if several_groups
+            else [Block((piece,), varying) for piece in pieces]
+        )
     return blocks
 
 
@@ -109,7 +113,7 @@ def _dealt(group: list[Trial], steps: Steps, most: int) -> list[tuple[Trial, ...
     return [tuple(in_order[place::pieces]) for place in range(pieces)]
 
 
-def _together(pieces: list[tuple[Trial, ...]], steps: Steps, limit: int) -> list[Block]:
+def _together(pieces: list[tuple[Trial, ...]], varying: frozenset[str], steps: Steps, limit: int) -> list[Block]:
     """Pieces with the same work side by side."""
     same: defaultdict[Any, list[tuple[Trial, ...]]] = defaultdict(list)
     for piece in pieces:
@@ -120,16 +124,27 @@ def _together(pieces: list[tuple[Trial, ...]], steps: Steps, limit: int) -> list
         for piece in some:
             size = len(piece) * piece[0].cohort
             if lanes == 0 or lanes + size > limit:
-                blocks.append(Block(()))
+                blocks.append(Block((), varying))
                 lanes = 0
             blocks[-1] = replace(blocks[-1], groups=(*blocks[-1].groups, piece))
             lanes += size
     return blocks
 
 
-def _numbers(algorithm: Algorithm) -> list[str]:
-    """Attributes that may differ within a computation."""
-    return [name for name, value in vars(algorithm).items() if isinstance(value, float)]
+def _numbers(trial: Trial) -> dict[str, float]:
+    """What may differ within a computation."""
+    found = {f"local.{name}": float(getattr(trial.local, name)) for name in _OF_LOCAL_TRAINING}
+    if trial.dropout is not None:
+        found["model.dropout"] = trial.dropout
+    attributes = vars(trial.algorithm).items()
+    return found | {_ATTRIBUTE + name: value for name, value in attributes if isinstance(value, float)}
+
+
+def _varying(trials: Sequence[Trial]) -> frozenset[str]:
+    """In which of these numbers trials do differ."""
+    each = [_numbers(trial) for trial in trials]
+    # Dropout always counts: the module of the task drops another share.
+    return frozenset(name for name in each[0] if len({one[name] for one in each}) > 1 or name == "model.dropout")
 
 
 def _kind(trial: Trial) -> Any:
@@ -140,4 +155,15 @@ def _kind(trial: Trial) -> Any:
         (name, "float" if isinstance(value, float) else repr(value)) for name, value in sorted(others.items())
     )
     form = tuple((name, tuple(p.shape)) for name, p in trial.start.items())
-    return id(trial.task), form, local.batch_size, local.optimizer, trial.dropout is None, type(algorithm), fixed
+    # A method of somebody's own might ask how many steps or epochs there are.
+    amount = (local.steps, local.epochs) if is_own(type(algorithm)) else None
+    return (
+        id(trial.task),
+        form,
+        local.batch_size,
+        local.optimizer,
+        amount,
+        trial.dropout is None,
+        type(algorithm),
+        fixed,
+    )

@@ -176,13 +176,13 @@ class BlockTraining:
             yield number
 
     def _capture(self, place: Tensors) -> torch.cuda.CUDAGraph | None:
-        """A round as one graph. What it changes is put back, since a capture computes nothing."""
+        """A round as one graph; None where the GPU cannot, and rounds are played operation by operation."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 self._play_round(place, None)
-        except RuntimeError:  # then rounds are played without
+        except RuntimeError:
             torch.cuda.synchronize()
             return None
         return graph

@@ -41,6 +41,8 @@ class TrialCurves:
     @property
     def best_rounds(self) -> IntArray:
         """``[trials, noted rounds]``: the best round so far; 0 where none had a finite validation loss yet."""
+        if not self.losses.shape[1]:
+            raise BadInputError("There are no validation samples to tell the best round by")
         return best_rounds(self.losses)[:, self.note_rounds]
 
     @property
@@ -53,8 +55,6 @@ class TrialCurves:
         """The same with scores after the best round so far, for which every round must be noted."""
         if self.of_best:
             return self
-        if not self.losses.shape[1]:
-            raise BadInputError("There are no validation samples to tell the best round by")
         wanted = self.best_rounds
         places = np.minimum(np.searchsorted(self.note_rounds, wanted), len(self.note_rounds) - 1)
         if (self.note_rounds[places] != wanted)[wanted > 0].any():

@@ -56,7 +56,8 @@ class LaneFunctions:
         """What tells programs of these functions from others: all that they do not get as tensors."""
         fixed = {name: repr(value) for name, value in vars(self.algorithm).items() if name not in hyper["algorithm"]}
         fixed.pop("local", None)
-        local = [value for name, value in vars(self.local).items() if f"local.{name}" not in hyper["job"]]
+        known = {*hyper["job"], "local.steps", "local.epochs"}  # which are counted before
+        local = [value for name, value in vars(self.local).items() if f"local.{name}" not in known]
         return id(self.task), type(self.algorithm), repr(sorted(fixed.items())), repr(local)
 
     def of_trial(self, hyper: Tree) -> tuple[Algorithm, LocalTraining]:

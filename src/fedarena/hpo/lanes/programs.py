@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train.graphs import in_place, separate_updates
 from fedarena.train.program import TRACING, record, script
@@ -17,6 +18,10 @@ from fedarena.train.program import TRACING, record, script
 # the same place in every call are trees of tensors, what is handed in anew is some tensors by name, in a fixed order.
 Function = Callable[[Any, Any, Tensors], Any]
 Bound = Callable[[Tensors], None]
+
+
+class NotLanesError(Exception):
+    """A function of somebody's own, or a model, cannot be computed for many trials at once."""
 
 
 class Programs:
@@ -49,7 +54,14 @@ def _make(function: Function, structure: Any, tensors: list[Tensor], changed: in
         return pytree.tree_leaves(after)
 
     with torch.no_grad():
-        pure, updates = separate_updates(record(flat, tensors), changed)
+        try:
+            recorded = record(flat, tensors)
+        except BadInputError:
+            raise
+        except Exception as error:  # whatever a layer or a hook may raise when it is given many trials
+            reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+            raise NotLanesError(f"{type(error).__name__}: {reason}") from error
+        pure, updates = separate_updates(recorded, changed)
         if tensors[0].device.type == "cuda":
             return in_place(pure, updates)
         return script(pure, updates, tensors)

@@ -18,7 +18,7 @@ from fedarena.hpo.lanes.arrangement import Block, Trial, arrange
 from fedarena.hpo.lanes.block import BlockTraining, example_update
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
 from fedarena.hpo.lanes.planning import Draws, Scene, TrainingSamples, steps_of
-from fedarena.hpo.lanes.programs import Programs
+from fedarena.hpo.lanes.programs import NotLanesError, Programs
 from fedarena.hpo.lanes.scoring import check_measurable
 from fedarena.models import Task, Tensors
 from fedarena.models.probes import counts_padding
@@ -100,8 +100,14 @@ class LaneTrainer:
 
         def train(block: Block) -> tuple[list[int], TrialCurves]:
             self.hardware.set_up()
-            with torch.no_grad():
-                return [trial.number for trial in block.trials], BlockTraining(self, block).run(advanced)
+            try:
+                with torch.no_grad():
+                    return [trial.number for trial in block.trials], BlockTraining(self, block).run(advanced)
+            except NotLanesError as error:
+                names = f"{type(block.first.algorithm).__name__} and {type(block.first.task.module).__name__}"
+                raise BadInputError(
+                    f"Trials of {names} cannot be lanes of one computation ({error}); run them one by one"
+                ) from error
 
         yield from in_order(train, self.blocks, self.workers)
 

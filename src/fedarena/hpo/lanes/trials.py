@@ -127,7 +127,9 @@ def _make_trainer(
     check_plain(first)
     federation, first = open_federation(first, Observer(), given.federation)
     given = replace(given, federation=federation)
-    experiment = prepare(first, Observer(), given)
+    # Builds and checks every part of a run; all that it would evaluate on are the samples there must be.
+    evaluation = replace(first.evaluation, part="train")
+    experiment = prepare(first.model_copy(update={"evaluation": evaluation}), Observer(), given)
     options = dict(first.engine)
     hardware = Hardware(
         options["device"] if device == "auto" and "device" in options else device,

@@ -106,6 +106,7 @@ class LanesIfPossible:
         self._trainer: Trainer = TrialsAsLanes(problem, recipe, device)
         self._instead = OneByOne(problem, recipe)
         self.scores = self._trainer.scores
+        self._succeeded = False
 
     @property
     def name(self) -> str:
@@ -115,13 +116,15 @@ class LanesIfPossible:
     def train(self, configurations: Sequence[Configuration], told: Told | None) -> FloatArray:
         """In one way or the other."""
         try:
-            return self._trainer.train(configurations, told)
+            found = self._trainer.train(configurations, told)
         except BadInputError as error:
-            if self._trainer is self._instead:
+            if self._trainer is self._instead or self._succeeded:
                 raise
             warn_user(f"Trials are trained one by one: {error}")
             self._trainer = self._instead
-            return self._trainer.train(configurations, told)
+            found = self._trainer.train(configurations, told)
+        self._succeeded = True
+        return found
 
 
 def table_scores(problem: RawProblem) -> tuple[str, ...]:
