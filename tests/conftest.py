@@ -27,6 +27,23 @@ from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, 
 sys.dont_write_bytecode = False  # which Python has read from the environment already
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is ``sampled(n)``, the first and others spread evenly are fast; the rest is slow.
+
+    All run in ``make test-slow``; a law that holds for every part needs no proof for each of them after every edit.
+    """
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) and len(mark.args) == 1:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in families.values():
+        wanted = cases[0].get_closest_marker("sampled").args[0]
+        chosen = {place * len(cases) // wanted for place in range(wanted)}
+        for place, case in enumerate(cases):
+            if place not in chosen:
+                case.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Federations are built once for all test processes, and never in the user's own cache."""

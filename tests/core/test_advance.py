@@ -39,6 +39,7 @@ def quick(**settings):
     return config(**{**{key: value for key, value in QUICK.items() if key != "name"}, **settings})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("settings", [{}, PHONES, {"algorithm": "fedkd"}], ids=["fedyogi", "buffered", "fedkd"])
 def test_pieces_give_the_bits_of_one_go(tmp_path: Path, settings) -> None:
     start_run(quick(**settings), tmp_path / "one go")

@@ -89,6 +89,7 @@ def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) ->
     assert within_the_round  # some begin with a model that the same round has made
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("algorithm", [FedAvgM, Scaffold, FetchSGD, FedKD])
 @pytest.mark.parametrize(
     "protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3), Synchronous(over_commit=1.75)]
@@ -123,6 +124,7 @@ def test_older_models_are_kept_as_long_as_somebody_trains_from_them(make_federat
         assert set(kept) == wanted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("protocol", [Buffered(buffer_size=1, max_staleness=None), Asynchronous(updates_per_round=4)])
 def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation, protocol) -> None:
     """With one client a step, these methods are FedAvg; so must they be with updates of any age."""
@@ -135,6 +137,7 @@ def test_methods_that_send_something_else_move_as_far_as_fedavg(make_federation,
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("kind", [Buffered, Asynchronous])
 def test_scaffold_knows_the_mean_of_the_control_variates(make_federation, kind, rescale: bool) -> None:

@@ -26,6 +26,7 @@ QUICK = {"algorithm": "fedavg", "rounds": 6, "evaluation.every": 2}
 # --- the same bits ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -179,6 +180,7 @@ def success(tmp_path: Path, name: str, **settings) -> tuple[float, float]:
     return last["attack_success"], last[run.summary["primary_metric"]]
 
 
+@pytest.mark.slow
 def test_model_replacement_opens_a_backdoor_and_clipping_halves_it(tmp_path: Path) -> None:
     common = {"rounds": 12, "cohort": 10, "evaluation.every": 12, "local": {"epochs": 2}}
     attack = {"name": "backdoor", "share": 0.1, "size": 2, "target": 3}

@@ -122,10 +122,21 @@ def assert_same(reference: dict, other: dict, tolerance: float = 1e-10) -> None:
 
 # A way of training knows nothing of the model, so that models which take long need not be trained in all ways.
 DEEP = dict.fromkeys(
-    ("bert_tiny", "cnn, dropout", "lstm", "lstm, one label", "resnet18", "transformer", "vit", "leaf_cnn")
+    (
+        "bert_tiny",
+        "cnn, dropout",
+        "mlp, dropout",
+        "lstm",
+        "lstm, one label",
+        "resnet18",
+        "transformer",
+        "vit",
+        "leaf_cnn",
+    )
 )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("local", "model"),
     [(local, model) for local in LOCALS for model in FAMILIES if local in ("epochs", DEEP.get(model, local))],
@@ -142,6 +153,7 @@ def test_models_train_as_one_at_a_time(local: str, model: str) -> None:
     assert max(t.abs().max() for update, *_ in expected.values() for t in update["params"].values()) > 1e-3
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_algorithms_train_as_one_at_a_time(name: str) -> None:
     """Two rounds with everything that an algorithm keeps in between."""

@@ -331,6 +331,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("parts", [{}, {"protocol": Buffered(buffer_size=2)}], ids=["ideal", "buffered"])
 def test_both_engines_agree(make_federation, chain, parts) -> None:
@@ -352,6 +353,7 @@ def test_both_engines_agree(make_federation, chain, parts) -> None:
 ALL_NAMES = [{"name": "low_rank", "rank": 1}, "sign", {"name": "count_sketch", "share": 0.5}, {"name": "random_k"}]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("transforms", [ALL_NAMES, ["clip", {"name": "top_k", "k": 40}, "qsgd"], ["ternary", "half"]])
 def test_an_interrupted_run_ends_the_same(tmp_path: Path, transforms) -> None:
     settings = {"transforms": transforms, "algorithm": "scaffold", "rounds": 8, "engine": "reference"}

@@ -110,6 +110,7 @@ def distance(one, other) -> float:
     return float(sum(((one[name] - t) ** 2).sum() for name, t in other.items()) ** 0.5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("algorithm", [Scaffold, Ditto])
 @pytest.mark.parametrize("compressor", [QSGD(bits=3), LowRank(rank=1), Sketched(share=0.5)])
 def test_both_engines_agree(make_federation, algorithm, compressor) -> None:
@@ -197,6 +198,7 @@ def test_downloads_have_the_size_of_the_model_on_its_way(make_federation) -> Non
     np.testing.assert_array_equal(found[1], 10 * found[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("download", "protocol"),
     [

@@ -58,6 +58,7 @@ def private_sgd(w: np.ndarray, client: int, round: int, noise: float) -> np.ndar
     return w
 
 
+@pytest.mark.sampled(2)
 @ENGINES
 @pytest.mark.parametrize("noise", [0.0, NOISE])
 def test_steps_are_noisy_means_of_shortened_gradients_of_samples(make_federation, engine_kind, noise) -> None:

@@ -9,6 +9,7 @@ from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
 from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
@@ -105,6 +106,11 @@ ON_THE_WAY = {
 @pytest.mark.parametrize("case", ON_THE_WAY)
 def test_what_happens_to_updates_is_as_on_the_cpu(case: str) -> None:
     run_as_on_the_cpu(Scaffold if case in ("private", "clip") else FedAvg, cohort=8, **ON_THE_WAY[case])
+
+
+def test_private_local_steps_are_those_of_the_cpu() -> None:
+    """Every sample has a gradient by itself, and noise is keyed."""
+    run_as_on_the_cpu(lambda: DPSGD(noise_multiplier=0.5, clip_norm=0.3).wrapped(FedAvg()))
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS.names() if name != "none"])

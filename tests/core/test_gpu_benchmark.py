@@ -29,6 +29,7 @@ def test_ratios_of_a_row() -> None:
     assert gpu_report._table([row]).splitlines()[-1] == "| some | 2,000 | 1,000 | 10 | – | 2,000 | 50% | 100x | – |"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", gpu_speed.CASES)
 def test_clients_fit_the_model(name: str) -> None:
     case = replace(gpu_speed.CASES[name], cohort=2)

@@ -215,6 +215,7 @@ def test_a_full_disk_keeps_finished_rounds(tmp_path: Path, uninterrupted: dict[s
     assert content(tmp_path / "small") == uninterrupted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ram_bytes", [2**30, 0], ids=["as a round ends", "in the middle of a round"])
 def test_a_full_disk_keeps_the_memories_of_finished_rounds(tmp_path: Path, ram_bytes: int) -> None:
     settings = config(algorithm="scaffold", client_states_ram_bytes=ram_bytes, rounds=12)
@@ -243,6 +244,7 @@ class FailsAtTheEnd(VisitCounter):
         return super().server_step(state, mean_update, round)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ram_bytes", [2**30, 0])
 def test_a_round_that_fails_leaves_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ram_bytes: int) -> None:
     settings = config(algorithm=FailsAtTheEnd, client_states_ram_bytes=ram_bytes, rounds=12)
@@ -299,6 +301,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(stopped: Path) -> None:
     assert resume_run(stopped).status == "finished"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("file", ["state.json", "rounds.arrows", "clients.arrows", "timings.arrows"])
 def test_other_damaged_checkpoint_files_are_named(stopped: Path, file: str) -> None:
     path = stopped / "checkpoint" / file

@@ -93,7 +93,7 @@ WITH_STATES = {
         pytest.param(SMALL, 6, id="fedyogi", marks=pytest.mark.slow),
         pytest.param(WITH_MEMORY, 6, id="with memory", marks=pytest.mark.slow),
         *(
-            pytest.param(ON_PHONES | settings, 4, id=name, marks=() if name == "buffered" else pytest.mark.slow)
+            pytest.param(ON_PHONES | settings, 4, id=name, marks=pytest.mark.slow)
             for name, settings in BY_PROTOCOL.items()
         ),
         *(

@@ -24,6 +24,7 @@ def quick(**settings):
     return config(**{**QUICK, **settings})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -99,6 +100,7 @@ def test_what_would_have_been_another_run_is_refused(tmp_path: Path, settings, s
     assert fedarena.load(tmp_path / "small").status == "finished"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moved", [0, 1, 3, 5])
 def test_a_crash_leaves_the_old_run_or_the_longer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int

@@ -122,6 +122,7 @@ def test_own_parts_of_every_kind_count(workplace: Path) -> None:
         assert "own_lazy" in own_source(config("fedavg", **settings)).files, settings
 
 
+@pytest.mark.slow
 def test_a_suite_never_keeps_stale_results_silently(workplace: Path) -> None:
     assert suite().exit_code == 0
     runs = workplace / "runs" / "few"

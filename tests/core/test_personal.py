@@ -308,6 +308,7 @@ def test_runs_without_personal_models_have_no_such_columns(tmp_path) -> None:
     assert not [name for name in names if name.startswith("personal")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("algorithm", ["ditto", "local_only", "reptile", "fedkd"])
 def test_an_interrupted_run_ends_the_same(algorithm: str, tmp_path) -> None:
     options = {"name": algorithm} | ({"fine_tune_steps": 3} if algorithm == "reptile" else {})

@@ -75,6 +75,7 @@ def exact_delta(epsilon: float, rate: float, noise: float, sensitivity: float = 
     return max(above(with_client, without), above(without, with_client))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rate", "noise", "delta"), [(0.1, 0.9, 1e-3), (0.02, 0.7, 1e-4)])
 def test_one_step_by_the_privacy_loss_is_what_an_integral_gives(rate, noise, delta) -> None:
     exact = brentq(lambda epsilon: exact_delta(epsilon, rate, noise) - delta, 1e-4, 8)
@@ -130,6 +131,7 @@ def test_the_fast_conversion_is_that_of_the_library() -> None:
             assert sampled.epsilon(steps, delta) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampling", [POISSON, UNIFORM, SHUFFLED])
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.7, 40), (6.0, 300)])
 def test_the_noise_that_is_found_spends_what_was_asked_for(sampling, epsilon, rounds) -> None:
@@ -139,6 +141,7 @@ def test_the_noise_that_is_found_spends_what_was_asked_for(sampling, epsilon, ro
     assert epsilon * (1 - 1e-3) <= again <= epsilon
 
 
+@pytest.mark.slow
 def test_the_tighter_bound_needs_less_noise() -> None:
     given = {"epsilon": 3.0, "population": 2000, "cohort": 50, "rounds": 80, "delta": 1e-5}
     loose, tight = (plan_privacy(**given, accountant=accountant) for accountant in ("rdp", "pld"))
@@ -147,6 +150,7 @@ def test_the_tighter_bound_needs_less_noise() -> None:
     assert tight.epsilon <= 3.0
 
 
+@pytest.mark.slow
 def test_every_other_number_is_found_from_the_rest() -> None:
     known = {"epsilon": 2.0, "delta": 1e-5, "noise_multiplier": 1.0, "cohort": 40, "population": 6000, "rounds": 250}
 

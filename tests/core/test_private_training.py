@@ -32,10 +32,11 @@ from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.selectors import Poisson
 from fedarena.simulate.simulation import example_update
-from fedarena.train import CohortEngine, Job, JobArrays, JobContext, ReferenceEngine, Work
+from fedarena.train import CohortEngine, Job, JobArrays, JobContext, ReferenceEngine, Work, map_groups
 from fedarena.transforms import Attack, ClipAndNoise, Rows, Transform, UpdatePath
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.clip_and_noise import CLIPPING, Quantile
+from fedarena.transforms.rows import ScaledRows
 
 NUMBERS = itertools.count()
 BOTH_ENGINES = pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
@@ -53,7 +54,8 @@ def private(make_federation, engine_kind, transform, algorithm=None, cohort=4, m
 
 
 def norms(rows: Rows) -> np.ndarray:
-    sent = [t for group, tensors in rows.update.items() if group != CLIPPING for t in tensors.values()]
+    update = ScaledRows(rows.update, rows.factors).rows()
+    sent = [t for group, tensors in update.items() if group != CLIPPING for t in tensors.values()]
     return torch.linalg.vector_norm(torch.cat([t.reshape(len(t), -1) for t in sent], dim=1), dim=1).numpy()
 
 
@@ -98,6 +100,7 @@ def fits(name: str) -> bool:
 ALLOWED = [name for name in ALGORITHMS.names() if fits(name)]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("engine_kind", "name", "clipping"),
     [
@@ -151,17 +154,34 @@ def uploads(draw):
     return Rows(update, jobs, Work(amounts, amounts, amounts), np.ones(clients), ("params",))
 
 
+class SendsNothing(ClipAndNoise):
+    """Does something else at the client than what it inherits."""
+
+    def at_client(self, rows, kept, server):
+        update, kept = super().at_client(rows, kept, server)
+        return map_groups(torch.zeros_like, update), kept
+
+
+def test_a_subclass_is_heard_at_the_client(make_federation) -> None:
+    transform = SendsNothing(norm=1.0, noise_multiplier=HARDLY_ANY, clients=4)
+    first, *_, last = simulate(private(make_federation, CohortEngine, transform))
+    for name, p in first.snapshot.state["params"].items():
+        torch.testing.assert_close(last.snapshot.state["params"][name], p, rtol=0, atol=1e-9)
+
+
 @settings(deadline=None, max_examples=60)
 @given(uploads(), st.floats(1e-3, 1e3), st.booleans())
 def test_clipped_uploads_are_within_the_norm_and_keep_their_direction(rows, norm, per_layer) -> None:
     clip = ClipAndNoise(norm=norm, noise_multiplier=1.0, clients=3, per_layer=per_layer)
     before, untouched = norms(rows), rows.take(np.arange(len(rows)))
     update, _ = clip.at_client(rows, {}, clip.server_init({}))
-    in_place, _ = clip.at_client(replace(rows.take(np.arange(len(rows))), owned=True), {}, clip.server_init({}))
+    scaled = clip.scaled(rows, clip.server_init({}))
+    as_factors = FixedMean(3).add_up(replace(rows, update=scaled.update, factors=scaled.factors)).tensors
+    as_rows = FixedMean(3).add_up(replace(rows, update=update)).tensors
     for group, tensors in untouched.update.items():
         for name, t in tensors.items():
             assert torch.equal(rows.update[group][name], t)
-            assert torch.equal(in_place[group][name], update[group][name])
+            torch.testing.assert_close(as_factors[group][name], as_rows[group][name], rtol=1e-12, atol=1e-12 * norm)
     after = replace(rows, update=update)
     assert (norms(after) <= norm * (1 + 1e-9)).all()
     watching = Watching(3)
@@ -410,6 +430,7 @@ def test_a_simulated_cohort_is_named_as_such(tmp_path) -> None:
     assert any("simulates the noise of cohorts of 16 with cohorts of 4" in said for said in result.summary["warnings"])
 
 
+@pytest.mark.slow
 def test_a_private_run_that_was_interrupted_ends_in_the_same_bits(tmp_path) -> None:
     chosen = PRIVATE | {
         "algorithm": "scaffold",

@@ -30,6 +30,7 @@ from fedarena.profiling.network import NetworkProbe
 from fedarena.profiling.statistics import summarize, time_calls
 from fedarena.profiling.training import (
     HANDWRITING,
+    MOLECULES,
     PHOTOS,
     RATINGS,
     TEXT,
@@ -169,6 +170,7 @@ def test_every_model_has_data_that_fits(name: str) -> None:
         "bert_tiny": TWEETS,
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
+        "gcn": MOLECULES,
     }
     assert spec is fitting.get(name, HANDWRITING)
 
@@ -427,6 +429,7 @@ def test_the_plain_face(
     assert plain_main(["--serve", "1", "2"]) == 2
 
 
+@pytest.mark.slow
 def test_torch_and_numpy_are_enough(tmp_path: Path) -> None:
     program = f"""
 import runpy, sys

@@ -69,6 +69,7 @@ def test_the_peers_module_is_our_model(modules: dict[str, ModuleType], name: str
     torch.testing.assert_close(task.module(x), peers(x))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_ours_does_what_plain_sgd_does(modules: dict[str, ModuleType], name: str, engine: str, tmp_path: Path) -> None:

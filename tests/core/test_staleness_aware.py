@@ -190,6 +190,7 @@ def run(make_federation, protocol, engine_kind, algorithm, aggregator=None):
     return list(simulate(replace(simulation, **parts)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 @pytest.mark.parametrize("merging", ["surgery", "sum", "shrink"])
 def test_the_server_merges_the_means_of_every_age(make_federation, engine_kind, merging) -> None:

@@ -63,6 +63,7 @@ def planned(folder: Path, **content_):
     return plan_suite(make_suite({"name": "few", "base": BASE, **content_}, {}), folder)
 
 
+@pytest.mark.slow
 def test_at_once_and_one_by_one_give_the_same_bits(tmp_path: Path) -> None:
     matrix = {"algorithm": ["fedavg", "scaffold"]}
     one = begin_suite(planned(tmp_path / "one", matrix=matrix), Observer())

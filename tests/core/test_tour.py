@@ -7,12 +7,14 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import pytest
 
 LEARNING_RATE = '"local.lr": 0.1,'  # a setting of all runs of its comparison
 SHORT = ' "local.steps": 2, "cohort": 5,'  # what they show of learning is not what is tested here
 TOUR = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 
 
+@pytest.mark.slow
 def test_the_tour_runs(tmp_path: Path) -> None:
     shutil.copy(TOUR, tmp_path)
     notebook = nbformat.read(tmp_path / TOUR.name, as_version=4)

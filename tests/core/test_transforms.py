@@ -127,6 +127,7 @@ def test_transforms_chain_in_their_order(make_federation, engine_kind) -> None:
     assert not np.allclose(*orders)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("algorithm", [Scaffold, Ditto, FedAvg])
 @pytest.mark.parametrize("protocol", [Synchronous(over_commit=1.5), Buffered(buffer_size=2)])
 def test_both_engines_agree_on_clients_that_keep_several_things(make_federation, algorithm, protocol) -> None:

@@ -13,7 +13,7 @@ from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
 from fedarena.data.divided_by_labels import clients_by_labels, stratified_parts
-from fedarena.data.sources.openml import TABLES
+from fedarena.data.sources.openml import FILES, TABLES
 from fedarena.data.statistics.table7 import FEDHPO_TABLE_7
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "tabular" / "openml"
@@ -91,6 +91,11 @@ def test_what_is_missing_or_not_as_published_is_said(folder: Path) -> None:
     (folder / "vehicle_xaa-xai.dat").write_text("1 2 3 van\n")
     with pytest.raises(BadInputError, match="has 4 columns, but columns names 19"):
         load(folder, 53)
+
+
+def test_what_can_be_fetched_is_what_is_there_in_neither_form(folder: Path) -> None:
+    names = [file.name for file in FILES.to_fetch(str(folder))]
+    assert names == ["credit-g.arff", "kc1.arff", "blood-transfusion-service-center.arff", "Australian.arff"]
 
 
 def test_labels_of_a_client_are_mixed_alike_in_all_parts() -> None:

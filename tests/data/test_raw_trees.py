@@ -99,6 +99,7 @@ def check_every_byte(path: Path) -> None:
     assert refused > len(whole) // 2
 
 
+@pytest.mark.slow
 def test_a_cut_archive_and_wrong_bytes(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "all.zip")
     check_every_cut(path)

@@ -127,6 +127,7 @@ def test_somebody_else_builds_at_the_same_time() -> None:
     assert [path.name for path in cache_folder().iterdir()] == [federation.path.name]
 
 
+@pytest.mark.slow
 def test_processes_that_build_together_agree(tmp_path: Path) -> None:
     code = (
         "from fedarena.data import load_federation;"

@@ -99,6 +99,7 @@ def test_killed_before_every_single_change_of_the_disk(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*")), "each writer removes what those before it left"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("after", [0, COMPLETE_CLIENTS - 1])
 def test_killed_by_somebody_else_and_written_again(tmp_path: Path, after: int) -> None:

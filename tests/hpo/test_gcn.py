@@ -274,6 +274,13 @@ def test_what_does_not_fit_is_refused(federation: Federation) -> None:
         build_model("gcn", DataSpec("classification", 3, (6,)), {}, seed=0)
     with pytest.raises(BadInputError, match=r"model.dropout must be at least 0 and below 1, not 1"):
         build_model("gcn", spec, {"dropout": 1.0}, seed=0)
+    large = DataSpec(
+        "node_classification", 2, (), inputs=(InputSpec("x", (20_000, 1)), InputSpec("edges", (9, 2), 20_001))
+    )
+    with pytest.raises(
+        BadInputError, match="for graphs of up to 10,000 nodes, and this federation has graphs of up to"
+    ):
+        build_model("gcn", large, {}, seed=0)
     with pytest.raises(BadInputError, match="'auc' ranks samples, which are whole graphs here"):
         make_task(build_model("gcn", spec, {}, seed=0), spec, metrics=("auc",))
     with pytest.raises(BadInputError, match="needs features, but this federation has graphs of up to 25 nodes"):

@@ -102,6 +102,7 @@ def reports(comparison, make_run, tmp_path_factory):
     return cache(lambda name: write_report(makers[name](), folder / f"{name}.html"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "scheme", "width"),
     [
@@ -315,6 +316,7 @@ def picture(make_federation, tmp_path):
     return write_picture(federation_figure(found), tmp_path / "a.html")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pictures_open_on_their_own(show, picture, width):
     page = show(picture, width, plots=1)

@@ -134,6 +134,7 @@ def test_choosing_runs_compares_them_and_survives_a_reload(show, finished: Path,
     assert [box.is_checked() for box in page.get_by_role("checkbox").all()] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_privacy_spent_is_shown_where_there_is_any(show, finished: Path, tmp_path: Path) -> None:
     real_run(tmp_path, name="private", transforms=[Spends])
     page = show(tmp_path, 390)
@@ -172,6 +173,7 @@ def test_colours_follow_the_scheme(show, finished: Path) -> None:
     pytest.fail("the lines kept their colour")
 
 
+@pytest.mark.slow
 def test_damaged_and_hostile_runs_are_shown_as_text(show, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / HOSTILE)
     shutil.copytree(finished, tmp_path / "broken")

@@ -25,6 +25,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, replacing
 from fedarena.core.outside_text import quoted
 from fedarena.hpo.cost import RoundWork, SystemModel
+from fedarena.hpo.forest import Forest, flatten, grow
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import GUIDE, info_of
@@ -50,37 +51,6 @@ class Errors:
     depth: int
     train: float
     test: float
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Trees as arrays. A node without children points to itself, so all trees can be walked for equally long."""
-
-    feature: npt.NDArray[np.int64]
-    threshold: FloatArray
-    children: npt.NDArray[np.int64]  # [nodes, 2]
-    values: npt.NDArray[np.float32]  # [nodes, scores]
-    roots: npt.NDArray[np.int64]
-    depth: int
-
-    def predict(self, row: FloatArray) -> FloatArray:
-        """The mean over trees for one row of features."""
-        nodes = self.roots
-        for _ in range(self.depth):
-            right = row[self.feature[nodes]] > self.threshold[nodes]
-            nodes = self.children[nodes, right.astype(np.int64)]
-        found: FloatArray = self.values[nodes].mean(0, dtype=np.float64)
-        return found
-
-    def predict_rows(self, rows: FloatArray) -> FloatArray:
-        """The same for many rows."""
-        nodes = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        numbers = np.arange(len(rows))[:, None]
-        for _ in range(self.depth):
-            right = rows[numbers, self.feature[nodes]] > self.threshold[nodes]
-            nodes = self.children[nodes, right.astype(np.int64)]
-        found: FloatArray = self.values[nodes].mean(1, dtype=np.float64)
-        return found
 
 
 @dataclass(frozen=True)
@@ -192,7 +162,7 @@ def fit_surrogate(
     for depth in depths:
         found: dict[int, list[tuple[float, float]]] = {count: [] for count in trees}
         for seen, unseen in split_by_curve(curves, folds, seed):
-            grown = _grow(rows[seen], targets[seen], max(trees), depth, seed)
+            grown = grow(rows[seen], targets[seen], max(trees), depth, seed)
             for count in trees:  # the first trees of a forest are those of a smaller one
                 forest = flatten(grown[:count])
                 found[count].append(
@@ -207,7 +177,7 @@ def fit_surrogate(
         errors += [Errors(count, depth, *map(float, np.mean(found[count], axis=0))) for count in trees]
     errors.sort(key=lambda one: (one.test, one.trees, one.depth))
     best = errors[0]
-    forest = flatten(_grow(rows, targets, best.trees, best.depth, seed))
+    forest = flatten(grow(rows, targets, best.trees, best.depth, seed))
     if progress is not None:
         progress(total, total)
     about = {"objective": objective, "folds": folds, "seed": seed, "table": table.about}
@@ -261,28 +231,6 @@ def split_by_curve(
     shuffled = np.random.default_rng(seed).permutation(len(known))[numbers]
     splitter = GroupKFold(n_splits=folds)
     return list(splitter.split(np.zeros((len(curves), 1)), groups=shuffled))
-
-
-def flatten(trees: Sequence[Any]) -> Forest:
-    """Fitted trees of scikit-learn as arrays."""
-    first = np.cumsum([0, *(tree.node_count for tree in trees)])
-    feature, threshold, children, values = [], [], [], []
-    for start, tree in zip(first, trees, strict=False):
-        is_leaf = tree.children_left < 0
-        itself = np.arange(tree.node_count)
-        both = np.stack([tree.children_left, tree.children_right], -1)
-        children.append(np.where(is_leaf[:, None], itself[:, None], both) + start)
-        feature.append(np.where(is_leaf, 0, tree.feature))
-        threshold.append(np.where(is_leaf, np.inf, tree.threshold))
-        values.append(tree.value.reshape(tree.node_count, -1).astype(np.float32))
-    return Forest(
-        feature=np.concatenate(feature).astype(np.int64),
-        threshold=np.concatenate(threshold).astype(np.float64),
-        children=np.concatenate(children).astype(np.int64),
-        values=np.concatenate(values),
-        roots=first[:-1].astype(np.int64),
-        depth=max(int(tree.max_depth) for tree in trees),
-    )
 
 
 def write_surrogate(surrogate: Surrogate, path: Path) -> None:
@@ -351,15 +299,6 @@ def read_surrogate(path: Path) -> Surrogate:
         work={name: arrays[f"work.{name}"] for name in WORK},
         about=about["about"],
     )
-
-
-def _grow(rows: FloatArray, targets: FloatArray, trees: int, depth: int, seed: int) -> list[Any]:
-    """Trees of a random forest, as scikit-learn has them."""
-    from sklearn.ensemble import RandomForestRegressor
-
-    forest = RandomForestRegressor(n_estimators=trees, max_depth=depth, random_state=seed, n_jobs=-1)
-    forest.fit(rows, targets if targets.shape[1] > 1 else targets[:, 0])
-    return [one.tree_ for one in forest.estimators_]
 
 
 def _feature(space: Space, name: str, value: Any) -> float:

@@ -3,8 +3,8 @@ ICLR 2017.
 
 A layer mixes the features of every node with those of its neighbours: H' = D^-1/2 A D^-1/2 H W + b, where A is the
 adjacency matrix with an edge from every node to itself, and D the degrees in it. Everything is a product of dense
-matrices: for graphs of some thousand nodes that is as fast as anything, it can be done for many clients at once, and
-it gives the same bits twice on a GPU, where adding up messages along edges does not.
+matrices: for graphs of up to some thousand nodes that is fast, it can be done for many clients at once, and nothing
+depends on the order in which a GPU happens to add up messages along edges.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
+
+_MOST_NODES = 10_000  # of a graph: its adjacency matrix takes 400 MB then
 
 
 class Adjacency(nn.Module):
@@ -122,6 +124,11 @@ def gcn(spec: DataSpec, *, hidden: int = 64, dropout: float = 0.0, normalize: bo
     if not 0 <= dropout < 1:
         raise BadInputError(f"model.dropout must be at least 0 and below 1, not {dropout}")
     assert shape is not None
+    if shape[0] > _MOST_NODES:
+        raise BadInputError(
+            f"The model 'gcn' computes with dense matrices, for graphs of up to {_MOST_NODES:,} nodes, and this "
+            f"federation has {spec}; divide them among more clients"
+        )
     kind = NodeGCN if spec.kind == "node_classification" else GraphGCN
     return kind(*shape, spec.classes, hidden, dropout, normalize)
 

@@ -25,6 +25,9 @@ TWEETS = DataSpec("classification", classes=2, input_shape=(25,), padding=0, unk
 RATINGS = DataSpec(  # MovieLens 100K's
     "rating", 1, (), inputs=(InputSpec("user", (), 943), InputSpec("item", (), 1682)), value_range=(1.0, 5.0)
 )
+MOLECULES = DataSpec(  # MUTAG's
+    "classification", 2, (), inputs=(InputSpec("x", (28, 7)), InputSpec("edges", (61, 2), 29))
+)
 _FOR_PHOTOS = ("resnet18", "vit")
 _SEED = 0
 # So small that no weights grow beyond bounds, whatever the model: labels are drawn, there is nothing to learn.
@@ -36,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 def data_for(model: str) -> DataSpec:
     """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits."""
     MODELS.get(model)
-    specs = [HANDWRITING, TEXT, PHOTOS, TWEETS, RATINGS]
+    specs = [HANDWRITING, TEXT, PHOTOS, TWEETS, RATINGS, MOLECULES]
     if model in _FOR_PHOTOS:
         specs.insert(0, PHOTOS)
     refusals = []

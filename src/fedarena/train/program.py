@@ -7,7 +7,6 @@ script on a CPU, as a captured graph on a GPU, there compiled before if there is
 
 from __future__ import annotations
 
-import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -212,7 +211,7 @@ def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tenso
     """The plain operations that a pure function of tensors comes to; `TRACING` must be held."""
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only who records should pay
 
-    with _one_fake_mode():
+    with _noting_forms_only():
         traced: GraphModule = make_fx(function)(tensors)
     clean(traced.graph)
     return traced
@@ -238,22 +237,29 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
 
 
 @contextmanager
-def _one_fake_mode() -> Iterator[None]:
-    """Torch makes a mode of fake tensors for every operation it records, and notes the whole call stack each time.
+def _noting_forms_only() -> Iterator[None]:
+    """Torch makes a fake tensor of every result it records, and a mode of fake tensors for each.
 
-    One for all takes half as long.
+    Here nobody asks for more than shapes, strides and types, and without the rest tracing takes half as long.
     """
     from torch.fx.experimental import proxy_tensor
 
-    usual = getattr(proxy_tensor, "FakeTensorMode", None)
+    usual = getattr(proxy_tensor, "set_meta", None)
     if usual is None:  # in a version that has it elsewhere, tracing takes longer
         yield
         return
-    proxy_tensor.FakeTensorMode = functools.cache(usual)  # type: ignore[attr-defined, assignment]
+    proxy_tensor.set_meta = _set_form  # type: ignore[assignment]
     try:
         yield
     finally:
-        proxy_tensor.FakeTensorMode = usual  # type: ignore[attr-defined]
+        proxy_tensor.set_meta = usual
+
+
+def _set_form(proxy: Any, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    proxy.node.meta["val"] = value
+    return proxy
 
 
 def _leaves(parts: Any) -> list[Tensor]:

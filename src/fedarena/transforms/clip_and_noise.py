@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fedarena.core.streams import purpose_bits
 from fedarena.models.keyed_random import derived, keyed_normals
-from fedarena.train import COVERAGE, Algorithm, Groups, JobContext, map_groups
-from fedarena.transforms.rows import Rows
+from fedarena.train import COVERAGE, Algorithm, Groups, JobContext
+from fedarena.transforms.rows import Rows, ScaledRows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import Sent, Wire
 
@@ -84,14 +84,27 @@ class ClipAndNoise(Transform):
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """Everything that a client sends, shortened, and whether it was within the norm."""
+        scaled = self.scaled(rows, server)
+        return scaled.rows(), kept
+
+    def scaled(self, rows: Rows, server: Groups) -> ScaledRows:
+        """The same as numbers to multiply tensors of clients by."""
         sent = {group: tensors for group, tensors in rows.update.items() if group != CLIPPING}
-        bound = server["clipping"]["norm"]
-        if self.per_layer:
-            clipped, within = _clipped_by_layer(sent, bound, rows.owned)
-        else:
-            clipped, within = clipped_rows(sent, norms_of(sent), bound, rows.owned)
+        pieces = layers_of(sent) if self.per_layer else [sent]
+        bound = server["clipping"]["norm"] / math.sqrt(len(pieces))  # such that all together are within the norm
+        factors: Groups = {group: {} for group in sent}
+        all_within: list[Tensor] = []
+        for piece in pieces:
+            norms = norms_of(piece)
+            within = norms <= bound
+            factor = torch.where(within, 1.0, bound / norms)
+            of_types = {t.dtype: factor.to(t.dtype) for tensors in piece.values() for t in tensors.values()}
+            for group, tensors in piece.items():
+                factors[group] |= {name: of_types[t.dtype] for name, t in tensors.items()}
+            all_within.append(within)
         some = next(t for tensors in sent.values() for t in tensors.values())
-        return clipped | {CLIPPING: {"within": within.to(some.dtype) - 0.5}}, kept
+        said = {"within": torch.stack(all_within).all(0).to(some.dtype) - 0.5}
+        return ScaledRows(sent | {CLIPPING: said}, factors)
 
     def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many clients were longer than the norm."""
@@ -111,15 +124,15 @@ class ClipAndNoise(Transform):
     def with_noise(self, update: Groups, deviation: Tensor, context: JobContext) -> tuple[Groups, Tensor]:
         """The update with independent noise in all that depends on clients' data, and the noise relative to it."""
         noised = [(g, name, t) for g, tensors in update.items() if g not in _NOT_NOISED for name, t in tensors.items()]
-        sizes = [t.numel() for _, _, t in noised]
         # All at once: every operation takes its time, however small the tensor.
-        noise = normal_numbers(sum(sizes), "updates", context, noised[0][2]).mul_(deviation)
-        noisy = dict(update)
-        squares = torch.zeros((), dtype=torch.float64, device=noise.device)
-        for (group, name, t), piece in zip(noised, torch.split(noise, sizes), strict=True):
-            noisy[group] = {**noisy[group], name: t + piece.view(t.shape).to(t.dtype)}
-            squares = squares + t.square().sum()
-        return noisy, torch.linalg.vector_norm(noise).double() / squares.sqrt()
+        like = noised[0][2]
+        values = torch.cat([t.reshape(-1).to(like.dtype) for _, _, t in noised])
+        noise = normal_numbers(len(values), "updates", context, like).mul_(deviation)
+        pieces = torch.split(values + noise, [t.numel() for _, _, t in noised])
+        noisy = {group: dict(tensors) for group, tensors in update.items()}
+        for (group, name, t), piece in zip(noised, pieces, strict=True):
+            noisy[group][name] = piece.view(t.shape).to(t.dtype)
+        return noisy, torch.linalg.vector_norm(noise).double() / torch.linalg.vector_norm(values).double()
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
@@ -156,24 +169,10 @@ def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) 
 def norms_of(rows: Groups) -> Tensor:
     """The Euclidean norm of every client's numbers, all groups together."""
     tensors = [t.reshape(len(t), -1) for of_group in rows.values() for t in of_group.values()]
-    parts = [torch.linalg.vector_norm(t, dim=1) for t in tensors]
-    norms: Tensor = torch.linalg.vector_norm(torch.stack([part.double() for part in parts]), dim=0)
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    parts = torch.stack([torch.linalg.vector_norm(t, dim=1).to(dtype) for t in tensors])
+    norms: Tensor = torch.linalg.vector_norm(parts.double(), dim=0)
     return norms
-
-
-def clipped_rows(rows: Groups, norms: Tensor, bound: Tensor | float, in_place: bool = False) -> tuple[Groups, Tensor]:
-    """Rows of these norms, shortened to the bound where they are longer, and which are within it."""
-    within = norms <= bound
-    if not within.is_cuda and bool(within.all()):  # a GPU would have to be waited for
-        return rows, within
-    factors = torch.where(within, 1.0, bound / norms)
-
-    def shortened(t: Tensor) -> Tensor:
-        of_rows = factors.to(t.dtype).view(-1, *[1] * (t.dim() - 1))
-        # New memory costs several times as much as the multiplication.
-        return t.mul_(of_rows) if in_place and t.is_contiguous() else t * of_rows
-
-    return map_groups(shortened, rows), within
 
 
 def layers_of(rows: Groups) -> list[Groups]:
@@ -184,18 +183,3 @@ def layers_of(rows: Groups) -> list[Groups]:
             layer = layers.setdefault((group, name.rpartition(".")[0]), {group: {}})
             layer[group][name] = t
     return list(layers.values())
-
-
-def _clipped_by_layer(rows: Groups, bound: Tensor, in_place: bool) -> tuple[Groups, Tensor]:
-    """Every layer clipped to its part of the bound, such that all together are within it; and who was within all."""
-    layers = layers_of(rows)
-    part = bound / math.sqrt(len(layers))
-    clipped: Groups = {group: {} for group in rows}
-    all_within: list[Tensor] = []
-    for layer in layers:
-        shortened, within = clipped_rows(layer, norms_of(layer), part, in_place)
-        for group, tensors in shortened.items():
-            clipped[group] |= tensors
-        all_within.append(within)
-    # In their order, which is that of the aggregated update as well.
-    return {g: {name: clipped[g][name] for name in rows[g]} for g in rows}, torch.stack(all_within).all(0)

@@ -27,7 +27,7 @@ from fedarena.train import (
     map_groups,
     stack_groups,
 )
-from fedarena.train.own_code import is_own, refusing_own_draws
+from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import ServerStep, named, unnamed
@@ -35,7 +35,7 @@ from fedarena.transforms.aggregators.collected import collect_rows, collected_ro
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
-from fedarena.transforms.rows import FloatArray, IntArray, Rows, check_rows
+from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import SENT, dense, wire_bytes
 
@@ -134,8 +134,6 @@ class UpdatePath:
                 self._weights(result),
                 self.algorithm.change_groups,
                 self.seed,
-                # What clients keep, and what somebody's own method returns, may lie in the same memory.
-                owned=not result.client_states and not is_own(type(self.algorithm)),
             )
             rows, kept, sent = self._transform(rows, shard, server, observed)
             if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
@@ -262,19 +260,32 @@ class UpdatePath:
         for number, transform in enumerate(self.transforms):
             name = f"{TRANSFORM_GROUP}{number}:"
             before = _kept_rows(shard, rows, name, transform.client_init(example))
-            with refusing_own_draws(transform, "at_client"):
-                update, after = transform.at_client(replace(rows, stream=name), before, server[number])
+            scaled = self._scaled_at_last(number, rows, server)
+            if scaled is not None:
+                update, after = scaled.update, before
+            else:
+                with refusing_own_draws(transform, "at_client"):
+                    update, after = transform.at_client(replace(rows, stream=name), before, server[number])
             check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)
             update = {group: tensors for group, tensors in update.items() if group != SENT}
             for noted, value in transform.observe(rows, update).items():
                 observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
-            rows = replace(rows, update=update, owned=False)
+            rows = replace(rows, update=update, factors={} if scaled is None else scaled.factors)
             kept |= named(name, after)
         if depends:
             sent = np.broadcast_to(np.asarray(wire_bytes(wire), dtype=np.int64), len(rows))
         return rows, kept, sent
+
+    def _scaled_at_last(self, number: int, rows: Rows, server: Sequence[Groups]) -> ScaledRows | None:
+        """What the last transform gives, where only numbers are needed of what it does: nobody else sees the rows."""
+        if number < len(self.transforms) - 1 or self._attack is not None or not self.aggregator.adds_scaled_rows:
+            return None
+        transform = self.transforms[number]
+        owner = next(kind for kind in type(transform).__mro__ if "at_client" in vars(kind))
+        # What a subclass does at the client in a way of its own is not what it inherits here.
+        return transform.scaled(rows, server[number]) if "scaled" in vars(owner) else None
 
 
 def train_and_collect(

@@ -31,7 +31,7 @@ class Rows:
     stream: str = "hooks"  # who draws random numbers
     downloaded: Tensors = field(default_factory=dict)  # parameters that they began with, for attacks that ask for them
     memory: Groups = field(default_factory=dict)  # what they downloaded the last time, see `forging`
-    owned: bool = False  # whether nobody else needs the memory of the updates, so that they may be changed in place
+    factors: Groups = field(default_factory=dict)  # that tensors are still to be multiplied by, see `ScaledRows`
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
@@ -72,7 +72,28 @@ class Rows:
             self.stream,
             {name: t[rows.to(t.device)] for name, t in self.downloaded.items()},
             map_groups(lambda t: t[rows.to(t.device)], self.memory),
+            map_groups(lambda t: t[rows.to(t.device)], self.factors),
         )
+
+
+@dataclass(frozen=True)
+class ScaledRows:
+    """Updates of some clients that are the given ones, in which every client's tensors are multiplied by a number.
+
+    To add them up it is enough to know these numbers; the products need not be written down.
+    """
+
+    update: Groups
+    factors: Groups  # [clients]; a tensor that has none stays as it is
+
+    def rows(self) -> Groups:
+        """The products."""
+
+        def of(group: str, name: str, t: Tensor) -> Tensor:
+            factor = self.factors.get(group, {}).get(name)
+            return t if factor is None else t * factor.view(-1, *[1] * (t.dim() - 1))
+
+        return {group: {name: of(group, name, t) for name, t in ts.items()} for group, ts in self.update.items()}
 
 
 def check_rows(update: Groups, before: Rows, who: str) -> None:
@@ -102,14 +123,23 @@ def unflat(matrix: Tensor, like: Groups) -> Groups:
     return groups
 
 
-def weighted_sum(updates: Groups, weights: FloatArray) -> Groups:
-    """The sum of the updates of several clients (a row each), each times its weight."""
+def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = None) -> Groups:
+    """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors."""
+    counting: dict[Any, Tensor] = {}  # made once for all tensors alike: small operations are what takes time on a GPU
 
-    def add_up(rows: Tensor) -> Tensor:
-        factors = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
-        return (factors @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
+    def add_up(rows: Tensor, factor: Tensor | None) -> Tensor:
+        plain, scaled = (rows.dtype, rows.device), (rows.dtype, rows.device, id(factor))
+        if plain not in counting:
+            counting[plain] = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+        if factor is not None and scaled not in counting:
+            counting[scaled] = counting[plain] * factor
+        counts = counting[plain if factor is None else scaled]
+        return (counts @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
 
-    return map_groups(add_up, updates)
+    def factor_of(group: str, name: str) -> Tensor | None:
+        return factors.get(group, {}).get(name) if factors else None
+
+    return {g: {name: add_up(t, factor_of(g, name)) for name, t in ts.items()} for g, ts in updates.items()}
 
 
-__all__ = ["FloatArray", "IntArray", "Rows", "flat", "unflat", "weighted_sum"]
+__all__ = ["FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "unflat", "weighted_sum"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedarena.core.registry import Registry
 from fedarena.train import Algorithm, Groups, JobContext
-from fedarena.transforms.rows import Rows
+from fedarena.transforms.rows import Rows, ScaledRows
 from fedarena.transforms.wire import Wire, changed
 
 
@@ -42,6 +42,10 @@ class Transform:
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The updates that go on, and what clients keep; both have a row per client, `server` has none."""
         return rows.update, kept
+
+    def scaled(self, rows: Rows, server: Groups) -> ScaledRows | None:
+        """What `at_client` comes to, if that is nothing but multiplying clients' tensors by a number each."""
+        return None
 
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """The aggregated update that goes on to the server's step, and what the server keeps.

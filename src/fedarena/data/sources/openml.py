@@ -36,6 +36,7 @@ from fedarena.data.tables.understanding import understand
 from fedarena.data.tables.values import MissingMarks
 
 Task = Literal[31, 53, 3917, 10101, 146818, 146821, 146822]
+_DOWNLOADS = "https://www.openml.org/data/download"
 _CLIENT, _PART = "fedarena client", "fedarena part"  # columns that are added to a table
 
 
@@ -46,6 +47,7 @@ class OpenmlTable:
     dataset: int  # its number at OpenML, where a task has another one
     name: str
     original: RawFile  # as UCI, KEEL or PROMISE publish it
+    address: str | None  # of OpenML's file, below the folder of downloads
     columns: tuple[str, ...] | None = None  # if the original does not name them
     delimiter: str | None = None
     categorical: tuple[int, ...] = ()  # places of columns that are categories even if they look like numbers
@@ -55,7 +57,8 @@ class OpenmlTable:
     def served(self) -> RawFile:
         """As OpenML serves it, under the names that it is saved by; no checksum is published."""
         others = (f"dataset_{self.dataset}_{self.name}.arff", f"{self.name}.csv", f"dataset_{self.dataset}.pq")
-        return RawFile(f"{self.name}.arff", other_names=others)
+        url = None if self.address is None else f"{_DOWNLOADS}/{self.address}"
+        return RawFile(f"{self.name}.arff", None, url, other_names=others)
 
 
 _CREDIT_COLUMNS = (
@@ -80,6 +83,7 @@ TABLES: dict[int, OpenmlTable] = {
             "sha256:b21f3d81db8071257d5ff1deaeba1fd4303b62712e6fcc9715c7a86202cb5871",
             other_names=("german.data",),
         ),
+        "31/dataset_31_credit-g.arff",
         _CREDIT_COLUMNS,
         " ",
         (0, 2, 3, 5, 6, 8, 9, 11, 13, 14, 16, 18, 19),
@@ -88,6 +92,7 @@ TABLES: dict[int, OpenmlTable] = {
         54,
         "vehicle",
         RawFile("vehicle_xaa-xai.dat", "sha256:51322ad269d09bc0e36daeaa69f67855cee173443877570398f998637a373d7c"),
+        "54/dataset_54_vehicle.arff",
         _VEHICLE_COLUMNS,
         " ",
     ),
@@ -95,16 +100,19 @@ TABLES: dict[int, OpenmlTable] = {
         1067,
         "kc1",
         RawFile("kc1.arff.txt", "sha256:1a125255ef1cb20afabfc890c6d779a1987f5c080a2fa1f057a7307a94a216d6"),
+        "53950/kc1.arff",
     ),
     10101: OpenmlTable(
         1464,
         "blood-transfusion-service-center",
         RawFile("transfusion.data", "sha256:96e7e6747da7e9a599ecbe351c78feec86498ed7a662066dbb2e113919fe6359"),
+        "1586225/php0iVrYT",
     ),
     146818: OpenmlTable(
         40981,
         "Australian",
         RawFile("australian.dat", "sha256:b698fb17b7204fcac8dfcdaaf4b730bfa4bd518ba7e6cad0cbf5cf7d2e2f35a5"),
+        "18151910/phpelnJ6y",
         categorical=(0, 3, 4, 5, 7, 8, 10, 11),
         about_original="In KEEL's australian.dat, A2, A3 and A7 have lost their decimal points (22.08 is 2208 there); "
         "OpenML's Australian.arff has them.",
@@ -113,18 +121,26 @@ TABLES: dict[int, OpenmlTable] = {
         40975,
         "car",
         RawFile("car.dat", "sha256:70874c4c3bb31937444c2d4ef430c1a554bf15bace2f3ea941c7670ac1c090e6"),
+        "18116966/php2jDIhh",
         categorical=(0, 1, 2, 3, 4, 5),
     ),
     146822: OpenmlTable(
         40984,
         "segment",
         RawFile("segment.dat", "sha256:9231acb3763c0f972e2fd80e988c26ead813df19d4d2c81918df12993c691840"),
+        None,
     ),
 }
 
 
 class OpenmlFiles(RawFiles):
     """All tables in both forms; a task needs one file."""
+
+    def to_fetch(self, given: str | None) -> list[RawFile]:
+        """OpenML's files of all tables that are there in neither form."""
+        found = self.found(given)
+        lacking = [task for task in TABLES if str(task) not in found and f"{task} served" not in found]
+        return [TABLES[task].served for task in lacking if TABLES[task].address is not None]
 
     def table(self, given: str | None, task: int) -> tuple[Path, bool]:
         """The file of a task, and whether it is as OpenML serves it, which is preferred."""

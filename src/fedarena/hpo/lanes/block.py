@@ -88,6 +88,7 @@ class BlockTraining:
         if trainer.best:
             self._best["params"] = {name: p.clone() for name, p in self._now.items()}
         at_once = max(_FEWEST_SCORED, _SCORED_BYTES[device.type] // (lanes * trainer.sample_bytes[id(task)]))
+        at_once = min(at_once, task.largest_batch or at_once)
 
         def scores(part: Part, models: Tensors, metrics: Any) -> PartScores:
             return PartScores(task, part, trainer.parts[part], metrics, models, self._programs, at_once)

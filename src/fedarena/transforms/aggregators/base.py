@@ -37,6 +37,7 @@ class Aggregator:
     """
 
     needs_rows = False  # whether partial results hold the update of every single client
+    adds_scaled_rows = False  # whether it sees to `Rows.factors`, so that nobody has to multiply before
     takes_one_update = False  # whether a step of the server must be of a single update
     trusted_samples = 0  # training samples that the server has itself, and trains on for every step
 

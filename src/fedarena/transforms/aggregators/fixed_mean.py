@@ -14,12 +14,14 @@ from fedarena.transforms.rows import Rows, weighted_sum
 class FixedMean(Aggregator):
     """The sum over `clients`, how many are expected. It is what a privacy mechanism uses, and not a setting."""
 
+    adds_scaled_rows = True
+
     def __init__(self, clients: float):
         self.clients = clients
 
     def add_up(self, rows: Rows) -> Partial:
         """The sums of all groups."""
-        return Partial(weighted_sum(rows.update, rows.weights))
+        return Partial(weighted_sum(rows.update, rows.weights, rows.factors))
 
     def finish(self, total: Partial) -> Groups:
         """What the sums come to; the algorithm, too, is told how many clients are expected, not how many came."""
