@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from fedarena.hpo.analysis.regret import grid_values
 from fedarena.hpo.chosen import ALL_OPTIMIZERS
 from fedarena.hpo.comparison import compare
 from fedarena.hpo.cost import SystemModel
+from fedarena.hpo.problems.declared import find_declared
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.search import run_search
-from fedarena.hpo.tables.table import Table
+from fedarena.hpo.tables.table import Table, write_table
 from fedarena.hpo.tables.tabular import TabularProblem
 
 SCORES = ("train_loss", "validation_loss", "test_loss", "validation_accuracy", "test_accuracy")
@@ -102,6 +104,23 @@ def test_another_table_or_other_costs_are_another_search(tmp_path: Path) -> None
             run_search(other, "random", file=file)
     with pytest.raises(BadInputError, match="its objective is 'validation_loss', not 'validation_accuracy'"):
         run_search(tabular("validation_accuracy"), "random", file=file)
+
+
+def test_tables_of_several_problems_lie_in_a_folder(tmp_path: Path) -> None:
+    for name in ("lr@31", "lr@53"):
+        declared = find_declared(name)
+        about = {"problem_fingerprint": declared.fingerprint}
+        table = replace(small_table(name), space=declared.space, about=about)
+        grid = {one.name: tuple(one.grid()[:2]) for one in declared.space}
+        cells = (2 ** len(grid), 1)
+        values = np.broadcast_to(table.values[:1], (cells[0], *table.values.shape[1:]))
+        work = {name: np.full(cells, 5) for name in table.work}
+        whole = replace(table, grid=grid, values=values, present=np.ones(cells, dtype=bool), work=work)
+        write_table(whole, tmp_path / f"{name.replace('@', '_')}.parquet")
+    found = compare(["lr@31", "lr@53"], "random", repetitions=1, folder=tmp_path / "c", progress=False, table=tmp_path)
+    assert [len(made) for made in found.searches.values()] == [1, 1]
+    with pytest.raises(BadInputError, match="has neither"):
+        compare("lr@3917", "random", repetitions=1, folder=tmp_path / "c", progress=False, table=tmp_path)
 
 
 @pytest.mark.slow

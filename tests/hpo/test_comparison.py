@@ -277,6 +277,19 @@ def test_without_a_table_regret_is_between_what_searches_found(tmp_path: Path) -
     assert found.table()["regret"].between(0, 1).all()
 
 
+def test_a_table_with_a_gap_still_has_results(tmp_path: Path) -> None:
+    class Gappy(Valley):
+        def _answer(self, configuration, fidelity, seed):
+            if configuration == {"local.lr": 0.001, "local.steps": 1, "local.batch_size": 8}:
+                raise BadInputError("The table lacks the cell")
+            return super()._answer(configuration, fidelity, seed)
+
+    found = compare(Gappy(), UNIFORM, budget_s=600, repetitions=1, folder=tmp_path, progress=False)
+    assert not found.failures
+    assert found.grids == {}
+    assert found.table()["regret"].between(0, 1).all()
+
+
 def test_larger_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
     class Accurate(Valley):
         objective, maximize = "validation_accuracy", True

@@ -179,6 +179,22 @@ def test_a_search_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, monkey
     assert found.is_complete
 
 
+class Garbling(Uniform):
+    """Asks for something that there is not, after a while."""
+
+    def ask(self) -> Proposal:
+        proposal = super().ask()
+        return proposal if self.courses < 4 else replace(proposal, rounds=999)
+
+
+def test_what_was_evaluated_before_an_error_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "garbled.parquet"
+    with pytest.raises(BadInputError, match="asks for 999 rounds, but only 1 to 27"):
+        run_search(Valley(), Garbling, 900.0, file=file)
+    kept = read_trajectory(file)
+    assert (len(kept), kept.is_complete) == (3, False)
+
+
 def test_a_complete_search_is_read_and_a_larger_budget_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "kept.parquet"
     short = run_search(Valley(), Halves, 400.0, seed=2, file=file)

@@ -55,9 +55,9 @@ def compare(
             "--system", metavar="KEY=VALUE", help="A parameter of the costs, such as client_s=0.5; repeatable."
         ),
     ] = None,
-    table: Annotated[Path | None, typer.Option("--table", help="A table of your own, for a single problem.")] = None,
+    table: Annotated[Path | None, typer.Option("--table", help="A table of your own, or a folder of them.")] = None,
     surrogate: Annotated[
-        Path | None, typer.Option("--surrogate", help="A surrogate of your own, for a single problem.")
+        Path | None, typer.Option("--surrogate", help="A surrogate of your own, or a folder of them.")
     ] = None,
     folder: DataFolder = None,
     epsilon: Epsilon = None,
@@ -73,8 +73,8 @@ def compare(
     from fedarena.runs.config import parse_overrides
 
     for file, option in ((table, "--table"), (surrogate, "--surrogate")):
-        if file is not None and len(problems) > 1:
-            raise BadInputError(f"{option} is a file of a single problem; compare one, or leave it out")
+        if file is not None and len(problems) > 1 and not file.is_dir():
+            raise BadInputError(f"{option} is a file of a single problem; for several, name the folder of theirs")
     place = output or Path("comparison")
     if place.exists() and not place.is_dir():
         raise BadInputError(f"{place} is a file; searches and report need a folder")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +86,8 @@ class OptimizerComparison:
         found = {}
         for name, problem in self.problems.items():
             if _grid_size(problem) <= limits.get(problem.mode, 0):
-                found[name] = grid_values(problem, Fidelity(problem.max_rounds, self.client_sample_rates[name]))
+                with suppress(BadInputError):  # a table with gaps, which searches may not have met
+                    found[name] = grid_values(problem, Fidelity(problem.max_rounds, self.client_sample_rates[name]))
         return found
 
     def contests(self, problem: str, labels: Sequence[str] | None = None) -> list[Contest]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +97,20 @@ class _Search:
             self._note(evaluation)
 
     def run(self) -> Trajectory:
-        """Goes on until the budget is spent."""
+        """Goes on until the budget is spent; what was evaluated is on disk, whatever goes wrong."""
+        try:
+            self._go_on()
+        except BaseException:
+            if self._path is not None and self._evaluations:
+                with suppress(OSError):  # what went wrong first is what counts
+                    write_trajectory(self._trajectory(is_complete=False), self._path)
+            raise
+        trajectory = self._trajectory(is_complete=True)
+        if self._path is not None:
+            write_trajectory(trajectory, self._path)
+        return trajectory
+
+    def _go_on(self) -> None:
         for_nothing = 0
         while True:
             began = time.perf_counter()
@@ -107,7 +121,7 @@ class _Search:
             took_long = time.monotonic() - began >= _SECONDS_BETWEEN_WRITES
             cost_s = self._price(proposal, result)
             if self._spent_s + cost_s > self._budget_s:
-                break
+                return
             for_nothing = 0 if cost_s > 0 else for_nothing + 1
             if for_nothing > _MOST_FOR_NOTHING:
                 raise BadInputError(
@@ -132,10 +146,6 @@ class _Search:
             )
             self._observer.evaluated(self._spent_s, self._budget_s, self._best)
             self._write_now_and_then(took_long)
-        trajectory = self._trajectory(is_complete=True)
-        if self._path is not None:
-            write_trajectory(trajectory, self._path)
-        return trajectory
 
     def _ask_problem(self, proposal: Proposal) -> Result:
         fidelity = Fidelity(proposal.rounds, self._searched.client_sample_rate)

@@ -49,8 +49,6 @@ class SearchBars(ComparisonObserver):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        if error is not None and not isinstance(error, Exception):
-            self._console.say("Stopped; what was evaluated is kept. The same command goes on")
 
     def began(self, search: PlannedSearch) -> None:
         """Starts the bar of a search."""
