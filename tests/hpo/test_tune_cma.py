@@ -27,7 +27,7 @@ def search(trials: int, storage=None, seed: int = 0, sign: float = 1.0):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_it_finds_a_minimum_or_a_maximum(sign: float) -> None:
-    study = search(120, sign=sign)
+    study = search(84, sign=sign)
     first, last = (np.mean([abs(t.value) for t in study.trials[part]]) for part in (slice(12), slice(-12, None)))
     assert abs(study.best_value) < 0.01
     assert last < first / 20

@@ -143,6 +143,7 @@ def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
     (tmp_path / "small" / "trial-0000").mkdir(parents=True)
     with pytest.raises(BadInputError, match="is no study and is not empty"):
         tune(tmp_path)
+    assert [path.name for path in (tmp_path / "small").iterdir()] == ["trial-0000"]
 
 
 def test_other_source_is_another_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,14 @@ _ABOUT = "# What is searched, by fedarena tune. Trials depend on it, so it stays
 
 def begin_study(plan: TuningPlan) -> TuningPlan:
     """Writes down what a new study is, or makes sure that it is this one that is there; its options count then."""
+    path = plan.folder / STUDY_FILE
+    there_already = [one.name for one in plan.folder.glob("[!.]*")]
+    if there_already and not path.exists():
+        raise BadInputError(
+            f"The folder {plan.folder} is no study and is not empty; give the study another name (--name)"
+        )
     with _locked(plan.folder, "study"):
-        path = plan.folder / STUDY_FILE
         if not path.exists():
-            if any(one for one in plan.folder.iterdir() if one.name != _LOCKS_FOLDER):
-                raise BadInputError(
-                    f"The folder {plan.folder} is no study and is not empty; give the study another name (--name)"
-                )
             population = plan.options.population or usual_population(plan.options)
             options = plan.options.model_copy(update={"population": population})
             plan = replace(plan, options=options, study_id=uuid.uuid4().hex)
