@@ -17,7 +17,7 @@ from torch import nn
 import fedarena
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.core.errors import BadInputError
-from fedarena.data import ColumnSpec, FederationWriter, SourceSpec, TaskSpec
+from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
 from fedarena.hpo.lanes import TrialCurves, train_in_blocks, train_trials, training, trials
 from fedarena.hpo.lanes.curves import best_rounds
 from fedarena.hpo.lanes.functions import LaneFunctions
@@ -312,6 +312,16 @@ def test_rounds_that_cannot_be_noted(base: Settings) -> None:
         train_trials(base, [{}], rounds=2, note_rounds=[3])
     with pytest.raises(BadInputError, match="no trials"):
         train_trials(base, [], rounds=2)
+    with pytest.raises(BadInputError, match="Trial 1 must be settings"):
+        train_trials(base, [{}, 0.1], rounds=2)  # type: ignore[list-item]
+    with pytest.raises(BadInputError, match="whole number of rounds"):
+        train_trials(base, [{}], rounds=0)
+
+
+def test_a_federation_that_is_an_object(base: Settings) -> None:
+    given = {**base, "federation": Federation.open(base["federation"]["path"])}
+    found, expected = (train_trials(settings, [{"seed": 2}], rounds=1) for settings in (given, base))
+    np.testing.assert_array_equal(found.losses, expected.losses)
 
 
 def needs_a_number(value: float) -> bool:

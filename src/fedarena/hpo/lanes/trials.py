@@ -10,6 +10,7 @@ import numpy as np
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.core.words import counted
 from fedarena.data import Federation
 from fedarena.hpo.lanes.arrangement import Trial
@@ -90,6 +91,9 @@ def train_in_blocks(
     """
     if not trials:
         raise BadInputError("There are no trials to train")
+    for number, trial in enumerate(trials):
+        if not isinstance(trial, Mapping):
+            raise BadInputError(f"Trial {number} must be settings such as {{'local.lr': 0.1}}, not {quoted(trial)}")
     noted = _check_rounds(rounds, note_rounds)
     trainer = _make_trainer(base, trials, rounds, noted, best, device, workers)
     for numbers, curves in trainer.run(progress):
@@ -97,8 +101,8 @@ def train_in_blocks(
 
 
 def _check_rounds(rounds: int, note_rounds: Sequence[int] | IntArray | None) -> IntArray:
-    if rounds < 1:
-        raise BadInputError(f"Trials need at least one round, not {rounds}")
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise BadInputError(f"Trials need a whole number of rounds, at least 1, not {quoted(rounds)}")
     if note_rounds is None:
         return all_rounds(rounds)
     noted = np.unique(np.asarray(note_rounds, dtype=np.int64))
