@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +160,22 @@ def test_models_of_different_form(base: Settings) -> None:
     check(base, each)
 
 
+@pytest.mark.slow
+def test_graphs(base: Settings) -> None:
+    random = np.random.default_rng(0)
+    labels, edges = random.integers(3, size=40), random.integers(40, size=(120, 2))
+    features = random.normal(size=(40, 4)) + labels[:, None]
+    clients, names = np.arange(40) % 3, [f"class {label}" for label in labels]
+    graph = {"features": features, "edges": edges, "labels": names, "clients": clients}
+    federation = fedarena.from_graph(**graph, train_fraction=0.5, validation_fraction=0.25)
+    each = [
+        {"local.lr": lr, "local.steps": steps, "model.dropout": share}
+        for lr, steps, share in ((0.1, 2, 0.0), (0.5, 3, 0.5))
+    ]
+    store = {"name": "store", "path": str(federation.path)}
+    check({**base, "federation": store, "model": "gcn", "cohort": 2}, each)
+
+
 def test_dropout_differs_by_lane(base: Settings) -> None:
     each = [{"model.dropout": share, "local.lr": lr} for share in (0.0, 0.3, 0.5) for lr in (0.1, 0.5)]
     settings = {**base, "model": f"{__name__}:with_dropout"}
@@ -299,3 +318,24 @@ def test_best_rounds_of_losses() -> None:
     nan, inf = np.nan, np.inf
     losses = np.array([[3.0, 2.0, 2.0, 1.0], [nan, 1.0, 1.0, 1.0], [2.0, inf, 1.0, 1.0]])
     assert best_rounds(losses).tolist() == [[0, 1, 2, 2, 4], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]]
+
+
+@pytest.mark.slow
+def test_benchmark(tmp_path: Path, run_benchmark: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """At a small size, where nothing is said about speed, but both ways come to the same losses."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for part, counts in (("train", (30, 20, 9)), ("validation", (5, 6, 7)), ("test", (4, 4, 4))):
+        arrays |= {
+            f"53/{part}/x": random.normal(size=(sum(counts), FEATURES)).astype(np.float32),
+            f"53/{part}/y": random.integers(CLASSES, size=sum(counts)),
+            f"53/{part}/offsets": np.concatenate([[0], np.cumsum(counts)]),
+        }
+    np.savez(tmp_path / "tables.npz", **arrays)
+    sizes = ("--rounds", "4", "--seeds", "1", "--thinned", "60", "--alone", "2", "--note-every", "2")
+    script = Path(__file__).parents[2] / "benchmarks" / "hpo.py"
+    options = ("--arrays", str(tmp_path / "tables.npz"), "--device", "cpu", "--dtype", "float64")
+    run_benchmark(script, *options, *sizes, "--output", str(tmp_path / "result.json"))
+    facts = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["facts"]["53"]
+    assert facts["courses"] == -(-672 * 3 // 60)
+    assert facts["largest_difference"] < 1e-10

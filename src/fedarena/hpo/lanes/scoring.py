@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedarena.metrics.classification import BalancedAccuracy, MacroF1, are_label
 from fedarena.metrics.ranking import RankingMetric
 from fedarena.metrics.totals import COUNT, value_of
 from fedarena.models import Task, Tensors
+from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING
 
 FloatArray = npt.NDArray[np.float64]
@@ -92,14 +94,15 @@ class PartScores:
         def measure(params: Tensors) -> Tensors:
             task = self._task
             outputs = task.predict(params, batch)
-            if type(task).assess is not Task.assess:  # it has its own idea of a prediction, such as a node of a graph
-                states = task.assess(outputs, batch, self.metrics)
-                return {name: _summed(state, outputs.dtype) for name, state in states.items()}
+            if type(task).assess is not Task.assess:  # a task that has states of its own
+                found = task.assess(outputs, batch, self.metrics)
+                return {name: _sum(states, outputs) for name, states in found.items()}
             seen, answers = task.seen(outputs, batch), task.answers(outputs)
-            found = {metric.name: _sum_of_states(metric, answers, seen) for metric in self.metrics}
-            return {**found, COUNT: seen[COUNT].sum().double()}
+            sums = {metric.name: _sum_of_states(metric, answers, seen) for metric in self.metrics}
+            return {**sums, COUNT: _sum(seen[COUNT], outputs)}
 
-        with SharedSamples():
+        on_gpu = next(iter(params.values())).device.type == "cuda"
+        with LayersAsProducts() if on_gpu else nullcontext(), SharedSamples():
             measured: Tensors = vmap(measure)(params)
         return measured
 
@@ -108,12 +111,14 @@ def _sum_of_states(metric: Metric, answers: Tensor, seen: Any) -> Tensor:
     """The sum of all samples' states."""
     if type(metric) in (MacroF1, BalancedAccuracy) and not are_labels(answers, seen):
         return _confusions(answers, seen["y"])
-    return _summed(metric.state(answers, seen), answers.dtype)
+    return _sum(metric.state(answers, seen), answers)
 
 
-def _summed(state: Tensor, dtype: torch.dtype) -> Tensor:
-    # Numbers of samples, as they are scored at once, are exact in every precision.
-    return state.sum(0, dtype=torch.float64) if state.is_floating_point() else state.to(dtype).sum(0).double()
+def _sum(states: Tensor, outputs: Tensor) -> Tensor:
+    """Over samples. Numbers of samples, as they are scored at once, are exact in every precision."""
+    if states.is_floating_point():
+        return states.sum(0, dtype=torch.float64)
+    return states.to(outputs.dtype).sum(0).double()
 
 
 def _confusions(scores: Tensor, right: Tensor) -> Tensor:
