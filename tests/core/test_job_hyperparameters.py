@@ -109,7 +109,9 @@ def check(model: str, name: str, local: LocalTraining, settings: tuple[str, ...]
         ("mlp", "fedavg", STEPS, ("local.batch_size", "local.epochs", "local.momentum")),
         ("logistic_regression", "fedavg", replace(STEPS, momentum=0.9, weight_decay=0.1), ("local.batch_size",)),
         ("cnn", "fedavg", replace(STEPS, optimizer="adam", lr=0.01), ("local.lr", "local.steps")),
-        ("lstm", "fedavg", STEPS, ("local.lr", "local.batch_size", "local.steps")),
+        pytest.param(
+            *("lstm", "fedavg", STEPS, ("local.lr", "local.batch_size", "local.steps")), marks=pytest.mark.slow
+        ),
         ("mlp", "fedprox", STEPS, ("algorithm.mu", "local.lr", "local.steps")),
         ("mlp", "ditto", STEPS, ("algorithm.lam", "local.lr", "local.momentum")),
         ("mlp", "scaffold", STEPS, ("local.lr", "local.steps")),
