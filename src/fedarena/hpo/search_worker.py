@@ -1,17 +1,14 @@
 """A process that makes searches: tasks are lines of JSON on its input, events lines of JSON on its output.
 
-It is started by `fedarena.hpo.searching` as ``python -m fedarena.hpo.search_worker [cores]``.
+It is started by `fedarena.hpo.searching`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import time
-from types import FrameType
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, TextIO
 
 from fedarena.core.errors import FedArenaError
 from fedarena.hpo.opening import open_problem
@@ -19,6 +16,7 @@ from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver
 from fedarena.hpo.searching import PlannedSearch, attempt
 from fedarena.hpo.trajectory import Evaluation
+from fedarena.runs.suite_worker import begin_work
 
 _SECONDS_BETWEEN_EVENTS: Final = 0.2  # a table answers thousands of times a second
 
@@ -39,19 +37,9 @@ class _Telling(SearchObserver):
             self.tell("evaluated", spent_s=spent_s, best=None if incumbent is None else incumbent.value)
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Makes searches until no more are asked for."""
-    signal.signal(signal.SIGTERM, _stop)
-    # What somebody's own optimizer prints must not get among the events.
-    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if cores := json.loads(sys.argv[1]):
-        os.sched_setaffinity(0, cores)
-    observer = _Telling(events)
+    observer = _Telling(begin_work())
     opened: dict[str, Problem] = {}  # tables are read once
     try:
         for line in sys.stdin:

@@ -8,11 +8,9 @@ that dies takes one search with it, which goes on from its file the next time.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +22,7 @@ from fedarena.core.errors import FedArenaError
 from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver, run_search
 from fedarena.hpo.trajectory import Evaluation
-from fedarena.runs.suite_running import shares_of_cores
+from fedarena.runs.suite_running import shares_of_cores, start_worker
 
 
 @dataclass(frozen=True)
@@ -197,16 +195,7 @@ class _Worker:
             if self._stopping:
                 return None
             if self._process is None or self._process.poll() is not None:
-                path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "fedarena.hpo.search_worker", json.dumps(self._cores)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    env={**os.environ, "PYTHONPATH": path, **_threads(len(self._cores))},
-                    start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-                )
+                self._process = start_worker("fedarena.hpo.search_worker", self._cores, **_threads(len(self._cores)))
             return self._process
 
 

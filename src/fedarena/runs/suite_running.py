@@ -93,7 +93,7 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def start_worker(module: str, cores: list[int]) -> subprocess.Popen[str]:
+def start_worker(module: str, cores: list[int], **environment: str) -> subprocess.Popen[str]:
     """A process that is told what to do, and tells what it does, by lines of JSON; it may use these cores."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return subprocess.Popen(
@@ -102,7 +102,7 @@ def start_worker(module: str, cores: list[int]) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
     )
 

@@ -103,8 +103,8 @@ def _facts(found: OptimizerComparison) -> str:
 def _results(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
     objectives = listing(list(dict.fromkeys(problem.objective for problem in found.problems.values())))
     note = (
-        f"The {objectives.replace('_', ' ')} of the incumbents in the end, mean ± standard deviation over repetitions; "
-        "the best of a problem is bold. The incumbent is what was trained longest, and of these the best. "
+        f"The {objectives.replace('_', ' ')} of the incumbents in the end, mean ± standard deviation over "
+        "repetitions. The incumbent is what was trained longest, and of these the best. "
     )
     if any(published_results(name, problem.mode) for name, problem in found.problems.items()):
         note += (

@@ -42,7 +42,7 @@ def best_labels(found: OptimizerComparison, problem: str) -> set[str]:
 
 
 def finals_on_page(found: OptimizerComparison, looks: Mapping[str, Style]) -> Html:
-    """Final results, a row for every optimizer, the best of every problem in bold; the paper's beside them."""
+    """Final results, a row for every optimizer; the paper's beside them."""
     problems = list(found.problems)
     published = {name: published_results(name, found.problems[name].mode) for name in problems}
     heads = ["optimizer", "mean rank"]
@@ -53,8 +53,7 @@ def finals_on_page(found: OptimizerComparison, looks: Mapping[str, Style]) -> Ht
     for label in _by_rank(found, ranks):
         row: list[str] = [named(label, looks), _rank_text(ranks[label])]
         for name in problems:
-            text = value_text(found, name, found.finals[name].get(label))
-            row.append(tag("strong", text) if label in best_labels(found, name) else text)
+            row.append(value_text(found, name, found.finals[name].get(label)))
             if published[name]:
                 row.append(_published_text(published[name].get(label)))
         body.append(row)
@@ -157,8 +156,7 @@ def finals_on_terminal(found: OptimizerComparison) -> Table:
 
 def _cells(found: OptimizerComparison, label: str) -> list[Text]:
     """What an optimizer ended with on every problem."""
-    texts = {name: value_text(found, name, found.finals[name].get(label)) for name in found.problems}
-    return [plain(text, "bold" if label in best_labels(found, name) else None) for name, text in texts.items()]
+    return [plain(value_text(found, name, found.finals[name].get(label))) for name in found.problems]
 
 
 def _summary(found: OptimizerComparison, label: str) -> list[str]:
