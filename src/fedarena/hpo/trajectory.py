@@ -217,7 +217,8 @@ def read_trajectory(path: Path) -> Trajectory:
     """The search in a file."""
     try:
         with reading(path):
-            table = pq.read_table(path, partitioning=None)
+            content = path.read_bytes()  # at once, since a search that goes on replaces the file
+        table = pq.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
