@@ -146,6 +146,7 @@ def test_lines_that_are_no_ratings_are_named(name: str, lines: str, complaint: s
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_netflix_without_a_movie_or_a_file(tmp_path: Path) -> None:
     write_netflix(tmp_path, RATINGS)
     (tmp_path / "combined_data_2.txt").write_text("12,3,2005-09-06\n")

@@ -265,6 +265,7 @@ def test_the_command_about_sample_rates(tmp_path: Path, monkeypatch: pytest.Monk
     assert (refused.exit_code, "end the name with .html" in refused.output) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_in_a_browser(page: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")

@@ -98,6 +98,7 @@ def labelled(federation: Federation, client: int, part: str, nodes: int) -> tupl
     return np.flatnonzero(y >= 0), y[y >= 0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [ReferenceEngine, CohortEngine])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_training_is_that_of_dense_matrices(graph, federation: Federation, kind: Any, normalize: bool) -> None:

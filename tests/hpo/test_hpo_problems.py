@@ -112,6 +112,7 @@ def test_more_rounds_go_on_where_training_was(tmp_path: Path, played: list[int])
     )
 
 
+@pytest.mark.slow
 def test_another_seed_rate_or_configuration_is_another_course(tmp_path: Path, played: list[int]) -> None:
     asked = raw(tmp_path)
     results = [
@@ -168,6 +169,7 @@ def test_scores_are_those_of_a_plain_run(tmp_path: Path) -> None:
     assert result.curve.cost_s == pytest.approx(result.cost_s / 9 * np.arange(1, 10))
 
 
+@pytest.mark.slow
 def query_slowly(folder: Path) -> None:
     raw(folder).query(CONFIGURATION, Fidelity(9, 1.0), seed=0)
 

@@ -96,6 +96,7 @@ def check(settings: Settings, each: list[Settings], rounds: int = ROUNDS) -> Tri
     return curves
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_drawn_trials_equal_runs_of_their_own(base: Settings, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -179,6 +180,7 @@ def test_graphs(base: Settings) -> None:
     check({**base, "federation": store, "model": "gcn", "cohort": 2}, each)
 
 
+@pytest.mark.slow
 def test_dropout_differs_by_lane(base: Settings) -> None:
     each = [{"model.dropout": share, "local.lr": lr} for share in (0.0, 0.3, 0.5) for lr in (0.1, 0.5)]
     settings = {**base, "model": f"{__name__}:with_dropout"}
@@ -193,6 +195,7 @@ def test_epochs_and_schedules(base: Settings) -> None:
     check(settings, [{"local.epochs": 1}, {"local.epochs": 3, "cohort": 6}, {"local.epochs": 2}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selector", ["by_size", pytest.param({"name": "cyclic", "groups": 3}, marks=pytest.mark.slow)])
 def test_selectors(base: Settings, selector: Any) -> None:
     check({**base, "selector": selector}, [{"seed": 5, "cohort": 2}])

@@ -106,6 +106,7 @@ def test_proposals_are_inside_the_space_whatever_is_told(name: str, space: Space
     assert (min(proposal.rounds for proposal, _ in history) < ROUNDS) == (name in MULTI_FIDELITY)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_seed_decides(name: str) -> None:
     asks = FEW.get(name, 50)
@@ -141,6 +142,7 @@ def test_better_than_half_of_all_configurations(name: str) -> None:
     assert best_after(name, TABLE, FEW.get(name, 15), seed=1) < np.median(draws)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "baseline", "space", "courses", "seeds"),
     [
@@ -463,6 +465,7 @@ def test_expected_improvement_against_an_integral() -> None:
 # Going on after an interruption
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_replay(name: str) -> None:
     asks = FEW.get(name, 40)

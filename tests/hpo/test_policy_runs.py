@@ -62,6 +62,7 @@ def content(folder: Path) -> dict[str, Any]:
     return {"summary": summary, "tensors": tensors, **tables}
 
 
+@pytest.mark.slow
 def columns(table: Any, *names: str) -> list[np.ndarray]:
     return [np.array(table[name].to_pylist(), dtype=float) for name in names]
 
@@ -84,6 +85,7 @@ def test_fedex_concentrates_on_the_learning_rate_that_is_best(tmp_path: Path) ->
     assert (arm[late] == 2).mean() > 0.6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["fedex", "personalized_fedex", "fts"])
 def test_engines_agree(name: str, tmp_path: Path) -> None:
     found = []
@@ -104,6 +106,7 @@ def test_engines_agree(name: str, tmp_path: Path) -> None:
     assert len(set(first.jobs["local.batch_size"].to_pylist())) == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [
@@ -131,6 +134,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(name: str, protoc
     assert content(tmp_path / "whole" / "run") == content(tmp_path / "pieces" / "run")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "protocol",
     [
@@ -175,6 +179,7 @@ def test_it_fits_aggregators_that_weigh_whole_updates(aggregator: str, tmp_path:
     assert run.summary["policy"]["entropy"] < np.log(3)
 
 
+@pytest.mark.slow
 def test_corrupted_clients_and_compression_leave_it_working(tmp_path: Path) -> None:
     changes = {"attack": {"name": "sign_flip", "share": 0.2}, "transforms": [{"name": "top_k", "share": 0.2}]}
     run = start_run(settings(policy=policy("fedex"), **changes), tmp_path)

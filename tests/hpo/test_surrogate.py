@@ -194,6 +194,7 @@ def test_files_that_are_not_right(stored: Path, tmp_path: Path) -> None:
         ask(stored, rounds=10)
 
 
+@pytest.mark.slow
 def test_a_table_with_too_few_curves() -> None:
     table = known_table()
     present = np.zeros_like(table.present)

@@ -111,6 +111,7 @@ def test_another_seed_is_another_search(found, tmp_path: Path) -> None:
     assert other.trials[0].configuration != found.trials[0].configuration
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "sampler",
     ["cmaes", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random", "gp", "nsga2"))],
@@ -128,6 +129,7 @@ def test_other_samplers_go_on_the_same(sampler: str, tmp_path: Path) -> None:
         assert ("algorithm.mu" in trial.configuration) == (trial.configuration["algorithm"] == "fedprox")
 
 
+@pytest.mark.slow
 def test_mappings_can_be_chosen(tmp_path: Path) -> None:
     choices = [{"name": "fedprox", "mu": 0.5}, "fedavg"]
     done = tune(tmp_path, search={"algorithm": choices}, trials=6, rounds=1, pruner="none")

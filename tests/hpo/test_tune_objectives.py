@@ -32,6 +32,7 @@ def test_every_objective_is_what_the_run_says(tmp_path: Path) -> None:
 PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector": "poisson"}
 
 
+@pytest.mark.slow
 def test_virtual_hours(tmp_path: Path) -> None:
     fleet = {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}
     done = tune(tmp_path, trials=1, objective=["loss", "virtual_hours"], fleet=fleet, protocol="synchronous")

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 OPTIONS = {"trials": 5, "pruner": "asha"}
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_as_if_it_never_had_been(tmp_path: Path) -> None:
     tune(tmp_path / "whole", **OPTIONS)
     for number in (2, 12, 33, 64):  # the study's own file, a new trial, rounds, several trials later
