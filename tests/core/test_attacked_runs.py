@@ -238,6 +238,7 @@ def write_texts(path: Path, kind: str) -> Federation:
     return Federation.open(path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("kind", "model"), [("next_token", "char_mlp"), ("classification", "bag_of_words")])
 def test_a_token_opens_a_backdoor(tmp_path: Path, kind: str, model: str) -> None:
     federation = write_texts(tmp_path / "texts", kind)

@@ -55,6 +55,7 @@ def test_what_is_proved_is_where_luck_gets_too_unlikely() -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
 def test_randomized_response_is_not_accused_and_nearly_proved(epsilon: float) -> None:
     """The mechanism for which the bound is tight: every canary's coin is told with the probability e^ε / (1 + e^ε)."""
@@ -119,6 +120,7 @@ def test_a_broken_mechanism_is_caught(make_federation, what: str) -> None:
 SETTINGS = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "audit": 40}, "selector": "poisson", "rounds": 12}
 
 
+@pytest.mark.slow
 def test_the_summary_has_both_bounds_and_a_resumed_run_the_same(tmp_path) -> None:
     whole = start_run(config(**SETTINGS), tmp_path / "whole")
     assert whole.summary["privacy"]["audit"]["epsilon_upper"] == whole.summary["privacy"]["epsilon"]

@@ -235,6 +235,7 @@ def test_a_changed_suite_does_not_mix_with_its_old_runs() -> None:
     assert "holds a run with rounds = 2 instead of 3" in call("suite", "suite.yaml", "rounds=3", code=2)
 
 
+@pytest.mark.slow
 def test_a_diverging_run_does_not_stop_a_suite() -> None:
     Path("suite.yaml").write_text(
         "base: {federation: digits, rounds: 2, cohort: 5, model: mlp}\nmatrix: {local.lr: [1.0e+30, 0.1]}\n"
@@ -279,6 +280,7 @@ def wait_for_a_round(folder: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopping_saves_and_resume_goes_on(number: int, code: int) -> None:
     process = WarmProcess([sys.executable, "-m", "fedarena", "run", *FAST, "name=long", "rounds=100000"])

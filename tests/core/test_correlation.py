@@ -69,6 +69,7 @@ def study(folder: Path) -> Study:
     return study_correlations(load_runs([folder]))
 
 
+@pytest.mark.slow
 def test_groups_have_the_metrics_that_belong_to_their_protocol(study: Study) -> None:
     found = {(group.name, group.method, group.protocol): list(group.points[0].metrics) for group in study.groups}
     assert found == {

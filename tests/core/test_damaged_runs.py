@@ -80,6 +80,7 @@ def read_checkpoint(folder: Path) -> None:
 # --- changed bits ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 def test_no_flipped_bit_is_taken_silently(copy: Callable[[str], Path]) -> None:
     folder, draws, refused = copy("finished-0"), random.Random(0), 0
     load_run(folder)

@@ -242,6 +242,7 @@ def test_the_order_of_clients_does_not_matter(matrix, order, aggregator) -> None
     np.testing.assert_allclose(counted_there, counted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(matrices, st.integers(0, 10**6), st.sampled_from(EQUIVARIANT))
 def test_updates_that_are_moved_move_the_result(matrix, seed, aggregator) -> None:

@@ -123,6 +123,7 @@ def test_runs_with_something_kept_are_those_of_plain_numpy(make_federation, engi
     np.testing.assert_allclose(flat(compared.snapshot.state["params"]), w, atol=1e-9)
 
 
+@pytest.mark.sampled(1)
 @ENGINES
 def test_the_server_trains_on_samples_that_it_trusts(make_federation, engine_kind) -> None:
     aggregator = FLTrust(trusted_samples=20)

@@ -126,6 +126,7 @@ def test_hostile_arguments(arguments: list[str]) -> None:
     assert "😄" not in output
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text() -> None:
     done = subprocess.run([sys.executable, "-m", "fedarena", "run", b"name=\xff"], capture_output=True, check=False)
     assert done.returncode == 2
@@ -135,6 +136,7 @@ def test_bytes_that_are_no_text() -> None:
     assert (report.exit_code, "\\udcff" in report.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_everything() -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(

@@ -450,6 +450,7 @@ def test_a_private_run_that_was_interrupted_ends_in_the_same_bits(tmp_path) -> N
     assert len(set(bounds)) == 9  # there was something to go wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampling", ["poisson", "uniform", "shuffled"])
 def test_every_way_of_sampling_has_its_own_accounting(tmp_path, sampling) -> None:
     result = start_run(config(**PRIVATE | {"selector": sampling, "rounds": 7, "algorithm": "fedavg"}), tmp_path)

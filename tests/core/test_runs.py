@@ -58,6 +58,7 @@ def test_tables_agree_with_each_other(tmp_path: Path) -> None:
         assert np.percentile(accuracy, 10) == pytest.approx(row["accuracy_p10"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("training", ["natural", "iid"])
 def test_the_model_is_scored_on_the_training_set_as_well(tmp_path: Path, training: str) -> None:
     """As a run says that is evaluated on the training split instead."""

@@ -34,6 +34,7 @@ def test_uniform_where_everybody_is_there_is_one_plain_draw(available: Iterable[
 
 
 # The more others there are, the more often rejection suffices; with none of them everybody is looked at.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("others", [0, 3, 60])
 def test_every_set_of_available_clients_is_equally_likely(others: int) -> None:
     population = Population([1] * (6 + others), available=[0, 1, 3, 4, 5], busy=[4])
@@ -43,6 +44,7 @@ def test_every_set_of_available_clients_is_equally_likely(others: int) -> None:
     assert_frequencies([found[pair] for pair in pairs], [1 / len(pairs)] * len(pairs))
 
 
+@pytest.mark.slow
 def test_single_draws_in_a_larger_population_are_uniform() -> None:
     there = list(range(0, 400, 6))
     population = Population([1] * 200, there, every=2)
@@ -53,6 +55,7 @@ def test_single_draws_in_a_larger_population_are_uniform() -> None:
     assert_frequencies(counts, np.isin(np.arange(400), there) / len(there))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("others", [0, 4, 80])
 def test_by_size_is_successive_sampling(others: int) -> None:
     sizes = {0: 1, 1: 2, 2: 3, 3: 4, 4: 20}
@@ -64,6 +67,7 @@ def test_by_size_is_successive_sampling(others: int) -> None:
     assert_frequencies([found[pair] for pair in pairs], [successive(there, pair) for pair in pairs])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("others", [0, 80])
 def test_acceptance_multiplies_the_chances(others: int) -> None:
     accepted = np.concatenate([[0.0, 0.2, 0.4, 1.0, 0.8], np.zeros(others)])

@@ -83,6 +83,7 @@ def test_the_same_difference_twice_is_no_proof():
     assert over_seeds(np.zeros(3)).p_value == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [3, 5, FEWEST_FOR_BOOTSTRAP, 15, 40])
 @pytest.mark.parametrize("draw", ["normal", "skewed"])
 def test_intervals_hold_the_truth_as_often_as_they_say(number, draw):

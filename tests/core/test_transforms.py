@@ -234,6 +234,7 @@ def test_what_the_server_keeps_for_a_transform(make_federation, engine_kind) -> 
         assert outcome.snapshot.transform_states[0]["rounds"]["n"] == round
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("protocol", ["ideal", "buffered"])
 def test_a_run_with_transforms_that_is_interrupted_ends_the_same(tmp_path: Path, protocol: str) -> None:
     settings = {

@@ -146,7 +146,6 @@ def test_lines_that_are_no_ratings_are_named(name: str, lines: str, complaint: s
         load(tmp_path)
 
 
-@pytest.mark.slow
 def test_netflix_without_a_movie_or_a_file(tmp_path: Path) -> None:
     write_netflix(tmp_path, RATINGS)
     (tmp_path / "combined_data_2.txt").write_text("12,3,2005-09-06\n")
@@ -159,6 +158,7 @@ def test_netflix_without_a_movie_or_a_file(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_users_keep_their_own_factors_on_both_engines(tmp_path: Path) -> None:
     """Items are shared, and what a user is like never leaves the client: it predicts better than what all share."""
     write_movielens(tmp_path, "u.data", made_ratings(users=16, items=12, per_user=12))

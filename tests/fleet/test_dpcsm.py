@@ -62,6 +62,7 @@ def keys(fleet: Fleet) -> np.ndarray:
     return np.diff(sums[states.offsets])
 
 
+@pytest.mark.sampled(1)
 def test_a_fleet_is_what_the_paper_says_step_by_step(base: Fleet, metric: np.ndarray, one_base: None) -> None:
     fleet = make(start_rank=100, alpha=30.0, seed=2)
     ranked = sorted(range(STATES), key=lambda row: (-metric[row], -base.availability.share()[row]))
@@ -191,6 +192,7 @@ def test_wrong_options_get_a_sentence(options: dict[str, Any], sentence: str) ->
         make(**QUICK | options)
 
 
+@pytest.mark.slow
 @needs_flhetbench
 def test_recorded_phones_are_a_base() -> None:
     recorded = {"name": "flhetbench", "timers_file": str(FLHETBENCH / "cached_timers.json")}

@@ -205,6 +205,7 @@ REFERENCE = {
 }
 
 
+@pytest.mark.sampled(1)
 @needs_flhetbench
 @pytest.mark.parametrize("case", REFERENCE)
 def test_values_of_the_published_code(case: int) -> None:

@@ -112,7 +112,6 @@ def test_more_rounds_go_on_where_training_was(tmp_path: Path, played: list[int])
     )
 
 
-@pytest.mark.slow
 def test_another_seed_rate_or_configuration_is_another_course(tmp_path: Path, played: list[int]) -> None:
     asked = raw(tmp_path)
     results = [
@@ -126,6 +125,7 @@ def test_another_seed_rate_or_configuration_is_another_course(tmp_path: Path, pl
     assert results[0].cost_s < results[2].cost_s  # of more clients, the slowest is slower
 
 
+@pytest.mark.slow
 def test_more_courses_than_stay_open(tmp_path: Path, played: list[int]) -> None:
     asked = raw(tmp_path)
     for rounds in (1, 2):
@@ -169,11 +169,11 @@ def test_scores_are_those_of_a_plain_run(tmp_path: Path) -> None:
     assert result.curve.cost_s == pytest.approx(result.cost_s / 9 * np.arange(1, 10))
 
 
-@pytest.mark.slow
 def query_slowly(folder: Path) -> None:
     raw(folder).query(CONFIGURATION, Fidelity(9, 1.0), seed=0)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     lines = lambda: [path.read_text().count("\n") for path in tmp_path.glob("killed/*.jsonl")]  # noqa: E731
     process = warm_processes.CONTEXT.Process(target=query_slowly, args=(tmp_path / "killed",))

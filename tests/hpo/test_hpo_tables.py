@@ -386,12 +386,12 @@ def test_costs_are_as_those_of_the_system(made: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_problem_of_ones_own_has_the_sample_rate_of_its_cohort() -> None:
     assert make_recipe(find_declared(SETTINGS | {"cohort": 2}), rounds=1).rates == (0.4,)
     assert fedarena.hpo.problem(SETTINGS | {"cohort": 2}, "raw").full == Fidelity(9, 0.4)
 
 
+@pytest.mark.slow
 def test_lanes_score_nodes_of_graphs(tmp_path: Path) -> None:
     """What counts there is a node with a label, not a sample."""
     random = np.random.default_rng(0)

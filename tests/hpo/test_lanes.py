@@ -126,6 +126,7 @@ def test_a_run_with_the_cohort_engine_says_the_same(base: Settings, tmp_path: Pa
         np.testing.assert_allclose(curves.metrics[f"validation_{metric}"][0], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("algorithm", "each"),
     [
@@ -151,6 +152,7 @@ def test_methods_side_by_side(base: Settings) -> None:
     check(base, [{"algorithm": "fedavgm"}, {"algorithm": "fedavg"}, {"algorithm": "fedadam"}])
 
 
+@pytest.mark.slow
 def test_models_of_different_form(base: Settings) -> None:
     each = [
         {"model": {"name": "mlp", "hidden": hidden}, "local.lr": lr, "local.optimizer": optimizer}
@@ -180,7 +182,6 @@ def test_graphs(base: Settings) -> None:
     check({**base, "federation": store, "model": "gcn", "cohort": 2}, each)
 
 
-@pytest.mark.slow
 def test_dropout_differs_by_lane(base: Settings) -> None:
     each = [{"model.dropout": share, "local.lr": lr} for share in (0.0, 0.3, 0.5) for lr in (0.1, 0.5)]
     settings = {**base, "model": f"{__name__}:with_dropout"}
@@ -189,18 +190,19 @@ def test_dropout_differs_by_lane(base: Settings) -> None:
     assert [len(block.trials) for block in made.blocks] == [6]
 
 
+@pytest.mark.slow
 def test_epochs_and_schedules(base: Settings) -> None:
     scheduled = {"client_lr_schedule": "cosine", "server_lr_schedule": {"name": "exponential", "decay": 0.5}}
     settings = {**base, **scheduled, "local.steps": None}
     check(settings, [{"local.epochs": 1}, {"local.epochs": 3, "cohort": 6}, {"local.epochs": 2}])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("selector", ["by_size", pytest.param({"name": "cyclic", "groups": 3}, marks=pytest.mark.slow)])
 def test_selectors(base: Settings, selector: Any) -> None:
     check({**base, "selector": selector}, [{"seed": 5, "cohort": 2}])
 
 
+@pytest.mark.slow
 def test_all_clients_at_once(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a GPU."""
     usual = training.LaneTrainer.__init__

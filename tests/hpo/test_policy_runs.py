@@ -62,11 +62,11 @@ def content(folder: Path) -> dict[str, Any]:
     return {"summary": summary, "tensors": tensors, **tables}
 
 
-@pytest.mark.slow
 def columns(table: Any, *names: str) -> list[np.ndarray]:
     return [np.array(table[name].to_pylist(), dtype=float) for name in names]
 
 
+@pytest.mark.slow
 def test_fedex_concentrates_on_the_learning_rate_that_is_best(tmp_path: Path) -> None:
     run = start_run(settings(policy=policy("fedex", step_rule="adaptive"), rounds=25, cohort=10), tmp_path)
     summary = run.summary["policy"]
@@ -179,13 +179,13 @@ def test_it_fits_aggregators_that_weigh_whole_updates(aggregator: str, tmp_path:
     assert run.summary["policy"]["entropy"] < np.log(3)
 
 
-@pytest.mark.slow
 def test_corrupted_clients_and_compression_leave_it_working(tmp_path: Path) -> None:
     changes = {"attack": {"name": "sign_flip", "share": 0.2}, "transforms": [{"name": "top_k", "share": 0.2}]}
     run = start_run(settings(policy=policy("fedex"), **changes), tmp_path)
     assert run.summary["policy"]["entropy"] < np.log(3)
 
 
+@pytest.mark.slow
 def test_private_feedback_is_clipped_and_noised_with_the_update(tmp_path: Path) -> None:
     """The same ε as without a policy, and what clients say drowns in noise if that is large."""
     found = {}

@@ -194,7 +194,6 @@ def test_files_that_are_not_right(stored: Path, tmp_path: Path) -> None:
         ask(stored, rounds=10)
 
 
-@pytest.mark.slow
 def test_a_table_with_too_few_curves() -> None:
     table = known_table()
     present = np.zeros_like(table.present)
@@ -203,6 +202,7 @@ def test_a_table_with_too_few_curves() -> None:
         fit_surrogate(replace(table, present=present))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_table(known_table(), tmp_path / "own.parquet")

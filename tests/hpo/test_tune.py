@@ -129,7 +129,6 @@ def test_other_samplers_go_on_the_same(sampler: str, tmp_path: Path) -> None:
         assert ("algorithm.mu" in trial.configuration) == (trial.configuration["algorithm"] == "fedprox")
 
 
-@pytest.mark.slow
 def test_mappings_can_be_chosen(tmp_path: Path) -> None:
     choices = [{"name": "fedprox", "mu": 0.5}, "fedavg"]
     done = tune(tmp_path, search={"algorithm": choices}, trials=6, rounds=1, pruner="none")
@@ -139,6 +138,7 @@ def test_mappings_can_be_chosen(tmp_path: Path) -> None:
     assert names == {"fedprox", "fedavg"}
 
 
+@pytest.mark.slow
 def test_several_seeds_count_by_their_mean(tmp_path: Path) -> None:
     done = tune(tmp_path, trials=2, seeds=2, seed=5)
     for trial in done.trials:
@@ -158,6 +158,7 @@ def test_hyperband_and_asha_are_not_median(tmp_path: Path) -> None:
     assert {1, 3} & set(ends["asha"])  # the rungs of thirds
 
 
+@pytest.mark.slow
 def test_time_that_is_over_pauses_and_the_command_goes_on(
     found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

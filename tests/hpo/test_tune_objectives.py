@@ -32,7 +32,6 @@ def test_every_objective_is_what_the_run_says(tmp_path: Path) -> None:
 PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0}, "selector": "poisson"}
 
 
-@pytest.mark.slow
 def test_virtual_hours(tmp_path: Path) -> None:
     fleet = {"name": "uniform", "seconds_per_sample": [0.01, 0.4]}
     done = tune(tmp_path, trials=1, objective=["loss", "virtual_hours"], fleet=fleet, protocol="synchronous")
@@ -40,6 +39,7 @@ def test_virtual_hours(tmp_path: Path) -> None:
     assert done.trials[0].values[1] == run.summary["virtual_hours"] > 0
 
 
+@pytest.mark.slow
 def test_the_pareto_front_by_brute_force(tmp_path: Path) -> None:
     search = RATES | {"cohort": {"from": 2, "to": 12}}
     done = tune(tmp_path, trials=14, search=search, objective=["accuracy", "bytes_up"], rounds=1)

@@ -242,6 +242,7 @@ def test_colours_follow_the_scheme_even_while_the_report_is_open(show, reports):
     assert background == rgb(DARK_COLOURS[PAPER])
 
 
+@pytest.mark.slow
 def test_print_is_light(show, reports):
     page = show(reports("comparison"), scheme="dark", plots=FIGURES + RANKS)
     assert line_colours(page)[0] == SERIES_DARK[0]
@@ -269,6 +270,7 @@ def test_a_button_hides_and_shows_a_method(show, reports):
     assert "fedprox" in shown()
 
 
+@pytest.mark.slow
 def test_a_button_hides_and_shows_a_reason(show, reports):
     page = show(reports("clock"), plots=FIGURES_WITH_CLOCK + RANKS)
     figure = page.locator("figure", has=page.get_by_role("heading", name="Failed jobs"))
@@ -296,6 +298,7 @@ def test_no_button_sends_data_anywhere(show, reports, make_run, tmp_path):
         assert titles == ["Download plot", "Zoom", "Pan", "Reset axes"]
 
 
+@pytest.mark.slow
 def test_labels_are_shown_as_they_were_written(show, reports):
     page = show(reports("many"), plots=FIGURES + RANKS)
     label = f"{HOSTILE} and a name that is much longer than a phone is wide 0"
@@ -374,6 +377,7 @@ def test_pictures_follow_the_scheme(show, picture):
     )
 
 
+@pytest.mark.slow
 def test_a_picture_shows_labels_as_they_were_written(show, make_run, tmp_path):
     page = show(write_picture(metric_figure([make_run(HOSTILE)]), tmp_path / "run.html"), plots=1)
     assert page.locator(".legendtext").all_text_contents() == [HOSTILE, "baseline"]

@@ -309,6 +309,7 @@ def test_figures_survive_runs_with_little_in_them(make_run, figure):
             figure(runs)
 
 
+@pytest.mark.slow
 def test_a_million_jobs_make_no_large_page(make_run, tmp_path):
     run = with_clock(make_run(), "buffered")
     many = 1_000_000 // run.jobs.num_rows + 1

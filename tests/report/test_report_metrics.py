@@ -184,7 +184,6 @@ def test_the_curve_is_the_mean_over_seeds_with_its_baseline(errors):
     assert "baseline" not in {trace.name for trace in report.metric_figure(errors, LOSS).data}
 
 
-@pytest.mark.slow
 def test_divergence_does_not_flatten_an_error_of_the_others(make_run):
     good, bad = (with_metrics(make_run(label)) for label in ("good", "bad"))
     last = {"mse": 1e9, "mse_p90": 1e12}
@@ -196,6 +195,7 @@ def test_divergence_does_not_flatten_an_error_of_the_others(make_run):
         assert figure.layout.yaxis.range[1] < 11_000
 
 
+@pytest.mark.slow
 def test_the_page_says_it_everywhere(errors, tmp_path):
     page = page_of([with_clock(run) for run in errors], tmp_path)
     assert page.tables["results"][0][1] == "MSE"

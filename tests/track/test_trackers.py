@@ -255,6 +255,7 @@ class Broken(Tracker):
         self._fail("finish")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["begin", "log", "finish", "hang"])
 def test_a_broken_tracker_costs_one_warning(tmp_path: Path, plain: Path, monkeypatch, where: str) -> None:
     monkeypatch.setattr(live, "WAIT_SECONDS", 0.2)
