@@ -8,7 +8,6 @@ only hyperparameters with few values are such.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedarena.hpo.optimizers.one_thread import one_thread
 from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer, Proposal
 from fedarena.hpo.optimizers.start import spread_out
 from fedarena.hpo.optimizers.values import tamed
-from fedarena.hpo.optimizers.with_optuna import imported, quiet_study
+from fedarena.hpo.optimizers.with_optuna import imported, quiet_study, quietly
 from fedarena.hpo.space import Space
 
 _FEW_VALUES = 16  # Optuna tries them all
@@ -78,8 +77,7 @@ class GaussianProcessSearch(Optimizer):
 
     def _most_promising(self) -> FloatArray:
         values = tamed(self._values)
-        with one_thread(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna's are about what it does by itself then, such as fitting anew
+        with one_thread(), quietly(self._optuna):
             sampler = self._optuna.samplers.GPSampler(seed=int(self.generator.integers(2**31)), n_startup_trials=0)
             study = quiet_study(self._optuna, sampler)
             study.add_trials([self._trial(self._points[index], values[index]) for index in self._known(values)])

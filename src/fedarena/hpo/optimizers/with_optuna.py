@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fedarena.hpo.optimizers.axes import has_order
@@ -17,11 +19,20 @@ def imported(optimizer: str) -> Any:
 
 def quiet_study(optuna: Any, sampler: Any, pruner: Any = None) -> Any:
     """A study in memory, to be minimized, made without a word on the terminal."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
+    with quietly(optuna):
         # Optuna's Hyperband assigns brackets by the name of the study, which would be a random one.
         return optuna.create_study(sampler=sampler, pruner=pruner or optuna.pruners.NopPruner(), study_name="search")
+
+
+@contextmanager
+def quietly(optuna: Any) -> Iterator[None]:
+    """Nothing on the terminal but errors; what Optuna warns of is what it does by itself then, such as fitting anew."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         optuna.logging.set_verbosity(before)
 
