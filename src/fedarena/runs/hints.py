@@ -78,7 +78,7 @@ def unknown_setting(key: str, known: Collection[str], section: str | None = None
         meant = meant if section is None else f"{section}.{meant}"
         return f"There is no setting {quoted(full)}; did you mean {meant!r}?"
     if section is None and plain in ("search", "tune"):
-        return f"A run has no {key}: that is of a search for hyperparameters; {SEARCHED_BY_TUNE}"
+        return f"{key}: is for a search of hyperparameters, not for a run; {SEARCHED_BY_TUNE}"
     if section is None and plain == "seeds":
         return f"There is no setting {quoted(full)} of a run; {SEVERAL_SEEDS}"
     names = known if section is None else [f"{section}.{name}" for name in known]
