@@ -24,8 +24,7 @@ from fedarena.core.files import read_bytes
 from fedarena.core.options import PathOption
 from fedarena.core.outside_text import quoted
 from fedarena.data.divided_by_labels import clients_by_labels, stratified_parts, write_divided
-from fedarena.data.partitioners.balanced_dirichlet import Alpha
-from fedarena.data.partitioners.checks import Clients, MinSamples
+from fedarena.data.partitioners.checks import Alpha, Clients, MinSamples
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.raw.trees import open_tree
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source

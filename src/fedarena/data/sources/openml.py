@@ -20,8 +20,7 @@ import pyarrow as pa
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import PathOption
 from fedarena.data.divided_by_labels import clients_by_labels, stratified_parts
-from fedarena.data.partitioners.balanced_dirichlet import Alpha
-from fedarena.data.partitioners.checks import Clients, MinSamples
+from fedarena.data.partitioners.checks import Alpha, Clients, MinSamples
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction

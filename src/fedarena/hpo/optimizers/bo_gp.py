@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.hpo.optimizers.axes import Axes, FloatArray, Tried
-from fedarena.hpo.optimizers.checks import check_at_least, check_between
+from fedarena.hpo.optimizers.axes import FloatArray
+from fedarena.hpo.optimizers.checks import check_at_least
+from fedarena.hpo.optimizers.improvement import ImprovementSearch
 from fedarena.hpo.optimizers.one_thread import one_thread
-from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer, Proposal
-from fedarena.hpo.optimizers.start import spread_out
+from fedarena.hpo.optimizers.optimizer import OPTIMIZERS
 from fedarena.hpo.optimizers.values import tamed
 from fedarena.hpo.optimizers.with_optuna import imported, quiet_study, quietly
 from fedarena.hpo.space import Space
@@ -25,7 +25,7 @@ _FEW_VALUES = 16  # Optuna tries them all
 
 
 @OPTIMIZERS.register("bo_gp")
-class GaussianProcessSearch(Optimizer):
+class GaussianProcessSearch(ImprovementSearch):
     """Expected improvement by a Gaussian process, each configuration trained for all rounds (BO_GP in FedHPO-Bench).
 
     The search begins with `initial` configurations that are evenly spread; later a `random_fraction` of all is drawn
@@ -45,35 +45,11 @@ class GaussianProcessSearch(Optimizer):
         random_fraction: float = 0.0,
         most_points: int = 100,
     ):
-        super().__init__(space, max_rounds, seed, min_rounds)
-        check_at_least(1, initial=initial)
+        super().__init__(space, max_rounds, seed, min_rounds, initial=initial, random_fraction=random_fraction)
         check_at_least(2, most_points=most_points)
-        check_between(0, 1, random_fraction=random_fraction)
         self._optuna = imported("bo_gp")
-        self._axes = Axes(space)
         self._distributions = {one.name: self._distribution(axis) for axis, one in enumerate(space)}
-        self._tried = Tried(self._axes)
-        self._random_fraction, self._most_points = random_fraction, most_points
-        self._initial = spread_out(self._axes, initial, self.generator)
-        self._points: list[FloatArray] = []
-        self._values: list[float] = []
-
-    def ask(self) -> Proposal:
-        """One of the initial configurations, a random one, or the one with the largest expected improvement."""
-        if len(self._points) < len(self._initial):
-            point = self._tried.or_new(self._initial[len(self._points)], self.generator)
-        elif self.generator.random() < self._random_fraction:
-            point = self._tried.draw_new(self.generator)
-        else:
-            point = self._most_promising()
-        configuration = self.space.at(point)
-        self._tried.add(configuration)
-        return self.new_course(configuration)
-
-    def tell(self, proposal: Proposal, value: float) -> None:
-        """Learns from it at the next proposal."""
-        self._points.append(self.space.places(proposal.configuration))
-        self._values.append(value)
+        self._most_points = most_points
 
     def _most_promising(self) -> FloatArray:
         values = tamed(self._values)

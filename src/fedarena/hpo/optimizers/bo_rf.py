@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from fedarena.hpo.optimizers.axes import Axes, FloatArray, Tried
-from fedarena.hpo.optimizers.checks import check_at_least, check_between
-from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer, Proposal
-from fedarena.hpo.optimizers.start import spread_out
+from fedarena.hpo.optimizers.axes import FloatArray
+from fedarena.hpo.optimizers.checks import check_at_least
+from fedarena.hpo.optimizers.improvement import ImprovementSearch
+from fedarena.hpo.optimizers.optimizer import OPTIMIZERS
 from fedarena.hpo.optimizers.values import tamed
 from fedarena.hpo.space import Space
 
@@ -26,7 +26,7 @@ _FEATURES = 5 / 6  # a split looks at this share of the features, as in SMAC
 
 
 @OPTIMIZERS.register("bo_rf")
-class RandomForestSearch(Optimizer):
+class RandomForestSearch(ImprovementSearch):
     """Expected improvement by a random forest, each configuration trained for all rounds (BO_RF in FedHPO-Bench).
 
     The forest has so many `trees`, no deeper than `max_depth`, with `min_samples_split` points where one branches. The
@@ -49,34 +49,11 @@ class RandomForestSearch(Optimizer):
         random_fraction: float = 0.2,
         candidates: int = 1000,
     ):
-        super().__init__(space, max_rounds, seed, min_rounds)
-        check_at_least(1, trees=trees, max_depth=max_depth, initial=initial, candidates=candidates)
+        super().__init__(space, max_rounds, seed, min_rounds, initial=initial, random_fraction=random_fraction)
+        check_at_least(1, trees=trees, max_depth=max_depth, candidates=candidates)
         check_at_least(2, min_samples_split=min_samples_split)
-        check_between(0, 1, random_fraction=random_fraction)
-        self._axes = Axes(space)
-        self._tried = Tried(self._axes)
         self._trees, self._max_depth, self._min_samples_split = trees, max_depth, min_samples_split
-        self._random_fraction, self._candidates = random_fraction, candidates
-        self._initial = spread_out(self._axes, initial, self.generator)
-        self._points: list[FloatArray] = []
-        self._values: list[float] = []
-
-    def ask(self) -> Proposal:
-        """One of the initial configurations, a random one, or the one with the largest expected improvement."""
-        if len(self._points) < len(self._initial):
-            point = self._tried.or_new(self._initial[len(self._points)], self.generator)
-        elif self.generator.random() < self._random_fraction:
-            point = self._tried.draw_new(self.generator)
-        else:
-            point = self._most_promising()
-        configuration = self.space.at(point)
-        self._tried.add(configuration)
-        return self.new_course(configuration)
-
-    def tell(self, proposal: Proposal, value: float) -> None:
-        """Learns from it at the next proposal."""
-        self._points.append(self.space.places(proposal.configuration))
-        self._values.append(value)
+        self._candidates = candidates
 
     def _most_promising(self) -> FloatArray:
         values = tamed(self._values)
