@@ -22,8 +22,9 @@ from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.suite import make_suite
 from fedarena.runs.suite_plan import begin_suite, expected_seconds, plan_suite
-from fedarena.runs.suite_running import run_at_once, run_one_by_one, shares_of_cores
+from fedarena.runs.suite_running import run_at_once, run_one_by_one
 from fedarena.runs.suite_worker import do_run
+from fedarena.runs.workers import shares_of_cores
 
 BASE = {
     "federation": {"name": "digits", "partition": {"name": "dirichlet", "clients": 20}},

@@ -16,7 +16,7 @@ from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver
 from fedarena.hpo.searching import PlannedSearch, attempt
 from fedarena.hpo.trajectory import Evaluation
-from fedarena.runs.suite_worker import begin_work
+from fedarena.runs.workers import begin_work
 
 _SECONDS_BETWEEN_EVENTS: Final = 0.2  # a table answers thousands of times a second
 

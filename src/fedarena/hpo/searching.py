@@ -7,11 +7,7 @@ that dies takes one search with it, which goes on from its file the next time.
 
 from __future__ import annotations
 
-import json
 import queue
-import signal
-import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +18,7 @@ from fedarena.core.errors import FedArenaError
 from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver, run_search
 from fedarena.hpo.trajectory import Evaluation
-from fedarena.runs.suite_running import shares_of_cores, start_worker
+from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
 
 
 @dataclass(frozen=True)
@@ -117,86 +113,30 @@ def search_at_once(planned: Sequence[PlannedSearch], jobs: int, observer: Compar
     waiting: queue.SimpleQueue[PlannedSearch] = queue.SimpleQueue()
     for search in planned:
         waiting.put(search)
-    workers = [_Worker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(planned)))]
-    for worker in workers:
-        worker.thread.start()
-    try:
-        for worker in workers:
-            worker.thread.join()
-    except BaseException:  # Ctrl-C, or a signal to end
-        for worker in workers:
-            worker.stop()
-        for worker in workers:
-            worker.thread.join()
-        raise
+    workers = [_SearchWorker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(planned)))]
+    wait_for(workers)
     failed = {name: sentence for worker in workers for name, sentence in worker.failures.items()}
     return {search.name: failed[search.name] for search in planned if search.name in failed}
 
 
-class _Worker:
-    """A thread that has a process make one search after the other, until none is left."""
+class _SearchWorker(QueueWorker[PlannedSearch]):
+    """Has its process make search after search."""
 
     def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedSearch], observer: ComparisonObserver):
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self.failures: dict[str, str] = {}
-        self._cores, self._waiting, self._observer = cores, waiting, observer
-        self._process: subprocess.Popen[str] | None = None
-        self._stopping = False
-        self._lock = threading.Lock()
+        super().__init__("fedarena.hpo.search_worker", cores, waiting, **_threads(len(cores)))
+        self._observer = observer
 
-    def stop(self) -> None:
-        """Ends the process; what it had found is in files."""
-        with self._lock:
-            self._stopping = True
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
+    def _task(self, item: PlannedSearch) -> dict[str, Any]:
+        return asdict(item)
 
-    def _work(self) -> None:
-        try:
-            while not self._stopping:
-                try:
-                    search = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                self._observer.began(search)
-                failure = self._do(search)
-                if self._stopping:
-                    break
-                if failure is not None:
-                    self.failures[search.name] = failure
-                self._observer.ended(search, failure)
-        finally:
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()  # there is nothing more to do
-                self._process.wait()
+    def _began(self, item: PlannedSearch) -> None:
+        self._observer.began(item)
 
-    def _do(self, search: PlannedSearch) -> str | None:
-        process = self._running_process()
-        if process is None:
-            return None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(asdict(search)) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                event = json.loads(line)
-                if event["event"] == "ended":
-                    failure: str | None = event["failure"]
-                    return failure
-                self._observer.evaluated(search, event["spent_s"], event["best"])
-        except BrokenPipeError:
-            pass
-        code = process.wait()
-        return "its process was killed" + (f" by signal {-code}" if code < 0 else f", with exit code {code}")
+    def _tell(self, item: PlannedSearch, event: dict[str, Any]) -> None:
+        self._observer.evaluated(item, event["spent_s"], event["best"])
 
-    def _running_process(self) -> subprocess.Popen[str] | None:
-        with self._lock:
-            if self._stopping:
-                return None
-            if self._process is None or self._process.poll() is not None:
-                self._process = start_worker("fedarena.hpo.search_worker", self._cores, **_threads(len(self._cores)))
-            return self._process
+    def _ended(self, item: PlannedSearch, failure: str | None) -> None:
+        self._observer.ended(item, failure)
 
 
 def _threads(cores: int) -> dict[str, str]:

@@ -6,17 +6,9 @@ of JSON, and tells in such lines how far it is. No result depends on how many of
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
 from fedarena.core.words import some
@@ -24,6 +16,7 @@ from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.own_source import own_source
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite_plan import PlannedRun
+from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
 
 
 def run_one_by_one(planned: Sequence[PlannedRun], observer: Observer, announce: Callable[[str], None]) -> list[str]:
@@ -56,17 +49,10 @@ def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserve
         return failures
     for run in to_run:
         waiting.put(run)
-    workers = [_Worker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(to_run)))]
-    for worker in workers:
-        worker.thread.start()
+    workers = [_SuiteWorker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(to_run)))]
     try:
-        for worker in workers:
-            worker.thread.join()
-    except BaseException:  # Ctrl-C, or a signal to end
-        for worker in workers:
-            worker.stop()
-        for worker in workers:
-            worker.thread.join()
+        wait_for(workers)
+    except BaseException:
         observer.stopped()
         raise
     failed = {run: sentence for worker in workers for run, sentence in worker.failures.items()}
@@ -93,101 +79,24 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def start_worker(module: str, cores: list[int], **environment: str) -> subprocess.Popen[str]:
-    """A process that is told what to do, and tells what it does, by lines of JSON; it may use these cores."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-m", module, json.dumps([cores, sys.argv])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-    )
-
-
-def shares_of_cores(workers: int) -> list[list[int]]:
-    """Which cores each worker may use; where cores cannot be assigned, none are named."""
-    if not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in range(workers)]
-    cores = sorted(os.sched_getaffinity(0))
-    if workers >= len(cores):
-        return [[cores[number % len(cores)]] for number in range(workers)]
-    return [share.tolist() for share in np.array_split(cores, workers)]
-
-
-class _Worker:
-    """A thread that has a process do one run after the other, until none is left."""
+class _SuiteWorker(QueueWorker[PlannedRun]):
+    """Has its process do run after run."""
 
     def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedRun], observer: SuiteObserver):
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self.failures: dict[str, str] = {}
-        self._cores, self._waiting, self._observer = cores, waiting, observer
-        self._process: subprocess.Popen[str] | None = None
-        self._stopping = False
-        self._lock = threading.Lock()
+        super().__init__("fedarena.runs.suite_worker", cores, waiting)
+        self._observer = observer
 
-    def _work(self) -> None:
-        try:
-            while not self._stopping:
-                try:
-                    run = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                failure = self._do(run)
-                if failure is not None and not self._stopping:
-                    self.failures[run.name] = failure
-                if not self._stopping:
-                    self._observer.ended(run.name, failure)
-        finally:
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()  # there is nothing more to do
-                self._process.wait()
+    def _task(self, item: PlannedRun) -> dict[str, Any]:
+        task: dict[str, Any] = {"folder": str(item.folder), "own_source": own_source(item.config).to_json()}
+        return task | ({"settings": item.config.to_dict()} if item.state == "new" else {})
 
-    def stop(self) -> None:
-        """Has the process end after it has written what is done."""
-        with self._lock:
-            self._stopping = True
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
-
-    def _do(self, run: PlannedRun) -> str | None:
-        """Has a run done; what went wrong, if anything did."""
-        process = self._running_process()
-        if process is None:
-            return None
-        task: dict[str, Any] = {"folder": str(run.folder), "own_source": own_source(run.config).to_json()}
-        if run.state == "new":
-            task["settings"] = run.config.to_dict()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                event = json.loads(line)
-                if event["event"] == "ended":
-                    failure: str | None = event["failure"]
-                    return failure
-                self._tell(run.name, event)
-        except BrokenPipeError:
-            pass
-        code = process.wait()
-        return "its process was killed" + (f" by signal {-code}" if code < 0 else f", with exit code {code}")
-
-    def _running_process(self) -> subprocess.Popen[str] | None:
-        with self._lock:
-            if self._stopping:
-                return None
-            if self._process is None or self._process.poll() is not None:
-                self._process = start_worker("fedarena.runs.suite_worker", self._cores)
-            return self._process
-
-    def _tell(self, name: str, event: dict[str, Any]) -> None:
+    def _tell(self, item: PlannedRun, event: dict[str, Any]) -> None:
         if event["event"] == "warned":
-            self._observer.warned(name, event["message"])
+            self._observer.warned(item.name, event["message"])
         elif event["event"] == "started":
-            self._observer.began(name, event["rounds"], event["done"])
+            self._observer.began(item.name, event["rounds"], event["done"])
         elif event["event"] == "round":
-            self._observer.finished_round(name, event["round"], event["score"])
+            self._observer.finished_round(item.name, event["round"], event["score"])
+
+    def _ended(self, item: PlannedRun, failure: str | None) -> None:
+        self._observer.ended(item.name, failure)

@@ -6,12 +6,9 @@ It is started by `fedarena.runs.suite_running` as ``python -m fedarena.runs.suit
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from fedarena.core.errors import FedArenaError
 from fedarena.core.words import some
@@ -21,6 +18,7 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.round_text import round_text
 from fedarena.runs.run import resume_run, start_run
+from fedarena.runs.workers import begin_work
 from fedarena.simulate import RoundOutcome
 from fedarena.storage.run_files import CONFIG_FILE
 
@@ -63,23 +61,6 @@ def do_run(task: dict[str, Any], observer: Observer) -> str | None:
     except Exception as error:  # a bug in somebody's own method
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def begin_work() -> TextIO:
-    """Makes a process one that `start_worker` started; gives where its events go."""
-    signal.signal(signal.SIGTERM, _stop)
-    # What somebody's own method prints must not get among the events.
-    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    cores, command = json.loads(sys.argv[1])
-    if cores:
-        os.sched_setaffinity(0, cores)
-    sys.argv = command
-    return events
 
 
 def main() -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import threading
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +11,7 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.words import some
 from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
 from fedarena.hpo.tune.plan import TuningPlan
-from fedarena.runs.suite_running import shares_of_cores, start_worker
+from fedarena.runs.workers import Worker, shares_of_cores, wait_for
 
 
 def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, seconds: float | None) -> None:
@@ -26,8 +22,8 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
     _check_found_by_others(plan)
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
-        workers = [_Process(plan, cores, observer, deadline) for cores in shares_of_cores(jobs)]
-        _wait_for(workers)
+        workers = [_StudyWorker(plan, cores, observer, deadline) for cores in shares_of_cores(jobs)]
+        wait_for(workers)
         for worker in workers:
             if worker.problem is not None:
                 raise RunFailedError(worker.problem)
@@ -35,20 +31,6 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
         if not killed:
             return
         observer.warned(f"{killed[0]}; another one goes on with its trial")
-
-
-def _wait_for(workers: Sequence[_Process]) -> None:
-    for worker in workers:
-        worker.thread.start()
-    try:
-        for worker in workers:
-            worker.thread.join()
-    except BaseException:  # Ctrl-C, or a signal to end
-        for worker in workers:
-            worker.stop()
-        for worker in workers:
-            worker.thread.join()
-        raise
 
 
 def _check_found_by_others(plan: TuningPlan) -> None:
@@ -60,31 +42,19 @@ def _check_found_by_others(plan: TuningPlan) -> None:
         )
 
 
-class _Process:
-    """A thread that listens to a process that works on a study."""
+class _StudyWorker(Worker):
+    """Listens to a process that works on a study."""
 
     def __init__(self, plan: TuningPlan, cores: list[int], observer: TuneObserver, deadline: float | None):
-        self.thread = threading.Thread(target=self._listen, daemon=True)
+        super().__init__("fedarena.hpo.tune.worker", cores)
         self.problem: str | None = None  # why nobody can go on
         self.killed: str | None = None  # how it ended before all was done
-        self._plan, self._cores, self._observer, self._deadline = plan, cores, observer, deadline
-        self._process: subprocess.Popen[str] | None = None
-        self._stopping = False
-        self._lock = threading.Lock()
+        self._plan, self._observer, self._deadline = plan, observer, deadline
 
-    def stop(self) -> None:
-        """Has the process end after it has written what is done."""
-        with self._lock:
-            self._stopping = True
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
-
-    def _listen(self) -> None:
-        with self._lock:
-            if self._stopping:
-                return
-            self._process = start_worker("fedarena.hpo.tune.worker", self._cores)
-        process = self._process
+    def _work(self) -> None:
+        process = self._running_process()
+        if process is None:
+            return
         assert process.stdin is not None
         assert process.stdout is not None
         seconds = None if self._deadline is None else self._deadline - time.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedarena.core.errors import FedArenaError
 from fedarena.hpo.tune.jobs import Telling
 from fedarena.hpo.tune.library import quiet_optuna
-from fedarena.runs.suite_worker import begin_work
+from fedarena.runs.workers import begin_work
 
 
 def main() -> None:
