@@ -18,7 +18,19 @@ from fedarena.core.registry import Registry
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
-from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
+from fedarena.models import (
+    AUGMENTATIONS,
+    MODELS,
+    TASKS,
+    Augmentation,
+    DataSpec,
+    InputSpec,
+    Task,
+    build_model,
+    default_model,
+)
+from fedarena.models.augmentation import NoAugmentation, model_sees
+from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -133,6 +145,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
+    if algorithm.trains_freely and task.augmentation is not None:
+        raise BadInputError(
+            f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
+            "out, or augment there"
+        )
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
@@ -274,11 +291,16 @@ def build_task(config: RunConfig, federation: Federation) -> Task:
     spec = data_spec(federation)
     kind = task_class(task_options.pop("name"), spec)
     spec = kind.model_spec(spec)
+    augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
+    seen = model_sees(augmentation, spec, config.augmentation["name"])
+    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"])
 
     def make_task(module: nn.Module) -> Task:
-        return kind(module, spec, **task_options)
+        task = kind(module, spec, **task_options)
+        task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
+        return task
 
-    return make_task(build_model(options.pop("name"), spec, options, config.seed, make_task))
+    return make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
