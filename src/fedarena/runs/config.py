@@ -67,13 +67,8 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Settings that change nothing about what a run computes.
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
-_NONE_BY_DEFAULT = (
-    "augmentation",
-    "download",
-    "privacy",
-    "attack",
-    "policy",
-)  # options say nothing before a name is given
+# Parts whose options say nothing before a name is given.
+_NONE_BY_DEFAULT = ("augmentation", "download", "privacy", "attack", "policy")
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
