@@ -7,6 +7,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     embedding_mlp,
     gcn,
     huggingface,
+    imagenet,
     linear,
     matrix_factorization,
     mlp,

@@ -2,8 +2,8 @@
 
 Names are those of our models. A `vit` also takes the names under which published ViTs are stored (see
 `fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. A BERT takes the files
-and folders that Hugging Face's library writes. The last layer of any model may be for another number of classes; then
-it stays as freshly drawn.
+and folders that Hugging Face's library writes; networks for photographs have torchvision's names. The last layer of any
+model may be for another number of classes; then it stays as freshly drawn.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
 from fedarena.models.bert import Bert
+from fedarena.models.imagenet import ImageNetwork
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_names_of_bert, to_our_names, without_prefix
 from fedarena.runs.config import read_settings, resolve
@@ -58,6 +59,10 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     if isinstance(module, Bert):
         named = to_names_of_bert(found)
         _check_vocabulary(module, named, path)
+    if isinstance(module, ImageNetwork):
+        named = module.without_counters(found)
+        if (reason := module.why_not(named)) is not None:
+            raise BadInputError(f"{path} does not fit the model: {reason}")
     own: Tensors = dict(module.named_parameters())
     fresh = _left_out(own, named)
     taken = {name: _fitting(name, p, named, path) for name, p in own.items() if name not in fresh}
