@@ -69,6 +69,7 @@ from fedarena.transforms import (
 from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
+_OF_CLASSES = ("classification", "multi_label", "node_classification")  # kinds of federations
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
 
 
@@ -257,6 +258,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
+        class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
@@ -362,6 +364,7 @@ def data_spec(federation: Federation) -> DataSpec:
         inputs,
         task.value_range,
         task.token_names,
+        tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
     )
 
 

@@ -51,6 +51,9 @@ class Task:
         if spec.is_text:
             self._codes["x"] = spec.vocabulary
         named = [make_metric(name, spec.classes) for name in (metrics or self.usual_metrics)]
+        counts = spec.class_counts
+        for metric in named:
+            metric.know_classes(counts if counts and len(counts) == spec.classes else None)
         self.metrics: tuple[Metric, ...] = (WeightedLoss() if self.has_weights else Loss(), *named)
         self.lead = self._lead(lead)
 
@@ -192,10 +195,11 @@ class Task:
         seen, answers = self.seen(outputs, batch), self.answers(outputs)
         found = {COUNT: seen[COUNT]}
         for metric in self.metrics if metrics is None else metrics:
-            if not isinstance(metric, RankingMetric):
-                found[metric.info.name] = metric.state(answers, seen)
-            elif SCORES not in found:
-                found[SCORES], found[RIGHT] = ranking_scores(answers, seen)
+            if isinstance(metric, RankingMetric):
+                if SCORES not in found:
+                    found[SCORES], found[RIGHT] = ranking_scores(answers, seen)
+            elif metric.state_name not in found:  # which some metrics share
+                found[metric.state_name] = metric.state(answers, seen)
         return found
 
     def answers(self, outputs: Tensor) -> Tensor:
