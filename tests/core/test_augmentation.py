@@ -394,3 +394,19 @@ def test_there_is_a_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:
         main(["list", "augmentations"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in AUGMENTATIONS.names())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_gpu_trains_on_the_same_crops(name: str, compile: bool) -> None:
+    reference = make_engine(ReferenceEngine, KINDS[name], FedAvg(), device="cpu")
+    broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    engine = make_engine(CohortEngine, KINDS[name], FedAvg(), lanes=4, device="cuda", compile=compile)
+    found = train(engine, clients, engine.place(broadcast), {})
+    for client, (update, *_) in expected.items():
+        for parameter, value in update["params"].items():
+            torch.testing.assert_close(found[client][0]["params"][parameter].cpu(), value, rtol=0, atol=1e-10)
+    scores = [one.evaluate(one.place(broadcast)["params"], np.array(clients), "test") for one in (reference, engine)]
+    np.testing.assert_allclose(*(one.means("loss") for one in scores), rtol=0, atol=1e-10)

@@ -64,6 +64,8 @@ def settings_fingerprint(config: RunConfig) -> str:
     for part in ("policy", "augmentation"):
         if decisive.get(part) == {"name": "none"}:  # as in runs from before there were any
             del decisive[part]
+    if decisive["local"].get("clip_norm") is None:
+        decisive["local"] = {key: value for key, value in decisive["local"].items() if key != "clip_norm"}
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 
