@@ -20,6 +20,9 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
+from fedarena.data.raw.images import need_pillow
+from fedarena.data.store.decoded import decoded_cache
+from fedarena.data.store.encoding import decode
 from fedarena.data.store.schema import (
     FORMAT,
     FORMAT_VERSION,
@@ -34,6 +37,7 @@ from fedarena.data.store.schema import (
     SourceSpec,
     TaskSpec,
 )
+from fedarena.data.store.side_by_side import for_each
 from fedarena.data.store.stretches import rows_of
 from fedarena.data.store.table import STRING, Column, TableReader, file_crc32
 
@@ -63,6 +67,14 @@ class ClientSamples:
     """Samples of some clients, one after the other: client i has the rows ``offsets[i]:offsets[i + 1]``."""
 
     columns: dict[str, AnyArray]
+    offsets: IntArray
+
+
+@dataclass(frozen=True)
+class EncodedSamples:
+    """The files of some clients' samples: client i has those at ``offsets[i]:offsets[i + 1]``."""
+
+    files: list[bytes]
     offsets: IntArray
 
 
@@ -152,15 +164,26 @@ class Federation:
         part: Part | Literal["all"] = "all",
         columns: Sequence[str] | None = None,
     ) -> ClientSamples:
-        """The samples of `clients`, in their order; a client may be asked for more than once."""
+        """The samples of `clients`, in their order; a client may be asked for more than once.
+
+        Encoded columns are decoded, by several threads.
+        """
         for column in columns or ():
             _known("column", column, self.manifest.columns)
         starts, counts = self._locate(clients, part)
-        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=offsets[1:])
         sample_rows = rows_of(starts, counts)
         names = self.manifest.columns if columns is None else columns
-        return ClientSamples({name: self._samples.take(name, sample_rows) for name in names}, offsets)
+        return ClientSamples({name: self._take(name, sample_rows) for name in names}, _offsets(counts))
+
+    def encoded(
+        self, clients: Sequence[int] | IntArray, part: Part | Literal["all"] = "all", column: str = "x"
+    ) -> EncodedSamples:
+        """The samples of `clients` in an encoded column as the files they were, without decoding them."""
+        if self.manifest.columns[_known("column", column, self.manifest.columns)].encoding is None:
+            raise BadInputError(f"Column {column!r} of {self.name} is not encoded: it holds numbers, not files.")
+        starts, counts = self._locate(clients, part)
+        views = self._samples.take_encoded(column, rows_of(starts, counts))
+        return EncodedSamples([bytes(view) for view in views], _offsets(counts))
 
     def samples_at(
         self, clients: Sequence[int] | IntArray, positions: IntArray, part: Part | Literal["all"] = "all"
@@ -169,7 +192,7 @@ class Federation:
         starts, counts = self._locate(clients, part)
         if ((positions < 0) | (positions >= counts)).any():
             raise BadInputError(f"A sample was asked for that a client of {self.name} does not have.")
-        return {name: self._samples.take(name, starts + positions) for name in self.manifest.columns}
+        return {name: self._take(name, starts + positions) for name in self.manifest.columns}
 
     def client_ids(self, clients: Sequence[int] | IntArray) -> list[str]:
         """The ids the clients have in the original data."""
@@ -197,6 +220,41 @@ class Federation:
             if found != spec.crc32:
                 raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
 
+    def _take(self, column: str, rows: IntArray) -> AnyArray:
+        """The values of a column of samples at `rows`, decoded if they have to be."""
+        spec = self.manifest.columns[column]
+        if spec.encoding is None:
+            return self._samples.take(column, rows)
+        distinct, place = np.unique(rows, return_inverse=True)
+        if len(distinct) < len(rows):
+            return self._take(column, distinct)[place]
+        need_pillow(self.name)
+        contents, cache = self._samples.take_encoded(column, rows), decoded_cache()
+        numbers, result = rows.tolist(), np.empty((len(rows), *spec.shape), dtype=spec.dtype)
+
+        def read(index: int) -> None:
+            key = (self.fingerprint, column, numbers[index])
+            known = cache.get(key)
+            if known is not None:
+                result[index] = known
+                return
+            try:
+                decode(contents[index], spec, result[index], "It")
+            except BadInputError as error:
+                raise self._undecodable(column, numbers[index], error) from None
+            cache.put(key, result[index])
+
+        for_each(read, len(rows))
+        return result
+
+    def _undecodable(self, column: str, row: int, error: BadInputError) -> DamagedFileError:
+        begins = self._clients.take("start", self.clients("all"))
+        client = int(np.searchsorted(begins, row, side="right")) - 1
+        return DamagedFileError(
+            f"{self._samples.path} is damaged in row {row}, column {column!r}, which belongs to client "
+            f"{self.client_ids([client])[0]!r}. {error}"
+        )
+
     def _locate(self, clients: Sequence[int] | IntArray, part: str) -> tuple[IntArray, IntArray]:
         """Where a part of each client starts in the samples, and how many there are."""
         rows = self._client_rows(clients)
@@ -222,6 +280,12 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {counted(self.num_clients, 'client')}, {counted(self.num_samples, 'sample')}>"
+
+
+def _offsets(counts: IntArray) -> IntArray:
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 def _span(part: Part) -> tuple[int, int]:
