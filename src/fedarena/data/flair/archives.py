@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 import tarfile
@@ -9,7 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 
@@ -18,6 +19,7 @@ _ARCHIVE = re.compile(r"small_images.*\.(?:tar|tar\.gz|tgz)")
 _NUMBERED = re.compile(r"(small_images-)(\d+)(\.tar|\.tar\.gz|\.tgz)")
 _PART = re.compile(r"(small_images.*\.(?:tar|tar\.gz|tgz|zip))\.(?:part)?(\d+|[a-z]{2,3})")  # as split names them
 _BLOCK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
 
 
 def published_archive(number: int) -> str:
@@ -37,7 +39,7 @@ def find_archives(folder: Path) -> dict[str, list[Path]]:
             found[name] = [folder / name]
     for name in names:
         part = _PART.fullmatch(name)
-        if part and part[1] not in names:
+        if part and name not in found and part[1] not in names:
             found[part[1]].append(folder / name)
     for name, parts in found.items():
         if parts[0].name != name:
@@ -89,16 +91,17 @@ def read_members(parts: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
     """The names and contents of all JPEGs in a tar archive, which is read once from its beginning to its end."""
     name = parts[0]
     try:
-        with _Joined(parts) as raw, tarfile.open(fileobj=cast(IO[bytes], raw), mode="r|*", bufsize=_BLOCK_BYTES) as archive:
-            for member in archive:
-                if member.isfile() and member.name.endswith(".jpg"):
-                    opened = archive.extractfile(member)
-                    assert opened is not None  # it is a file
-                    content = opened.read()
-                    if len(content) != member.size:
-                        raise EOFError
-                    yield member.name.rpartition("/")[2], content
-                archive.members = []  # which would hold all of them in memory
+        with _opened(parts) as content:
+            # tarfile's own way of uncompressing a stream takes the end of a file for the end of the archive.
+            with tarfile.open(fileobj=content, mode="r|", bufsize=_BLOCK_BYTES) as archive:
+                for member in archive:
+                    if member.isfile() and member.name.endswith(".jpg"):
+                        opened = archive.extractfile(member)
+                        assert opened is not None  # it is a file
+                        yield member.name.rpartition("/")[2], opened.read()
+                    cast(Any, archive).members = []  # which would hold all of them in memory
+            while content.read(_BLOCK_BYTES):  # up to the checksum at the end
+                pass
     except (tarfile.TarError, EOFError, zlib.error) as error:
         ended = isinstance(error, EOFError) or "end of" in str(error)
         reason = "it ends too early" if ended else "it is no tar archive, or not in order"
@@ -109,26 +112,34 @@ def read_members(parts: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
         raise BadInputError(f"{error.filename} cannot be read: {error.strerror or error}") from None
 
 
+def _opened(parts: Sequence[Path]) -> IO[bytes]:
+    """An archive to be read from its beginning, uncompressed."""
+    with open(parts[0], "rb") as file:
+        compressed = file.read(len(_GZIP)) == _GZIP
+    joined = cast(IO[bytes], io.BufferedReader(_Joined(parts), _BLOCK_BYTES))
+    return cast(IO[bytes], gzip.GzipFile(fileobj=joined)) if compressed else joined
+
+
 class _Joined(io.RawIOBase):
     """Files one after the other as if they were one."""
 
     def __init__(self, paths: Sequence[Path]):
         self._waiting = list(paths)
-        self._file: IO[bytes] | None = None
+        self._file: io.FileIO | None = None
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def readinto(self, buffer: Any) -> int:
         """At least one byte, unless all files have ended."""
         while self._waiting or self._file is not None:
             if self._file is None:
-                self._file = open(self._waiting.pop(0), "rb")  # noqa: SIM115 - closed here and by close
-            if block := self._file.read(size):
-                return block
+                self._file = io.FileIO(self._waiting.pop(0))
+            if length := self._file.readinto(buffer):
+                return length
             self._file.close()
             self._file = None
-        return b""
+        return 0
 
     def close(self) -> None:
         if self._file is not None:

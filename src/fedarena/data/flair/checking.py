@@ -52,3 +52,11 @@ def check_same_size(picture: Picture, height: int, width: int) -> None:
             f"{picture.where} has {picture.width} x {picture.height} pixels and others have {width} x {height}; "
             "all must be of one size, as FLAIR's small_images are"
         )
+
+
+def size_of(content: bytes) -> tuple[int, int]:
+    """Height and width of a picture that was checked."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as picture:
+        return picture.height, picture.width

@@ -107,7 +107,9 @@ class PhotoCollector:
         owners = place_of_owner[np.frombuffer(self._owners, dtype=np.int64)]
         order = np.argsort(owners, kind="stable")
         counts = np.frombuffer(self._counts, dtype=np.int64)
-        labels = np.frombuffer(self._labels, dtype=np.int32)[rows_of((np.cumsum(counts) - counts)[order], counts[order])]
+        labels = np.frombuffer(self._labels, dtype=np.int32)[
+            rows_of((np.cumsum(counts) - counts)[order], counts[order])
+        ]
         places = place_of_code[labels]
         image = np.repeat(np.arange(len(order)), counts[order])[places >= 0]
         groups = np.empty(len(users), dtype=np.int64)
@@ -128,7 +130,7 @@ class TwoPartitionsError(Exception):
 
     def __init__(self, user: str, first: Group, second: Group):
         super().__init__(
-            f"user {quoted(user)} is in the {first} partition before and in the {second} one here; a user must be in one"
+            f"user {quoted(user)} is in the {first} partition before and in the {second} one here, and must be in one"
         )
 
 
@@ -199,4 +201,6 @@ def _outside(entry: dict[str, Any], taxonomy: Taxonomy, path: Path, number: int)
     for label in entry["labels"]:
         if label not in taxonomy.coarse:
             return taxonomy.unknown(label, False, where)
-    return next(taxonomy.unknown(label, True, where) for label in entry["fine_grained_labels"] if label not in taxonomy.fine)
+    return next(
+        taxonomy.unknown(label, True, where) for label in entry["fine_grained_labels"] if label not in taxonomy.fine
+    )

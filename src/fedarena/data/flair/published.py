@@ -1,4 +1,4 @@
-"""What FLAIR's authors counted (Song et al., 2022, section 4.2, and the notebook that they published with the files)."""
+"""What FLAIR's authors counted: Song et al. (2022), section 4.2, and the notebook that comes with the files."""
 
 from __future__ import annotations
 

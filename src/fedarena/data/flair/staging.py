@@ -42,10 +42,14 @@ class PictureStage:
     ) -> None:
         self._file.close()
 
-    @property
-    def missing(self) -> IntArray:
-        """The pictures that are not there yet."""
-        return np.flatnonzero(self._index[:-1, 0] == _ABSENT)
+    def missing_of(self, pictures: IntArray) -> IntArray:
+        """Those of some pictures that are not there yet, in the same order."""
+        missing: IntArray = pictures[self._index[pictures, 0] == _ABSENT]
+        return missing
+
+    def first(self, pictures: IntArray) -> bytes:
+        """The content of the first of some pictures that is there."""
+        return self.read(pictures[self._index[pictures, 0] != _ABSENT][:1])[0]
 
     @property
     def position(self) -> int:

@@ -55,5 +55,7 @@ def read_taxonomy(path: Path) -> Taxonomy:
             raise BadInputError(f"{path}, line {number} must be a fine and a coarse label, not {quoted(line)}")
         fine, coarse = pair
         if coarse_of.setdefault(fine, coarse) != coarse:
-            raise BadInputError(f"{path}, line {number}: {fine} belongs to {coarse_of[fine]} above and to {coarse} here")
+            raise BadInputError(
+                f"{path}, line {number}: {fine} belongs to {coarse_of[fine]} above and to {coarse} here"
+            )
     return Taxonomy(path, coarse_of)
