@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedarena.data.flair.photos import Photos
 from fedarena.data.many_users.clients import divide_samples
 from fedarena.data.sampling import Sampling
 from fedarena.data.splits import Split
-from fedarena.data.store.schema import GROUPS, PARTS, IntArray
+from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
 from fedarena.data.store.stretches import rows_of
 
 Kept = Literal["random", "first"]
@@ -70,38 +70,35 @@ class Choice:
 def deal(clients: DividedClients, number: int | None, sizes: Sizes, seed: int) -> DividedClients:
     """The same photos dealt at random to other clients of the same groups, who thereby differ by chance alone.
 
-    There are as many clients in each group as users were, or `number` for training and as many others in proportion.
+    There are as many clients in each group as there were, with as many photos; or of equal sizes, and then `number` for
+    training and as many others in proportion.
     """
+    if number is not None and sizes == "users":
+        raise BadInputError(
+            f"federation.clients is {number}, but federation.sizes=users has as many clients as there are users; "
+            "choose federation.sizes=equal"
+        )
     codes = np.array([GROUPS.index(group) for group in clients.groups])
     of_users = clients.counts.sum(axis=1)
-    owner = np.repeat(np.arange(len(codes)), of_users)
-    dealt: list[DividedClients] = []
+    code_of_photo = np.repeat(codes, of_users)
+    trained = max(int((codes == _TRAIN).sum()), 1)
+    ids: list[str] = []
+    groups: list[Group] = []
+    counts: list[IntArray] = []
+    dealt: list[IntArray] = []
     for code, group in enumerate(GROUPS):
-        rows = clients.rows[codes[owner] == code]
-        users = of_users[codes == code]
-        if not len(rows):
-            continue
-        share = 1.0 if number is None else number / max(int((codes == _TRAIN).sum()), 1)
-        wanted = len(users) if number is None else max(round(share * len(users)), 1)
-        if wanted > len(rows) or (sizes == "users" and wanted != len(users)):
-            raise BadInputError(
-                f"federation.clients is {number}, but "
-                + (
-                    f"there are {len(rows):,} photos for {wanted:,} {group} clients; choose fewer"
-                    if wanted > len(rows)
-                    else f"federation.sizes=users gives as many clients as there are users, {len(users):,} of them for "
-                    f"{group}; choose federation.sizes=equal"
+        rows, new_sizes = clients.rows[code_of_photo == code], of_users[codes == code]
+        if sizes == "equal" and len(rows):
+            wanted = len(new_sizes) if number is None else max(round(number * len(new_sizes) / trained), 1)
+            if code == _TRAIN and wanted > len(rows):
+                raise BadInputError(
+                    f"federation.clients is {number}, but there are {len(rows):,} photos for training; choose fewer"
                 )
-            )
-        parts = np.zeros((wanted, len(PARTS)), dtype=np.int64)
-        parts[:, code] = users if sizes == "users" else len(rows) // wanted + (np.arange(wanted) < len(rows) % wanted)
-        shuffled = rows[np.argsort(bits(seed, "flair_iid/dealing", rows), kind="stable")]
-        ids = [f"{group}-{client:06d}" for client in range(wanted)]
-        dealt.append(DividedClients(ids, [group] * wanted, parts, shuffled))
-    return replace(
-        dealt[0],
-        ids=[id for one in dealt for id in one.ids],
-        groups=[group for one in dealt for group in one.groups],
-        counts=np.concatenate([one.counts for one in dealt]),
-        rows=np.concatenate([one.rows for one in dealt]),
-    )
+            wanted = min(wanted, len(rows))
+            new_sizes = len(rows) // wanted + (np.arange(wanted) < len(rows) % wanted)
+        ids += [f"{group}-{client:06d}" for client in range(len(new_sizes))]
+        groups += [group] * len(new_sizes)
+        counts.append(np.zeros((len(new_sizes), len(PARTS)), dtype=np.int64))
+        counts[-1][:, code] = new_sizes
+        dealt.append(rows[np.argsort(bits(seed, "flair_iid/dealing", rows), kind="stable")])
+    return DividedClients(ids, groups, np.concatenate(counts), np.concatenate(dealt))
