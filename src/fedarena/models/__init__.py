@@ -15,6 +15,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     transformer,
     vit,
 )
+from fedarena.models.augmentation import AUGMENTATIONS, Augmentation
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec, InputSpec
 from fedarena.models.tasks import TASKS, Task, Tensors, make_task
@@ -22,8 +23,10 @@ from fedarena.models.trainable import constant_tensors, trainable_parameters
 from fedarena.models.zoo import MODELS, build_model, default_model
 
 __all__ = [
+    "AUGMENTATIONS",
     "MODELS",
     "TASKS",
+    "Augmentation",
     "DataSpec",
     "InputSpec",
     "Task",

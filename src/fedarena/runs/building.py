@@ -18,7 +18,19 @@ from fedarena.core.registry import Registry
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
-from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
+from fedarena.models import (
+    AUGMENTATIONS,
+    MODELS,
+    TASKS,
+    Augmentation,
+    DataSpec,
+    InputSpec,
+    Task,
+    build_model,
+    default_model,
+)
+from fedarena.models.augmentation import NoAugmentation, model_sees
+from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -57,6 +69,7 @@ from fedarena.transforms import (
 from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
+_OF_CLASSES = ("classification", "multi_label", "node_classification")  # kinds of federations
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
 
 
@@ -133,6 +146,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
+    if algorithm.trains_freely and task.augmentation is not None:
+        raise BadInputError(
+            f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
+            "out, or augment there"
+        )
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
@@ -240,6 +258,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
+        class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
@@ -274,11 +293,16 @@ def build_task(config: RunConfig, federation: Federation) -> Task:
     spec = data_spec(federation)
     kind = task_class(task_options.pop("name"), spec)
     spec = kind.model_spec(spec)
+    augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
+    seen = model_sees(augmentation, spec, config.augmentation["name"])
+    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"])
 
     def make_task(module: nn.Module) -> Task:
-        return kind(module, spec, **task_options)
+        task = kind(module, spec, **task_options)
+        task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
+        return task
 
-    return make_task(build_model(options.pop("name"), spec, options, config.seed, make_task))
+    return make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
@@ -340,6 +364,7 @@ def data_spec(federation: Federation) -> DataSpec:
         inputs,
         task.value_range,
         task.token_names,
+        tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
     )
 
 
