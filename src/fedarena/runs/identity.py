@@ -61,8 +61,8 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
     decisive = {key: value for key, value in config.to_dict().items() if key not in NOT_DECISIVE}
-    for part in ("policy", "augmentation"):
-        if decisive.get(part) == {"name": "none"}:  # as in runs from before there were any
+    for part, usual in (("policy", "none"), ("augmentation", "none"), ("adaptation", "all")):
+        if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
