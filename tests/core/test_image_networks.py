@@ -73,14 +73,16 @@ def test_every_layer_computes_what_torchvisions_does(published: str, tmp_path: P
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
     start_from(ours, tmp_path / "weights.pth")
     outputs: dict[str, list[Tensor]] = {}
+    in_both = dict(ours.named_modules()).keys() & dict(theirs.named_modules()).keys()
     for network in (ours, theirs):
-        for path, layer in network.named_modules():
+        for path in in_both:
+            layer = network.get_submodule(path)
             keep = outputs.setdefault(path, [])
             layer.register_forward_hook(lambda _, __, output, keep=keep: keep.append(output.detach().clone()))
     x = torch.rand(2, 3, 64, 64, dtype=torch.float64)
     ours(x)
     theirs(NormalizedColours(3).double()(x))
-    shared = [both for path, both in outputs.items() if len(both) == 2]
+    shared = [both for both in outputs.values() if len(both) == 2]
     assert len(shared) >= sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in ours.modules())
     for here, there in shared:
         torch.testing.assert_close(here, there, rtol=0, atol=1e-12 * there.abs().max().item())

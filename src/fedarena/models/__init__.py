@@ -15,6 +15,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     transformer,
     vit,
 )
+from fedarena.models.adaptation import ADAPTATIONS, Adaptation
 from fedarena.models.augmentation import AUGMENTATIONS, Augmentation
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec, InputSpec
@@ -23,9 +24,11 @@ from fedarena.models.trainable import constant_tensors, trainable_parameters
 from fedarena.models.zoo import MODELS, build_model, default_model
 
 __all__ = [
+    "ADAPTATIONS",
     "AUGMENTATIONS",
     "MODELS",
     "TASKS",
+    "Adaptation",
     "Augmentation",
     "DataSpec",
     "InputSpec",

@@ -19,16 +19,20 @@ from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
 from fedarena.models import (
+    ADAPTATIONS,
     AUGMENTATIONS,
     MODELS,
     TASKS,
+    Adaptation,
     Augmentation,
     DataSpec,
     InputSpec,
     Task,
     build_model,
     default_model,
+    trainable_parameters,
 )
+from fedarena.models.adaptation import adapt
 from fedarena.models.augmentation import NoAugmentation, model_sees
 from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
@@ -140,6 +144,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
+    warnings += _adaptation_notes(config, task)
     mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
     algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
@@ -288,7 +293,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
 
 
 def build_task(config: RunConfig, federation: Federation) -> Task:
-    """The task of a run with its freshly built model."""
+    """The task of a run with its freshly built model, of which as much is frozen as the adaptation wants."""
     options, task_options = dict(config.model), dict(config.task)
     spec = data_spec(federation)
     kind = task_class(task_options.pop("name"), spec)
@@ -302,7 +307,30 @@ def build_task(config: RunConfig, federation: Federation) -> Task:
         task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
         return task
 
-    return make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
+    task = make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
+    adaptation = _make(ADAPTATIONS, config.adaptation, Adaptation, "an adaptation")
+    adapt(task, adaptation, config.adaptation["name"], config.seed)
+    return task
+
+
+def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
+    """How much of the model is trained, where that is not all, and whether the rest knows anything."""
+    name = config.adaptation["name"]
+    kind = ADAPTATIONS.get(name)
+    trained, all_ = (
+        sum(p.numel() for p in ps) for ps in (trainable_parameters(task.module).values(), task.module.parameters())
+    )
+    notes = (
+        []
+        if name == "all"
+        else [f"adaptation={name} trains {trained:,} of the model's {all_:,} parameters, and only these are sent"]
+    )
+    if kind.expects_weights and config.weights is None:
+        notes.append(
+            f"adaptation={name} is for pretrained models, and this one starts from scratch, so what is not trained "
+            "knows nothing; weights=… names a file or a run to start from"
+        )
+    return notes
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:

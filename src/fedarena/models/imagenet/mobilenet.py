@@ -23,6 +23,8 @@ _MULTIPLE = 8  # that numbers of channels are rounded to
 class InvertedResidual(nn.Module):
     """Widens by a 1x1 convolution, filters every channel by itself, and narrows; added to the input where it fits."""
 
+    adapted_behind = ("",)  # see `fedarena.models.adaptation.adapter`
+
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int, make_norm: MakeNorm):
         super().__init__()
         hidden = inputs * expansion

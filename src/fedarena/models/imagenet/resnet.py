@@ -22,6 +22,7 @@ _WIDTHS = (64, 128, 256, 512)  # channels of the four stages
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions around which the input is added."""
 
+    adapted_behind = ("",)  # see `fedarena.models.adaptation.adapter`
     expansion = 1  # channels that come out, for one within
 
     def __init__(self, inputs: int, width: int, stride: int, make_norm: MakeNorm):
@@ -39,6 +40,7 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """A 3x3 convolution between two 1x1 ones, which narrow and widen, around which the input is added."""
 
+    adapted_behind = ("",)
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int, make_norm: MakeNorm):

@@ -33,6 +33,8 @@ class ShuffleBlock(nn.Module):
     Both halves are then shuffled into each other.
     """
 
+    adapted_behind = ("",)  # see `fedarena.models.adaptation.adapter`
+
     def __init__(self, inputs: int, outputs: int, stride: int, make_norm: MakeNorm):
         super().__init__()
         half = outputs // 2
