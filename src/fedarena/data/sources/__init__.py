@@ -20,6 +20,7 @@ from fedarena.data.sources import (
     shakespeare,
     shapes,
     shapes_tags,
+    stackexchange,
     store,
     synthetic,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "shakespeare",
     "shapes",
     "shapes_tags",
+    "stackexchange",
     "store",
     "synthetic",
 ]
