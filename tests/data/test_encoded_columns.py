@@ -138,7 +138,7 @@ def test_neither_cache_nor_threads_change_bits(tmp_path: Path, monkeypatch: pyte
                 np.testing.assert_array_equal(read, expected)
                 read[:] = 0  # what was handed out belongs to whoever asked
             cache = decoded_cache()
-            assert cache.used_bytes == len(cache) * one_picture <= limit
+            assert len(cache) * one_picture <= cache.reserved_bytes <= limit
             if limit > 1 << 20:
                 assert (len(cache), cache.hits) == (28, 2 * 28)
 
@@ -316,17 +316,58 @@ def test_places_of_files_that_lead_nowhere(tmp_path: Path) -> None:
 # The cache and the threads
 
 
+def _has(cache: DecodedCache, key: str, size: int = 10) -> bool:
+    found = np.zeros(size, np.uint8)
+    is_there = cache.read(key, found)
+    assert (found == (ord(key) if is_there else 0)).all()
+    return is_there
+
+
 def test_what_was_not_asked_for_the_longest_time_goes_first() -> None:
-    cache = DecodedCache(30)
+    cache = DecodedCache(35)
     for key in "abc":
         cache.put(key, np.full(10, ord(key), np.uint8))
-    assert cache.get("a") is not None
-    cache.put("d", np.zeros(10, np.uint8))
-    assert [cache.get(key) is not None for key in "abcd"] == [True, False, True, True]
-    cache.put("large", np.zeros(31, np.uint8))
-    assert (len(cache), cache.used_bytes) == (3, 30)
+    assert _has(cache, "a")
+    cache.put("d", np.full(10, ord("d"), np.uint8))
+    assert [_has(cache, key) for key in "abcd"] == [True, False, True, True]
+    cache.put("e", np.zeros(36, np.uint8))
+    assert (len(cache), cache.reserved_bytes) == (3, 30)
+    cache.put("f", np.full(14, ord("f"), np.uint8))  # another size finds no room beside these
+    assert (len(cache), cache.reserved_bytes, _has(cache, "f", 14)) == (1, 28, True)
     cache.clear()
-    assert (len(cache), cache.used_bytes, cache.get("a")) == (0, 0, None)
+    assert (len(cache), cache.reserved_bytes, _has(cache, "f", 14)) == (0, 0, False)
+
+
+def test_what_is_being_read_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = DecodedCache(10)
+    cache.put("a", np.full(10, ord("a"), np.uint8))
+
+    class Slow(np.ndarray):
+        def __setitem__(self, where: Any, values: Any) -> None:  # in the midst of reading, somebody puts something in
+            cache.put("b", np.full(10, ord("b"), np.uint8))
+            super().__setitem__(where, values)
+
+    target = np.zeros(10, np.uint8).view(Slow)
+    assert cache.read("a", target)
+    assert (np.asarray(target) == ord("a")).all()
+    assert [_has(cache, key) for key in "ab"] == [True, False]
+
+
+def test_many_threads_read_what_was_put_in() -> None:
+    cache, wrong = DecodedCache(40), []
+
+    def work(number: int) -> None:
+        key = "abcdefgh"[number * 7 % 8]
+        found = np.zeros(10, np.uint8)
+        if cache.read(key, found):
+            wrong.extend([key] * bool((found != ord(key)).any()))
+        else:
+            cache.put(key, np.full(10, ord(key), np.uint8))
+
+    for_each(work, 4000, 8)
+    assert wrong == []
+    assert cache.reserved_bytes == 40
+    assert len(cache) == 4
 
 
 def test_limits_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

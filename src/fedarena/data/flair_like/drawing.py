@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,10 +12,12 @@ import numpy.typing as npt
 from fedarena.core.streams import generator, uniform
 from fedarena.data.flair_like.arrays import Floats, Pixels
 from fedarena.data.flair_like.looks import looks, styles
-from fedarena.data.store.schema import IntArray
+from fedarena.data.store.schema import Encoding, IntArray
+from fedarena.data.store.side_by_side import for_each
 
-_CHUNK_NUMBERS = 1 << 21  # of pixels that are drawn at a time, for processors' caches
+_CHUNK_PIXELS = 1 << 18  # that are drawn at a time, for processors' caches
 _GRAIN_NUMBERS = 1 << 20  # of random numbers of which pictures show stretches as their grain
+_JPEG_QUALITY = 90
 _DRAWS = 10  # random numbers for a form
 _CLUTTER, _CLUTTER_CHANCE = 2, 0.5  # how many forms may be there that are not labelled, and how often each is
 
@@ -35,12 +38,15 @@ def draw(seed: int, images: Images, side: int, noise: float) -> npt.NDArray[np.u
     order = np.lexsort((images.label, looks().layer[images.label], images.row))
     row, label = images.row[order], images.label[order]
     starts = np.searchsorted(row, np.arange(len(images.users) + 1))
-    step = max(1, _CHUNK_NUMBERS // (side * side))
-    for start in range(0, len(result), step):
-        stop = min(start + step, len(result))
+    step = max(1, _CHUNK_PIXELS // (side * side))
+
+    def work(chunk: int) -> None:
+        start, stop = chunk * step, min((chunk + 1) * step, len(result))
         mine = slice(starts[start], starts[stop])
         one = Images(images.users[start:stop], images.numbers[start:stop], row[mine] - start, label[mine])
         result[start:stop] = _draw(seed, one, side, noise)
+
+    for_each(work, -(-len(result) // step))
     return result
 
 
@@ -85,6 +91,22 @@ def _draw(seed: int, images: Images, side: int, noise: float) -> npt.NDArray[np.
     np.clip(canvas, 0, 1, out=canvas)
     canvas *= 255
     return np.rint(canvas, out=canvas).astype(np.uint8)
+
+
+def encode(pictures: npt.NDArray[np.uint8], encoding: Encoding) -> list[bytes]:
+    """The files of pictures ``[images, 3, side, side]``; of a JPEG the bytes are those of this machine's library."""
+    from PIL import Image
+
+    files = [b""] * len(pictures)
+
+    def work(number: int) -> None:
+        file = io.BytesIO()
+        picture = Image.fromarray(np.ascontiguousarray(pictures[number].transpose(1, 2, 0)))
+        picture.save(file, encoding, **({"quality": _JPEG_QUALITY} if encoding == "jpeg" else {}))
+        files[number] = file.getvalue()
+
+    for_each(work, len(pictures))
+    return files
 
 
 def _grid(side: int) -> tuple[Pixels, Pixels]:

@@ -21,6 +21,7 @@ from fedarena.data.sources import (
     shakespeare,
     shapes,
     shapes_tags,
+    stackexchange,
     store,
     synthetic,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "shakespeare",
     "shapes",
     "shapes_tags",
+    "stackexchange",
     "store",
     "synthetic",
 ]

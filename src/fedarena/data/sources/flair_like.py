@@ -14,13 +14,14 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedarena.data.flair_like.drawing import Images, draw
+from fedarena.data.flair_like.drawing import Images, draw, encode
 from fedarena.data.flair_like.labels import coarse_of, fine_names, fine_of, scenes_of
 from fedarena.data.flair_like.published import coarse_labels
 from fedarena.data.flair_like.users import groups, sizes
+from fedarena.data.raw.images import need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.splits import Seed
-from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, IntArray, TaskSpec
+from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, Encoding, IntArray, TaskSpec
 
 Labels = Literal["coarse", "fine", "structure"]
 
@@ -28,6 +29,7 @@ NOTE = (
     "A stand-in for FLAIR: the pictures are drawn by FedArena and no photos; users and labels have the numbers that "
     "FLAIR's authors published."
 )
+_LEAST_JPEG_SIDE = 64
 _BATCH_BYTES = 1 << 26  # of pictures that are drawn before they are written
 
 
@@ -41,6 +43,7 @@ def flair_like(
     side: Annotated[int, Field(ge=8, le=1024)] = 32,
     max_samples: Annotated[int, Field(ge=1)] | None = 512,
     noise: Annotated[float, Field(ge=0, le=1)] = 0.08,
+    encoding: Literal["none", "png", "jpeg"] | None = None,
     seed: Seed = 0,
 ) -> None:
     """A stand-in for FLAIR: pictures of `side` x `side` pixels that the tool draws, with FLAIR's numbers.
@@ -48,12 +51,18 @@ def flair_like(
     Of every ten `users` eight are in train, one in validation and one in test; the first ones are the same however many
     there are, and FLAIR has 51,414. `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an
     image shows a structure. Who has more images than `max_samples` has only so many here, as in the paper. `noise` is
-    the deviation of the grain of pixels from 0 to 1.
+    the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller
+    pictures are stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
+    encoded: Encoding | None = "jpeg" if side >= _LEAST_JPEG_SIDE else None
+    if encoding is not None:
+        encoded = None if encoding == "none" else encoding
+    if encoded is not None:
+        need_pillow("flair_like")
     columns = {
-        "x": ColumnSpec(dtype="uint8", shape=(3, side, side)),
+        "x": ColumnSpec(dtype="uint8", shape=(3, side, side), encoding=encoded),
         "y": ColumnSpec(dtype="uint8", shape=(len(names),)),
     }
     everybody = np.arange(users)
@@ -73,7 +82,7 @@ def flair_like(
             writer.add_clients(
                 [f"user-{user:08d}" for user in some],
                 counts=counts,
-                columns={"x": x, "y": y},
+                columns={"x": x if encoded is None else encode(x, encoded), "y": y},
                 groups=[GROUPS[group] for group in group_of[some]],
             )
             start = stop

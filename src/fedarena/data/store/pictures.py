@@ -34,12 +34,9 @@ class StoredPictures:
 
         def read(index: int) -> None:
             key = (self._fingerprint, column, numbers[index])
-            known = cache.get(key)
-            if known is None:
+            if not cache.read(key, result[index]):
                 decode_at(index, result[index])
                 cache.put(key, result[index])
-            else:
-                result[index] = known
 
         for_each(read, len(rows))
         return result
