@@ -20,7 +20,7 @@ from fedarena.data.flair_like.published import coarse_labels
 from fedarena.data.flair_like.users import groups, sizes
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.splits import Seed
+from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, apportion, split_anew
 from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, Encoding, IntArray, TaskSpec
 
 Labels = Literal["coarse", "fine", "structure"]
@@ -44,6 +44,10 @@ def flair_like(
     max_samples: Annotated[int, Field(ge=1)] | None = 512,
     noise: Annotated[float, Field(ge=0, le=1)] = 0.08,
     encoding: Literal["none", "png", "jpeg"] | None = None,
+    split: PublishedSplit = "published",
+    train_fraction: TrainFraction | None = None,
+    validation_fraction: ValidationFraction | None = None,
+    split_seed: Seed | None = None,
     seed: Seed = 0,
 ) -> None:
     """A stand-in for FLAIR: pictures of `side` x `side` pixels that the tool draws, with FLAIR's numbers.
@@ -53,6 +57,7 @@ def flair_like(
     image shows a structure. Who has more images than `max_samples` has only so many here, as in the paper. `noise` is
     the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller
     pictures are stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
+    With ``split: within_client`` everybody trains and is tested, as personal models need it.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
@@ -68,6 +73,14 @@ def flair_like(
     everybody = np.arange(users)
     images_of, group_of = sizes(seed, everybody), groups(seed, everybody)
     stored = np.minimum(images_of, max_samples or images_of.max())
+    division = split_anew(split, train_fraction, validation_fraction, split_seed)
+    if division is not None:
+        group_of = np.array([GROUPS.index(group) for group in division.groups(users)])
+    if division is not None and division.kind == "within_client":  # a user's pictures come in no particular order
+        counts = apportion(stored, division.fractions)
+    else:
+        counts = np.zeros((users, len(PARTS)), dtype=np.int64)
+        counts[everybody, group_of] = stored
     ends = np.cumsum(stored)
     batch = max(1, _BATCH_BYTES // (3 * side * side))
     with build.writer(task=task, columns=columns, notes=[NOTE]) as writer:
@@ -77,11 +90,9 @@ def flair_like(
             stop = max(start + 1, int(np.searchsorted(ends, before + batch, side="right")))
             some = everybody[start:stop]
             x, y = _samples(seed, some, images_of[some], stored[some], labels, side, noise)
-            counts = np.zeros((len(some), len(PARTS)), dtype=np.int64)
-            counts[np.arange(len(some)), group_of[some]] = stored[some]
             writer.add_clients(
                 [f"user-{user:08d}" for user in some],
-                counts=counts,
+                counts=counts[some],
                 columns={"x": x if encoded is None else encode(x, encoded), "y": y},
                 groups=[GROUPS[group] for group in group_of[some]],
             )
