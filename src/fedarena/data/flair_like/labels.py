@@ -45,7 +45,8 @@ def coarse_of(seed: int, users: IntArray, images: IntArray, sizes: IntArray, sce
     alike = uniform(seed, "flair_like/label/alike", users, images, labels) < chance
     entries = _place(uniform(seed, "flair_like/scene/place", users, images), _SCENE_PLACE)
     draws = np.where(alike, uniform(seed, "flair_like/label/entry", users, entries, labels), draws)
-    found: Flags = draws < fitted.probabilities(scenes, np.log(sizes))
+    rich = uniform(seed, "flair_like/richness", users[:, 0], images[:, 0])
+    found: Flags = draws < fitted.probabilities(scenes, np.log(sizes), rich)
     empty = np.flatnonzero(~found.any(axis=1))
     found[empty, fitted.main[scenes[empty]]] = True
     return found
@@ -72,14 +73,13 @@ def fine_per_coarse() -> IntArray:
 
 
 def fine_of(seed: int, users: IntArray, images: IntArray, coarse: Flags) -> tuple[IntArray, IntArray]:
-    """The fine labels of images that have these coarse ones: rows in ascending order, and labels."""
+    """The fine labels of images that have these coarse ones: rows, and labels, with no pair twice."""
     row, label = np.nonzero(coarse)
     first = _fine(seed, "flair_like/fine", users[row], images[row], label)
     two = uniform(seed, "flair_like/fine/two", users[row], images[row], label) < _SECOND_FINE
     second = _fine(seed, "flair_like/fine/second", users[row[two]], images[row[two]], label[two])
-    every = int(published()["fine_labels"])
-    pairs = np.unique(np.concatenate([row * every + first, row[two] * every + second]))
-    return pairs // every, pairs % every
+    differ = second != first[two]
+    return np.concatenate([row, row[two][differ]]), np.concatenate([first, second[differ]])
 
 
 def _fine(seed: int, purpose: str, users: IntArray, images: IntArray, coarse: IntArray) -> IntArray:

@@ -1,8 +1,9 @@
 """Which coarse labels go together: an image shows a scene, and a scene has its labels with certain probabilities.
 
 FLAIR's authors published how frequent labels are and how many an image has, but not which go together. The table below
-says so in rough numbers, from what photos show; its logits are then sharpened by one factor (fitted to the deviation of
-labels per image) and every label's are shifted by a number, such that its frequency is exactly the published one.
+says so in rough numbers, from what photos show. Some photos show more than others, so all logits of an image are
+shifted by its richness, whose spread is fitted to the deviation of labels per image; and every label's logits are
+shifted by a number, such that its frequency is exactly the published one.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ SCENES: dict[str, tuple[float, dict[str, float]]] = {
 }
 _ELSEWHERE = 0.1  # of a hundred photos, how many show a label that the table does not have for their scene
 
-_SHARPNESS = 0.42
+_SHARPNESS = 0.8
+_MOST_RICHNESS = 1.15  # of an image's logits
 # How the logit of a label changes where a user has e times the images. Structure is on 53 % of images and on 87 % of
 # users, most of whom have one image or two, so these must show it more often than users with many images; and as users
 # have 4.6 labels on average, they must show others less often.
-_BY_SIZE = {"structure": -0.3}
-_FREQUENT_BY_SIZE, _OTHERS_BY_SIZE, _FREQUENT = 0.15, 0.03, 0.1  # for labels that more than this share of images has
-_SIZE_PLACES = (np.arange(64) + 0.5) / 64
+_BY_SIZE = {"structure": -0.37}
+_FREQUENT_BY_SIZE, _OTHERS_BY_SIZE, _FREQUENT = 0.19, 0.03, 0.1  # for labels that more than this share of images has
+_PLACES = (np.arange(16) + 0.5) / 16
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,13 @@ class SceneLabels:
     by_log_size: Floats  # what the logits change by where a user has e times the images
     main: IntArray  # the label of each scene that an image has if it has no other
 
-    def probabilities(self, scenes: IntArray, log_sizes: Floats) -> Floats:
-        """How probable each label is in images of these scenes, of users whose number of images has this logarithm."""
-        return _sigmoid(self.logits[scenes] + self.by_log_size * log_sizes[..., None])
+    def probabilities(self, scenes: IntArray, log_sizes: Floats, draws: Floats) -> Floats:
+        """How probable each label is in images of these scenes, of users whose number of images has this logarithm.
+
+        Random numbers from 0 to 1 make out how rich the images are.
+        """
+        shift = _richness(draws)[:, None] + self.by_log_size * log_sizes[:, None]
+        return _sigmoid(self.logits[scenes] + shift)
 
 
 @cache
@@ -85,13 +91,15 @@ def scene_labels() -> SceneLabels:
     others = np.where(label_frequencies() > _FREQUENT, _FREQUENT_BY_SIZE, _OTHERS_BY_SIZE)
     by_log_size = np.array([_BY_SIZE.get(name, other) for name, other in zip(names, others, strict=True)])
     main = percent.argmax(axis=1)
-    of_size = np.log(size_quantiles(_SIZE_PLACES))[:, None, None] * by_log_size  # sizes, 1, labels
+    of_size = np.log(size_quantiles(_PLACES))[:, None, None] * by_log_size
+    # Numbers of images, 1, labels; with every richness.
+    of_size = np.concatenate([of_size + richness for richness in _richness(_PLACES)])
 
     shift: Floats = np.zeros(len(names))
     none_else: Floats = np.zeros(len(names))
-    for _ in range(20):  # images without a label get the main one of their scene, which depends on all shifts
+    for _ in range(6):  # images without a label get the main one of their scene, which depends on all shifts
         low, high = np.full(len(names), -30.0), np.full(len(names), 30.0)
-        for _ in range(50):
+        for _ in range(32):
             shift = (low + high) / 2
             found = np.einsum("s,nsl->l", shares, _sigmoid(base + shift + of_size)) / len(of_size)
             too_many = found + none_else > label_frequencies()
@@ -99,6 +107,10 @@ def scene_labels() -> SceneLabels:
         empty = (1 - _sigmoid(base + shift + of_size)).prod(axis=-1).mean(axis=0) * shares
         none_else = np.bincount(main, empty, len(names)).astype(np.float64)
     return SceneLabels(shares, base + shift, by_log_size, main)
+
+
+def _richness(draws: Floats) -> Floats:
+    return _MOST_RICHNESS * (2 * draws - 1)
 
 
 def _sigmoid(logits: Floats) -> Floats:

@@ -34,7 +34,7 @@ _BATCH_BYTES = 1 << 26  # of pictures that are drawn before they are written
 
 
 @FEDERATIONS.register("flair_like")
-@cached_source(version=1)
+@cached_source(version=2)
 def flair_like(
     build: StoreBuild,
     *,
