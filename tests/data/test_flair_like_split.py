@@ -35,7 +35,5 @@ def test_everybody_trains_and_is_tested_on_the_same_pictures() -> None:
 
 
 def test_a_fraction_needs_another_split() -> None:
-    with pytest.raises(
-        BadInputError, match=r"federation\.train_fraction is 0\.6, but federation\.split=published"
-    ):
+    with pytest.raises(BadInputError, match=r"federation\.train_fraction is 0\.6, but federation\.split=published"):
         fedarena.federations.flair_like(**SMALL, train_fraction=0.6)
