@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from fedarena.display.drawing.html import Html, join, swatch_colour, tag
-from fedarena.display.drawing.metrics import score_text
+from fedarena.display.drawing.metrics import as_title, score_text
 from fedarena.display.drawing.style import styles
-from fedarena.display.drawing.units import ABSENT, count
+from fedarena.display.drawing.units import ABSENT
 from fedarena.display.report.classes.figures import frequency_figure, loss_figure
 from fedarena.display.report.classes.table import ClassTable, class_tables
 from fedarena.display.report.methods import methods_of
@@ -20,6 +20,7 @@ from fedarena.metrics.class_strata import HEAD, STRATA, TAIL
 from fedarena.storage.run_data import RunData
 
 MOST_SHOWN: Final = 60  # classes in the table; of more, those are shown that are most and least frequent
+_MOST_OPEN: Final = 20  # of more, the table is to be unfolded
 _DOTS = (
     "A faint dot is a class, a point of a line the mean over classes of similar frequency. The last evaluation of each "
     "run, means over seeds."
@@ -93,12 +94,15 @@ def _every_class(runs: Sequence[RunData], found: ClassTable) -> Html:
         for place in places
     ]
     which = (
-        "all of them"
+        f"all {number:,} classes"
         if len(places) == number
-        else f"the {MOST_SHOWN // 2} most and the {MOST_SHOWN // 2} least frequent ones"
+        else f"the {MOST_SHOWN // 2} most and the {MOST_SHOWN // 2} least frequent of {number:,} classes"
     )
-    summary = f"{count(number, 'class')}, {which}, the most frequent first: {found.metric.label} of each"
-    return tag("details", tag("summary", summary), table(heads, body, "classes"))
+    told = f"{as_title(found.metric)} of {which}, the most frequent first."
+    shown = table(heads, body, "classes")
+    if number <= _MOST_OPEN:
+        return join([shown, tag("p", told, class_="note")])
+    return tag("details", tag("summary", told), shown)
 
 
 def shown_classes(number: int, most: int = MOST_SHOWN) -> list[int]:
