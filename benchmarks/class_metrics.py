@@ -2,6 +2,7 @@
 
     python benchmarks/class_metrics.py
     python benchmarks/class_metrics.py --classes 17
+    python benchmarks/class_metrics.py --device cuda --batch-size 1024
 
 Evaluates a linear model by the code that runs use, with all metrics of FLAIR's Table 1 and those of frequent and rare
 classes, and says how long that took, beside the model alone, and how much memory, beside what all scores would take.
@@ -73,6 +74,8 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=1628)
     parser.add_argument("--pictures", type=int, default=44_000)
     parser.add_argument("--users", type=int, default=5142)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch-size", type=int, default=64, help="pictures that are scored at once")
     options = parser.parse_args()
     users = Users(options.users, options.pictures, options.classes)
     clients = np.arange(options.users)
@@ -83,11 +86,12 @@ def main() -> None:
     counts = tuple((users.chance * 345_879).astype(int).tolist())
     spec = DataSpec("multi_label", options.classes, (FEATURES,), class_counts=counts)
     task = MultiLabel(module, spec, metrics=METRICS)
-    params = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    params = {name: parameter.detach().to(options.device) for name, parameter in module.named_parameters()}
 
     def seconds_of(number: int) -> tuple[float, object]:
         began = time.perf_counter()
-        found = evaluate_clients(task, params, users, clients, "test", metrics=task.metrics[:number])
+        wanted = task.metrics[:number]
+        found = evaluate_clients(task, params, users, clients, "test", options.batch_size, metrics=wanted)
         return time.perf_counter() - began, found
 
     plain, _ = seconds_of(1)
