@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from rich.console import Console
 from scipy.stats import spearmanr
 from sklearn import metrics as sk
 from test_metric_values import collect
@@ -16,8 +19,9 @@ from typer.testing import CliRunner
 from fedarena import api
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
-from fedarena.display import class_frequency_figure, class_loss_figure
+from fedarena.display import class_frequency_figure, class_loss_figure, write_report
 from fedarena.display.report.classes.section import shown_classes
+from fedarena.display.terminal import class_tables_of
 from fedarena.metrics import make_metric
 from fedarena.metrics.class_strata import STRATA, class_strata
 from fedarena.metrics.classes import class_columns, rank_correlation, summarize_classes
@@ -302,6 +306,20 @@ def test_methods_beside_each_other(tags: api.Result, folder: Path, tmp_path: Pat
     assert dict(zip(dots.text, dots.x, strict=True)) == pytest.approx(share)
     only = class_loss_figure([other])
     assert only is None
+
+
+def test_names_of_classes_are_text(tags: api.Result, tmp_path: Path) -> None:
+    """Whatever a federation calls its classes, no page or screen takes it for its own language."""
+    names = [f"<i>[red]{name}$x$" for name in tags.classes["class"].to_pylist()]
+    place = tags.classes.column_names.index("class")
+    odd = replace(tags, classes=tags.classes.set_column(place, "class", pa.array(names)))
+    page = write_report([odd], tmp_path / "report.html").read_text()
+    assert "<i>[red]" not in page
+    assert "&lt;i&gt;[red]" in page
+    with (screen := Console(width=120)).capture() as shown:
+        for table in class_tables_of([odd], 120):
+            screen.print(table)
+    assert all(name in shown.get() for name in names)
 
 
 def test_many_classes_are_shown_by_their_ends() -> None:
