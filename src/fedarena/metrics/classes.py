@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.metrics.class_strata import STRATA, class_strata
+from fedarena.metrics.class_strata import HEAD, STRATA, TAIL, class_strata
 from fedarena.metrics.metric import FloatArray, Metric, mean_of_defined
 
 IntArray = npt.NDArray[np.int64]
@@ -45,14 +45,13 @@ def summarize_classes(
     for name, scores in values.items():
         defined = np.isfinite(scores)
         means = {stratum: _number(mean_of_defined(scores[strata == number])) for number, stratum in enumerate(STRATA)}
-        head, tail = means["head"], means["tail"]
-        both = head is not None and tail is not None
+        head, tail = means[HEAD], means[TAIL]
         worst = int(np.nanargmin(scores)) if defined.any() else None
         found[name] = {
             "classes": int(defined.sum()),
             **means,
-            "gap": head - tail if head is not None and tail is not None else None,
-            "tail_share": tail / head if both and head and tail is not None else None,
+            "gap": None if head is None or tail is None else head - tail,
+            "tail_share": tail / head if head and tail is not None else None,
             "spread": float(scores[defined].std()) if defined.any() else None,
             "rank_correlation": rank_correlation(frequency[defined], scores[defined]),
             "worst": None if worst is None else float(scores[worst]),

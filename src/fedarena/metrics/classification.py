@@ -156,7 +156,11 @@ class _AllConfusions(ClassConfusions):
 
     def state(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Hits, false alarms and misses, ``[samples, 3]``."""
-        return super().state(outputs, batch).sum(-1)
+        if not are_labels(outputs, batch) or "scored" in batch:
+            return super().state(outputs, batch).sum(-1)
+        predicted, right = outputs > 0, batch["y"] > 0
+        hits = (predicted & right).sum(-1)
+        return torch.stack([hits, predicted.sum(-1) - hits, right.sum(-1) - hits], -1)
 
 
 @METRICS.register("micro_f1")
