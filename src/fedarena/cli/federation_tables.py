@@ -52,9 +52,10 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
         table.add_row("", as_markup(difference))
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
+        kept = f", stored as {column.encoding.upper()} files" if column.encoding else ""
         names = column.names or ()
         listed = f" ({', '.join(names[:_MOST_NAMES])}{', …' if len(names) > _MOST_NAMES else ''})" if names else ""
-        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{listed}"))
+        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{kept}{listed}"))
     _add_labels(table, labels)
     if (pixels := statistics.pixels) is not None:
         label = label_text(labels.names, pixels.label)

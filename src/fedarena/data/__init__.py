@@ -4,6 +4,7 @@ from fedarena.data import partitioners, sources  # noqa: F401 - importing them f
 from fedarena.data.pooled import PooledFederation
 from fedarena.data.registry import FEDERATIONS, PARTITIONERS, cached_source, load_federation
 from fedarena.data.statistics.describe import FederationStatistics, describe
+from fedarena.data.store.encoding import EncodedRows
 from fedarena.data.store.federation import ClientSamples, Federation
 from fedarena.data.store.schema import ColumnSpec, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter
@@ -13,6 +14,7 @@ __all__ = [
     "PARTITIONERS",
     "ClientSamples",
     "ColumnSpec",
+    "EncodedRows",
     "Federation",
     "FederationStatistics",
     "FederationWriter",

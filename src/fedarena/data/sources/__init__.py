@@ -7,6 +7,8 @@ from fedarena.data.sources import (
     diabetes,
     digits,
     femnist,
+    flair,
+    flair_like,
     glue,
     graph_tasks,
     leaf,
@@ -19,6 +21,7 @@ from fedarena.data.sources import (
     shakespeare,
     shapes,
     shapes_tags,
+    stackexchange,
     store,
     synthetic,
 )
@@ -30,6 +33,8 @@ __all__ = [
     "diabetes",
     "digits",
     "femnist",
+    "flair",
+    "flair_like",
     "glue",
     "graph_tasks",
     "leaf",
@@ -42,6 +47,7 @@ __all__ = [
     "shakespeare",
     "shapes",
     "shapes_tags",
+    "stackexchange",
     "store",
     "synthetic",
 ]

@@ -20,6 +20,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
+from fedarena.data.store.pictures import StoredPictures
 from fedarena.data.store.schema import (
     FORMAT,
     FORMAT_VERSION,
@@ -66,6 +67,14 @@ class ClientSamples:
     offsets: IntArray
 
 
+@dataclass(frozen=True)
+class EncodedSamples:
+    """The files of some clients' samples: client i has those at ``offsets[i]:offsets[i + 1]``."""
+
+    files: list[bytes]
+    offsets: IntArray
+
+
 class Federation:
     """A dataset split into clients, read from a store on disk.
 
@@ -83,6 +92,7 @@ class Federation:
         self._clients = TableReader(
             path / CLIENTS_NAME, client_columns(dict(manifest.attributes)), manifest.files[CLIENTS_NAME]
         )
+        self._pictures = StoredPictures(self._samples, self._clients, self.name, self.fingerprint)
 
     @classmethod
     def open(cls, path: Path | str) -> Federation:
@@ -152,15 +162,26 @@ class Federation:
         part: Part | Literal["all"] = "all",
         columns: Sequence[str] | None = None,
     ) -> ClientSamples:
-        """The samples of `clients`, in their order; a client may be asked for more than once."""
+        """The samples of `clients`, in their order; a client may be asked for more than once.
+
+        Encoded columns are decoded, by several threads.
+        """
         for column in columns or ():
             _known("column", column, self.manifest.columns)
         starts, counts = self._locate(clients, part)
-        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=offsets[1:])
         sample_rows = rows_of(starts, counts)
         names = self.manifest.columns if columns is None else columns
-        return ClientSamples({name: self._samples.take(name, sample_rows) for name in names}, offsets)
+        return ClientSamples({name: self._take(name, sample_rows) for name in names}, _offsets(counts))
+
+    def encoded(
+        self, clients: Sequence[int] | IntArray, part: Part | Literal["all"] = "all", column: str = "x"
+    ) -> EncodedSamples:
+        """The samples of `clients` in an encoded column as the files they were, without decoding them."""
+        if self.manifest.columns[_known("column", column, self.manifest.columns)].encoding is None:
+            raise BadInputError(f"Column {column!r} of {self.name} is not encoded: it holds numbers, not files.")
+        starts, counts = self._locate(clients, part)
+        views = self._samples.take_encoded(column, rows_of(starts, counts))
+        return EncodedSamples([bytes(view) for view in views], _offsets(counts))
 
     def samples_at(
         self, clients: Sequence[int] | IntArray, positions: IntArray, part: Part | Literal["all"] = "all"
@@ -169,7 +190,7 @@ class Federation:
         starts, counts = self._locate(clients, part)
         if ((positions < 0) | (positions >= counts)).any():
             raise BadInputError(f"A sample was asked for that a client of {self.name} does not have.")
-        return {name: self._samples.take(name, starts + positions) for name in self.manifest.columns}
+        return {name: self._take(name, starts + positions) for name in self.manifest.columns}
 
     def client_ids(self, clients: Sequence[int] | IntArray) -> list[str]:
         """The ids the clients have in the original data."""
@@ -186,7 +207,7 @@ class Federation:
         }
 
     def verify(self) -> None:
-        """Reads every byte and raises `DamagedFileError` where one is not what was written."""
+        """Reads every byte and decodes every picture; raises `DamagedFileError` where one is not what was written."""
         _read_manifest(self.path)
         for name, spec in self.manifest.files.items():
             file = self.path / name
@@ -195,7 +216,16 @@ class Federation:
             with reading(file):
                 found = file_crc32(file)
             if found != spec.crc32:
+                if name == SAMPLES_NAME:
+                    self._pictures.check()  # which says whose picture is damaged, if it is one
                 raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
+        self._pictures.check()
+
+    def _take(self, column: str, rows: IntArray) -> AnyArray:
+        """The values of a column of samples at `rows`, decoded if they have to be."""
+        if self.manifest.columns[column].encoding is None:
+            return self._samples.take(column, rows)
+        return self._pictures.take(column, rows)
 
     def _locate(self, clients: Sequence[int] | IntArray, part: str) -> tuple[IntArray, IntArray]:
         """Where a part of each client starts in the samples, and how many there are."""
@@ -222,6 +252,12 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"<Federation {self.name}: {counted(self.num_clients, 'client')}, {counted(self.num_samples, 'sample')}>"
+
+
+def _offsets(counts: IntArray) -> IntArray:
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 def _span(part: Part) -> tuple[int, int]:

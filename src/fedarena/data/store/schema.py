@@ -32,6 +32,7 @@ IntArray = npt.NDArray[np.int64]
 Group = Literal["train", "validation", "test"]
 Part = Literal["train", "validation", "test"]
 AttributeType = Literal["string", "int64", "float64"]
+Encoding = Literal["jpeg", "png"]
 
 # The position in this tuple is the code on disk, for the groups of clients and for the parts of a client's
 # samples.
@@ -248,11 +249,16 @@ def _check_graphs(columns: dict[str, ColumnSpec], inputs: dict[str, int | None])
 
 
 class ColumnSpec(_Spec):
-    """The type and the shape of one sample in one column; `names` says what its numbers are, if they are a list."""
+    """The type and the shape of one sample in one column; `names` says what its numbers are, if they are a list.
+
+    With an `encoding`, samples are pictures ``[channels, height, width]`` that are stored as files of that kind;
+    whoever reads them gets their pixels.
+    """
 
     dtype: str
     shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
     names: tuple[str, ...] | None = None
+    encoding: Encoding | None = None
 
     @field_validator("dtype")
     @classmethod
@@ -267,15 +273,34 @@ class ColumnSpec(_Spec):
             raise ValueError(f"names has {len(self.names)} names for numbers of shape {list(self.shape)}")
         return self
 
+    @model_validator(mode="after")
+    def _pictures_if_encoded(self) -> ColumnSpec:
+        if self.encoding is None:
+            return self
+        channels = (1, 3) if self.encoding == "jpeg" else (1, 3, 4)
+        if self.dtype != "uint8" or len(self.shape) != 3 or self.shape[0] not in channels:
+            raise ValueError(
+                f"a column of {self.encoding} files must be uint8 of shape [channels, height, width] with "
+                f"{', '.join(map(str, channels[:-1]))} or {channels[-1]} channels, not {self.dtype} of shape "
+                f"{list(self.shape)}"
+            )
+        return self
+
     @model_serializer(mode="wrap")
-    def _without_absent_names(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Stores from before there were names keep their fingerprints."""
+    def _without_absent_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stores from before there were names and encodings keep their fingerprints."""
         content: dict[str, Any] = serialize(self)
-        return {name: value for name, value in content.items() if value is not None or name != "names"}
+        newer = ("names", "encoding")
+        return {name: value for name, value in content.items() if value is not None or name not in newer}
+
+    @property
+    def decoded(self) -> ColumnSpec:
+        """The same column as those see it who read samples."""
+        return self if self.encoding is None else ColumnSpec(dtype=self.dtype, shape=self.shape)
 
     @property
     def bytes_per_sample(self) -> int:
-        """How many bytes one sample takes in this column."""
+        """How many bytes one sample takes in this column, once it is decoded."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
 

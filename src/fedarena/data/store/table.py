@@ -22,7 +22,7 @@ from fedarena.data.store.schema import AnyArray, ColumnSpec, FileSpec, IntArray
 
 MAX_RESIDENT_BYTES = 1 << 25
 STRING = "string"
-# A column of a table: numbers of some shape, or strings.
+# A column of a table: numbers of some shape, files that hold them in an encoding, or strings.
 Column = ColumnSpec | str
 
 
@@ -34,6 +34,8 @@ def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
 def _arrow_type(column: Column) -> pa.DataType:
     if isinstance(column, str):
         return pa.string()
+    if column.encoding is not None:
+        return pa.large_binary()
     value_type = pa.from_numpy_dtype(np.dtype(column.dtype))
     return pa.fixed_shape_tensor(value_type, column.shape) if column.shape else value_type
 
@@ -77,6 +79,7 @@ class TableReader:
         """The values of a number column at `rows`, in their order."""
         spec = self.columns[column]
         assert isinstance(spec, ColumnSpec)
+        assert spec.encoding is None, "files are taken with take_encoded"
         result = np.empty((len(rows), *spec.shape), dtype=spec.dtype)
         for batch, positions, local_rows in self._by_batch(rows):
             result[positions] = self._values(batch, column)[local_rows]
@@ -87,6 +90,19 @@ class TableReader:
         result = np.empty(len(rows), dtype=object)
         for batch, positions, local_rows in self._by_batch(rows):
             result[positions] = self._values(batch, column).take(pa.array(local_rows)).to_pylist()
+        return result.tolist()
+
+    def take_encoded(self, column: str, rows: IntArray) -> list[memoryview]:
+        """The files of an encoded column at `rows`, in their order, as views of the table's file."""
+        result = np.empty(len(rows), dtype=object)
+        for batch, positions, local_rows in self._by_batch(rows):
+            offsets, content = self._values(batch, column)
+            views = np.empty(len(local_rows), dtype=object)
+            views[:] = [
+                content[start:stop]
+                for start, stop in zip(offsets[local_rows].tolist(), offsets[local_rows + 1].tolist(), strict=True)
+            ]
+            result[positions] = views
         return result.tolist()
 
     def _by_batch(self, rows: IntArray) -> list[tuple[int, Any, IntArray]]:
@@ -103,7 +119,7 @@ class TableReader:
         return [(int(batches[group[0]]), group, local_rows[group]) for group in np.split(order, bounds)]
 
     def _values(self, batch: int, column: str) -> Any:
-        """The numbers of a column in one batch as a view of the file, or its strings as an Arrow array."""
+        """A column in one batch: a view of its numbers, where its files are and their bytes, or an array of strings."""
         if (batch, column) not in self._views:
             self._views[batch, column] = self._load(batch, column)
         self._touched_bytes += self._bytes_per_batch
@@ -125,10 +141,12 @@ class TableReader:
                 if len(array) != expected_rows:
                     raise pa.ArrowInvalid(f"it has {len(array)} rows instead of {expected_rows}")
                 spec = self.columns[column]
-                # Damaged strings would crash Arrow later, so they are all looked at; for numbers the length is
-                # enough.
-                array.validate(full=isinstance(spec, str))
-                return array if isinstance(spec, str) else _numpy_view(array, spec)
+                # Damaged strings would crash Arrow later, and damaged places of files lead out of the batch, so they
+                # are all looked at; for numbers the length is enough.
+                array.validate(full=isinstance(spec, str) or spec.encoding is not None)
+                if isinstance(spec, str):
+                    return array
+                return _numpy_view(array, spec) if spec.encoding is None else _encoded_view(array)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedFileError(f"{self.path} is damaged in batch {index}: {_first_line(error)}") from error
 
@@ -140,6 +158,14 @@ def _numpy_view(array: pa.Array, column: ColumnSpec) -> AnyArray:
     # Arrow's own to_numpy imports pandas, which takes longer than all the rest.
     flat = np.frombuffer(numbers.buffers()[1], dtype=column.dtype, count=len(numbers))
     return flat.reshape(len(array), *column.shape)
+
+
+def _encoded_view(array: pa.Array) -> tuple[IntArray, memoryview]:
+    """Where each file begins and the last one ends, and the bytes of all."""
+    if array.null_count:
+        raise pa.ArrowInvalid("there are missing values")
+    _, offsets, content = array.buffers()
+    return np.frombuffer(offsets, dtype=np.int64, count=len(array) + 1), memoryview(content)
 
 
 def _first_line(error: Exception) -> str:
@@ -159,12 +185,12 @@ class TableWriter:
         self._filled_rows = 0
         self._buffers: dict[str, Any] = {
             name: np.empty(rows_per_batch, dtype=object)
-            if isinstance(column, str)
+            if isinstance(column, str) or column.encoding is not None
             else np.empty((rows_per_batch, *column.shape), dtype=column.dtype)
             for name, column in columns.items()
         }
 
-    def append(self, values: Mapping[str, AnyArray | Sequence[str]], rows: int) -> None:
+    def append(self, values: Mapping[str, AnyArray | Sequence[str] | Sequence[bytes]], rows: int) -> None:
         """Adds rows; `values` has `rows` entries for every column."""
         done = 0
         while done < rows:
@@ -206,6 +232,8 @@ class TableWriter:
 def _arrow_array(values: AnyArray, column: Column) -> pa.Array:
     if isinstance(column, str):
         return pa.array(values.tolist(), type=pa.string())
+    if column.encoding is not None:
+        return pa.array(values.tolist(), type=pa.large_binary())
     if not column.shape:
         return pa.array(values)
     storage = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), int(np.prod(column.shape)))

@@ -14,6 +14,8 @@ import numpy as np
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import write_json
 from fedarena.core.folders import FolderExistsError, NewFolder
+from fedarena.data.raw.images import need_pillow
+from fedarena.data.store.encoding import EncodedRows, check_encoded
 from fedarena.data.store.federation import ATTRIBUTE_PREFIX, CLIENTS_NAME, MANIFEST_NAME, SAMPLES_NAME, client_columns
 from fedarena.data.store.labels import count_labels
 from fedarena.data.store.schema import (
@@ -35,6 +37,9 @@ from fedarena.data.store.table import TableReader, TableWriter
 
 BATCH_BYTES = 1 << 24
 CLIENTS_PER_BATCH = 1 << 16
+_LEAST_BYTES_OF_A_FILE = 1 << 12  # as batches are planned: pictures of a few pixels are small, their files are not
+# The samples of a column: an array, or the files of an encoded column.
+Values = AnyArray | Sequence[bytes]
 _NO_SAMPLES: Mapping[str, Any] = {}
 
 
@@ -55,6 +60,9 @@ class FederationWriter:
     >>> columns = {"x": ColumnSpec(dtype="float32", shape=(2,)), "y": ColumnSpec(dtype="int64")}
     >>> with FederationWriter(folder, name="tiny", task=task, columns=columns) as writer:
     ...     writer.add_client("ann", train={"x": np.zeros((4, 2), np.float32), "y": np.array([0, 1, 2, 2])})
+
+    The samples of an encoded column are a list with the `bytes` of each file, or `EncodedRows`, which know their names.
+    Each file is looked at: one that is not complete, or of another kind or size, is refused.
     """
 
     def __init__(
@@ -78,6 +86,8 @@ class FederationWriter:
         self._attributes = dict(attributes or {})
         self._notes = tuple(notes)
         task.check_columns(self._columns)
+        if any(column.encoding for column in self._columns.values()):
+            need_pillow(name)
         for attribute, kind in self._attributes.items():
             if kind not in get_args(AttributeType):
                 raise BadInputError(
@@ -96,7 +106,10 @@ class FederationWriter:
         self._failed = False
 
         self._folder: NewFolder | None = None
-        bytes_per_row = sum(column.bytes_per_sample for column in self._columns.values())
+        bytes_per_row = sum(
+            max(column.bytes_per_sample, _LEAST_BYTES_OF_A_FILE) if column.encoding else column.bytes_per_sample
+            for column in self._columns.values()
+        )
         with self._reporting_failure():
             self._folder = NewFolder(self.path)
             self._temporary = self._folder.temporary
@@ -111,26 +124,23 @@ class FederationWriter:
         self,
         id: str,
         *,
-        train: Mapping[str, AnyArray] = _NO_SAMPLES,
-        validation: Mapping[str, AnyArray] = _NO_SAMPLES,
-        test: Mapping[str, AnyArray] = _NO_SAMPLES,
+        train: Mapping[str, Values] = _NO_SAMPLES,
+        validation: Mapping[str, Values] = _NO_SAMPLES,
+        test: Mapping[str, Values] = _NO_SAMPLES,
         group: Group = "train",
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Adds one client. A part is a dictionary with one array per column, or empty."""
+        """Adds one client. A part is a dictionary with one array (or list of files) per column, or empty."""
         parts = {"train": train, "validation": validation, "test": test}
-        arrays: dict[str, list[AnyArray]] = {name: [] for name in self._columns}
+        pieces: dict[str, list[Values]] = {name: [] for name in self._columns}
         counts = np.zeros((1, len(PARTS)), dtype=np.int64)
         for position, (part, values) in enumerate(parts.items()):
             if values:
                 where = f"part {part!r} of client {id!r}"
                 counts[0, position] = self._check_columns(values, where)
                 for name in self._columns:
-                    arrays[name].append(np.asarray(values[name]))
-        joined = {
-            name: np.concatenate(pieces) if pieces else np.empty((0, *spec.shape), dtype=spec.dtype)
-            for (name, spec), pieces in zip(self._columns.items(), arrays.values(), strict=True)
-        }
+                    pieces[name].append(values[name])
+        joined = {name: _joined(spec, pieces[name]) for name, spec in self._columns.items()}
         self.add_clients(
             [id],
             counts=counts,
@@ -144,7 +154,7 @@ class FederationWriter:
         ids: Sequence[str],
         *,
         counts: IntArray,
-        columns: Mapping[str, AnyArray],
+        columns: Mapping[str, Values],
         groups: Group | Sequence[Group] = "train",
         attributes: Mapping[str, Sequence[Any] | AnyArray] | None = None,
     ) -> None:
@@ -167,6 +177,7 @@ class FederationWriter:
         attribute_values = self._check_attributes(attributes or {}, len(ids), where)
         _check_strings(ids, "A client id")
         self._check_finite(columns, ids, counts)
+        self._check_files(columns, ids, counts)
         if self._task.tokens is not None:
             _check_codes(np.asarray(columns["x"]), self._task.tokens, "x", "tokens")
         for name, values in (self._task.inputs or {}).items():
@@ -189,12 +200,15 @@ class FederationWriter:
         self._client_counts += np.bincount(group_codes, minlength=len(GROUPS))
         self._id_hashes.extend(map(hash, ids))
 
-    def _check_columns(self, values: Mapping[str, AnyArray], where: str) -> int:
+    def _check_columns(self, values: Mapping[str, Values], where: str) -> int:
         """The number of samples, after a check that every column is there with the right type and shape."""
         if set(values) != set(self._columns):
             raise BadInputError(f"The columns of {where} are {_listed(values)}; they must be {_listed(self._columns)}.")
         lengths = {}
         for name, spec in self._columns.items():
+            if spec.encoding is not None:
+                lengths[name] = _number_of_files(values[name], name, where, spec)
+                continue
             found = np.asarray(values[name])
             if found.dtype != np.dtype(spec.dtype) or found.ndim == 0 or found.shape[1:] != spec.shape:
                 raise BadInputError(
@@ -206,20 +220,37 @@ class FederationWriter:
             raise BadInputError(f"The columns of {where} have unequal numbers of samples: {lengths}.")
         return next(iter(lengths.values()))
 
-    def _check_finite(self, values: Mapping[str, AnyArray], ids: Sequence[str], counts: IntArray) -> None:
+    def _check_finite(self, values: Mapping[str, Values], ids: Sequence[str], counts: IntArray) -> None:
         """Raises if a column holds something that no model can be trained on, and says whose it is."""
         for name, spec in self._columns.items():
+            if np.dtype(spec.dtype).kind != "f":
+                continue
             found = np.asarray(values[name])
-            if found.dtype.kind != "f" or np.isfinite(found).all():
+            if np.isfinite(found).all():
                 continue
             row, *place = (int(index) for index in np.argwhere(~np.isfinite(found))[0])
-            client, part = divmod(int(np.searchsorted(np.cumsum(counts), row, side="right")), len(PARTS))
-            sample = row - int(counts.ravel()[: client * len(PARTS) + part].sum())
+            client, sample = _whose(row, ids, counts)
             raise BadInputError(
-                f"Column {name!r} of client {ids[client]!r} holds {found[row, *place]} in {PARTS[part]} sample {sample}"
+                f"Column {name!r} of client {client!r} holds {found[row, *place]} in {sample}"
                 f"{_place(spec, place)}, which is no number to learn from; what is missing must be filled in, or its "
                 "sample left out, before it is stored."
             )
+
+    def _check_files(self, values: Mapping[str, Values], ids: Sequence[str], counts: IntArray) -> None:
+        """Raises if a file of an encoded column is not what the column holds, and says which one it is."""
+        for name, spec in self._columns.items():
+            if spec.encoding is None:
+                continue
+            files = values[name]
+            if isinstance(files, EncodedRows) and files.checked:
+                continue
+            for row, content in enumerate(files):
+                if isinstance(files, EncodedRows):
+                    where = files.names[row]
+                else:
+                    client, sample = _whose(row, ids, counts)
+                    where = f"Column {name!r} of client {client!r}, {sample},"
+                check_encoded(content, spec, where)
 
     def _check_attributes(
         self, given: Mapping[str, Sequence[Any] | AnyArray], clients: int, where: str
@@ -324,6 +355,31 @@ class FederationWriter:
             files=files,
             notes=self._notes,
         )
+
+
+def _joined(spec: ColumnSpec, pieces: Sequence[Values]) -> Values:
+    """The samples of all parts of a client."""
+    if spec.encoding is None:
+        return np.concatenate(pieces) if pieces else np.empty((0, *spec.shape), dtype=spec.dtype)
+    contents = [content for piece in pieces for content in piece]
+    names = [name for piece in pieces if isinstance(piece, EncodedRows) for name in piece.names]
+    return EncodedRows(contents, names) if len(names) == len(contents) else contents
+
+
+def _number_of_files(values: Any, column: str, where: str, spec: ColumnSpec) -> int:
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        return len(values)
+    raise BadInputError(
+        f"Column {column!r} of {where} is {type(values).__name__}; it must be a list with the bytes of each "
+        f"{spec.encoding} file."
+    )
+
+
+def _whose(row: int, ids: Sequence[str], counts: IntArray) -> tuple[str, str]:
+    """The client of a row, and which of its samples that is."""
+    client, part = divmod(int(np.searchsorted(np.cumsum(counts), row, side="right")), len(PARTS))
+    sample = row - int(counts.ravel()[: client * len(PARTS) + part].sum())
+    return ids[client], f"{PARTS[part]} sample {sample}"
 
 
 def _place(spec: ColumnSpec, place: Sequence[int]) -> str:

@@ -150,6 +150,18 @@ class Vocabulary:
             unknown=self.unknown,
         )
 
+    def multi_label(self, label_names: tuple[str, ...]) -> TaskSpec:
+        """The task of telling which labels, any number of them, texts in these tokens have."""
+        return TaskSpec(
+            kind="multi_label",
+            classes=len(label_names),
+            label_names=label_names,
+            tokens=len(self.names),
+            token_names=self.names,
+            padding=self.padding,
+            unknown=self.unknown,
+        )
+
     def next_token(self) -> TaskSpec:
         """The task of predicting the next of these tokens."""
         return TaskSpec(
