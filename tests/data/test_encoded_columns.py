@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import fedarena
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import ColumnSpec, EncodedRows, Federation, FederationWriter, TaskSpec
 from fedarena.data.store import decoded
@@ -395,3 +397,19 @@ def test_the_first_error_is_raised_and_all_else_ends() -> None:
         done.clear()
         for_each(work, 5, threads)
         assert sorted(done) == [0, 1, 2, 3, 4]
+
+
+# Use
+
+
+def test_runs_are_the_same_bit_by_bit(tmp_path: Path) -> None:
+    """Training and evaluation on files, and on the pixels they hold."""
+    files = [jpegs(6, seed=10 * client) for client in range(4)]
+    pixels = [np.stack([by_pillow(content) for content in of_client]) for of_client in files]
+    plain_columns = {name: column.decoded for name, column in columns().items()}
+    stores = written(tmp_path / "encoded", files), written(tmp_path / "plain", pixels, plain_columns)
+    settings: dict[str, Any] = {"rounds": 2, "cohort": 3, "model": "logistic_regression", "runs_folder": tmp_path}
+    results = [fedarena.run(federation=Federation.open(store), progress=False, **settings) for store in stores]
+    assert results[0].rounds.equals(results[1].rounds)
+    for name, values in results[0].state_dict().items():
+        assert torch.equal(values, results[1].state_dict()[name])
