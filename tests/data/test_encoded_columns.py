@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -271,6 +273,23 @@ def test_unequal_numbers_of_samples(tmp_path: Path) -> None:
         _write_one(tmp_path / "store", columns(), {"x": jpegs(2), "y": np.zeros(3, np.int64)})
 
 
+def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> None:
+    """Of files that take two megabytes in all, those of one batch are held."""
+    files = [content + bytes(2000) for content in jpegs(8)]  # each a new object, as when it is read
+    with FederationWriter(tmp_path / "store", name="many", task=TASK, columns=columns(), rows_per_batch=16) as writer:
+        tracemalloc.start()
+        before = pa.total_allocated_bytes()
+        for client in range(100):
+            x = [bytes(bytearray(content)) for content in files]
+            writer.add_client(str(client), train={"x": x, "y": np.zeros(8, np.int64)})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        held_by_arrow = pa.total_allocated_bytes() - before
+    stored_bytes = (tmp_path / "store" / "samples.arrow").stat().st_size
+    assert stored_bytes > 2_000_000
+    assert peak_bytes + held_by_arrow < stored_bytes / 5
+
+
 # Damage on disk
 
 
@@ -334,8 +353,12 @@ def test_what_was_not_asked_for_the_longest_time_goes_first() -> None:
     assert [_has(cache, key) for key in "abcd"] == [True, False, True, True]
     cache.put("e", np.zeros(36, np.uint8))
     assert (len(cache), cache.reserved_bytes) == (3, 30)
-    cache.put("f", np.full(14, ord("f"), np.uint8))  # another size finds no room beside these
+    cache.put("f", np.full(14, ord("f"), np.uint8))  # of another size, with no room beside the older ones
     assert (len(cache), cache.reserved_bytes, _has(cache, "f", 14)) == (1, 28, True)
+    cache.put("g", np.full(5, ord("g"), np.uint8))  # there is room for one
+    assert [len(cache), cache.reserved_bytes, _has(cache, "f", 14), _has(cache, "g", 5)] == [2, 33, True, True]
+    cache.put("h", np.full(5, ord("h"), np.uint8))  # f is older than g
+    assert [len(cache), cache.reserved_bytes, _has(cache, "g", 5), _has(cache, "h", 5)] == [2, 35, True, True]
     cache.clear()
     assert (len(cache), cache.reserved_bytes, _has(cache, "f", 14)) == (0, 0, False)
 
@@ -369,7 +392,7 @@ def test_many_threads_read_what_was_put_in() -> None:
     for_each(work, 4000, 8)
     assert wrong == []
     assert cache.reserved_bytes == 40
-    assert len(cache) == 4
+    assert len(cache) <= 4
 
 
 def test_limits_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
