@@ -242,6 +242,8 @@ class FederationWriter:
             if spec.encoding is None:
                 continue
             files = values[name]
+            if isinstance(files, EncodedRows) and files.checked:
+                continue
             for row, content in enumerate(files):
                 try:
                     check_encoded(content, spec, "It")
