@@ -248,7 +248,8 @@ class FederationWriter:
                 try:
                     check_encoded(content, spec, "It")
                 except BadInputError as error:
-                    where = f"Column {name!r} of client {{!r}}, {{}},".format(*_whose(row, ids, counts))
+                    client, sample = _whose(row, ids, counts)
+                    where = f"Column {name!r} of client {client!r}, {sample},"
                     where = files.names[row] if isinstance(files, EncodedRows) else where
                     raise type(error)(f"{where} {str(error).removeprefix('It ')}") from None
 
