@@ -30,6 +30,7 @@ from fedarena.train import (
 )
 from fedarena.train import cohort as cohort_module
 from fedarena.train import resident as resident_samples
+from fedarena.train.execution import one_ahead
 from fedarena.train.resident import ResidentSamples, pieces_of
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
@@ -370,3 +371,23 @@ def test_pieces_of_clients(counts: list[int], most_rows: int) -> None:
         assert sum(counts[piece]) <= most_rows or len(counts[piece]) == 1
     for piece, following in itertools.pairwise(pieces):
         assert sum(counts[piece]) + counts[following.start] > most_rows
+
+
+def test_one_ahead_keeps_the_order_and_raises_in_its_turn() -> None:
+    def slow(task: int) -> int:
+        started.append(task)
+        if task == 3:
+            raise ValueError("three")
+        return task * task
+
+    for tasks in ([], [5], [5, 1, 4]):
+        started: list[int] = []
+        assert list(one_ahead(slow, tasks)) == [task * task for task in tasks]
+        assert started == tasks
+    started = []
+    results = one_ahead(slow, [1, 2, 3, 4, 5])
+    assert [next(results), next(results)] == [1, 4]
+    with pytest.raises(ValueError, match="three"):
+        next(results)
+    assert started[:3] == [1, 2, 3]
+    assert 5 not in started

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
-from fedarena.train.execution import in_order
+from fedarena.train.engine import ClientData, ClientSamples, ClientScores, IntArray, Part
+from fedarena.train.execution import in_order, one_ahead
 from fedarena.train.tensors import column_tensor
 
 Array = npt.NDArray[Any]
@@ -78,16 +78,20 @@ def measure_blocks(
     own = OwnTask(task, params)
     device = next(iter(params.values())).device
 
-    def measure_block(block: tuple[int, int]) -> MetricStates:
+    def read(block: tuple[int, int]) -> ClientSamples:
         first, last = block
-        some = clients[first:last]
-        columns = data.samples(some, part).columns
-        owners = np.repeat(np.arange(last - first), data.counts(some, part))
+        return data.samples(clients[first:last], part)
+
+    def measure(block: tuple[int, int], read_samples: ClientSamples) -> MetricStates:
+        first, last = block
+        owners = np.repeat(np.arange(last - first), np.diff(read_samples.offsets))
         sums = SampleSums(owners, last - first)
-        _measure(own, columns, batch_size, device, sums, metrics)
+        _measure(own, read_samples.columns, batch_size, device, sums, metrics)
         return sums.finish(np.arange(first, last))
 
-    return in_order(measure_block, blocks, workers)
+    if workers == 1:  # such as a GPU, which should not wait for pictures to be decoded
+        return map(measure, blocks, one_ahead(read, blocks))
+    return in_order(lambda block: measure(block, read(block)), blocks, workers)
 
 
 def evaluation_batch_size(task: Task, wanted: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Protocol
 
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.engine import ClientData, IntArray
+from fedarena.train.execution import one_ahead
 from fedarena.train.tensors import column_tensor
 
 _PIECE_BYTES = 1 << 26
@@ -68,7 +67,9 @@ class ResidentSamples:
                 self._add(needed, needed)
                 return
         total, most = self._used + rows, self._limit_bytes // max(row_bytes, 1)
-        for piece, (new, begins) in self._read(pieces_of(counts, max(_PIECE_BYTES // max(row_bytes, 1), 1)), missing):
+        pieces = pieces_of(counts, max(_PIECE_BYTES // max(row_bytes, 1), 1))
+        arriving = one_ahead(lambda piece: self._fresh.rows(missing[piece]), pieces)
+        for piece, (new, begins) in zip(pieces, arriving, strict=True):
             self._reserve(new, total, most)
             rows = len(next(iter(new.values())))
             for name, values in new.items():
@@ -80,16 +81,6 @@ class ResidentSamples:
         """What one sample takes, which the first one of all tells."""
         like = self._columns or self._fresh.rows(clients[:1])[0]
         return sum(t.element_size() * prod(t.shape[1:]) for t in like.values())
-
-    def _read(self, pieces: list[slice], clients: IntArray) -> Iterator[tuple[slice, tuple[Tensors, IntArray]]]:
-        """Each piece of the clients with their samples; the next one is read meanwhile."""
-        with ThreadPoolExecutor(1) as ahead:
-            reading = [ahead.submit(self._fresh.rows, clients[piece]) for piece in pieces[:1]]
-            for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
-                samples = reading.pop().result()
-                if following is not None:
-                    reading.append(ahead.submit(self._fresh.rows, clients[following]))
-                yield piece, samples
 
     def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
         """Makes room for so many rows, and for twice as many when it has to grow."""
