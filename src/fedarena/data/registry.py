@@ -32,6 +32,7 @@ from fedarena.data.store.writer import FederationWriter, StoreExistsError
 Progress = Callable[[float, str], None]
 Source = Callable[..., Federation]
 Partitioner = Callable[..., IntArray]
+StateOf = Callable[[Path], list[int | str]]
 
 FEDERATIONS: Registry[Source] = Registry("federation", takes=("progress",), folders="store")
 PARTITIONERS: Registry[Partitioner] = Registry("partitioner", takes=("labels",))
@@ -100,12 +101,14 @@ class Inputs(Protocol):
 class CachedSource:
     """A source that builds a store once per set of options, and per state of the files that it reads."""
 
-    def __init__(self, build: Callable[..., None], version: int, reads: Inputs | None, files: Sequence[str] = ()):
+    def __init__(
+        self, build: Callable[..., None], version: int, reads: Inputs | None, files: Sequence[str], state: StateOf
+    ):
         functools.update_wrapper(self, build)  # its options and its description are those of the source
         _, *options = inspect.signature(build).parameters.values()
         progress = inspect.Parameter("progress", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.__signature__ = inspect.Signature([progress, *options])
-        self._build, self._version, self.reads, self._files = build, version, reads, files
+        self._build, self._version, self.reads, self._files, self._state = build, version, reads, files, state
 
     def __call__(self, progress: Progress, **options: Any) -> Federation:
         """Opens the store, which is built first if it is not there."""
@@ -126,7 +129,7 @@ class CachedSource:
             return cache_folder() / stem
         try:
             files = self.reads.find(options["folder"])
-            state = [[key, path.name, *state_of(path)] for key, path in sorted(files.items())]
+            state = [[key, path.name, *self._state(path)] for key, path in sorted(files.items())]
             named = [(name, Path(options[name])) for name in self._files if options[name] is not None]
             state += [[name, *state_of(path)] for name, path in named if path.exists()]
         except BadInputError:
@@ -140,7 +143,7 @@ class CachedSource:
 
 
 def cached_source(
-    version: int, reads: Inputs | None = None, files: Sequence[str] = ()
+    version: int, reads: Inputs | None = None, files: Sequence[str] = (), state: StateOf | None = None
 ) -> Callable[[Callable[..., None]], CachedSource]:
     """Turns a builder ``build(target, *, options...)`` into a source that builds once per set of options.
 
@@ -148,8 +151,10 @@ def cached_source(
     cache. Raise `version` whenever the same options would give other samples than before. A source that reads
     files says which with `reads`, which is asked with its option ``folder``: it builds again when they have
     changed, and opens what it built last when some of them are gone. `files` are options that name further files.
+    Where looking at all files takes too long, `state` says what of a file or folder changes with it, instead of
+    `state_of`.
     """
-    return lambda build: CachedSource(build, version, reads, files)
+    return lambda build: CachedSource(build, version, reads, files, state or state_of)
 
 
 def cached_path(name: str, options: Mapping[str, Any] | None = None) -> Path | None:

@@ -80,7 +80,7 @@ def _take_down(build: StoreBuild, pictures: PictureSource, stage: PictureStage, 
         for picture in read:
             size = size or (picture.height, picture.width)
             check_same_size(picture, *size)
-            stage.add(picture.row, picture.content, position)
+        stage.add({picture.row: picture.content for picture in read}, position)
         done += len(read)
         build.progress(_METADATA_SHARE + _READING_SHARE * min(done / len(rows), 1.0), "Reading photos")
     stage.checkpoint()

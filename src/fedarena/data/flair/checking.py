@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data.store.schema import AnyArray
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """The content of a picture's file, which was decoded to see whether it can be."""
 
     row: int  # among all photos

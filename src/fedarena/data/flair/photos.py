@@ -153,7 +153,7 @@ def read_photos(path: Path, taxonomy: Taxonomy, labels: Labels, progress: Callab
                 plain = type(user) is type(image) is str and type(coarse) is type(fine) is list
             except (TypeError, KeyError, IndexError):
                 raise _misshapen(entry, path, number) from None
-            if not plain or not _is_name(user) or not _is_name(image):
+            if not plain or not _is_name(image):
                 raise _misshapen(entry, path, number)
             if not known:
                 raise _outside(entry, taxonomy, path, number)
@@ -175,7 +175,7 @@ def read_photos(path: Path, taxonomy: Taxonomy, labels: Labels, progress: Callab
 
 def _is_name(text: str) -> bool:
     """Whether it can be a part of a file's name."""
-    return bool(text) and not {"/", "\\", "\0"} & set(text)
+    return bool(text) and not ("/" in text or "\\" in text or "\0" in text)
 
 
 def _misshapen(entry: Any, path: Path, number: int) -> BadInputError:
@@ -190,9 +190,9 @@ def _misshapen(entry: Any, path: Path, number: int) -> BadInputError:
     partition = entry["partition"]
     if not isinstance(partition, str) or partition not in GROUP_OF_PARTITION:
         return BadInputError(f"{where}: partition is {quoted(partition)}; it must be train, val or test")
-    for key in ("user_id", "image_id"):
-        if not isinstance(entry[key], str) or not _is_name(entry[key]):
-            return BadInputError(f"{where}: {key} is {quoted(entry[key])}; it must be text without slashes")
+    for key, valid in (("user_id", "text"), ("image_id", "text without slashes")):
+        if not isinstance(entry[key], str) or (key == "image_id" and not _is_name(entry[key])):
+            return BadInputError(f"{where}: {key} is {quoted(entry[key])}; it must be {valid}")
     return BadInputError(f"{where}: labels and fine_grained_labels must be lists of text")
 
 

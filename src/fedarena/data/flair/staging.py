@@ -7,6 +7,7 @@ taken down as they come, and a store is written from there, user by user.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -56,16 +57,18 @@ class PictureStage:
         """Where the input goes on: what lies before was taken down."""
         return max(int(self._index[-1, 0]), 0)
 
-    def add(self, picture: int, content: bytes, position: int) -> None:
-        """Takes down a picture from this place in the input; all pictures from places before have been added."""
-        if self._index[picture, 0] != _ABSENT:  # an archive was begun before, or has a file twice
-            return
-        self._file.write(content)
-        self._index[picture] = self._end, len(content)
+    def add(self, pictures: Mapping[int, bytes], position: int) -> None:
+        """Takes down pictures from this place in the input; all pictures from places before have been added."""
+        rows = np.fromiter(pictures, dtype=np.int64, count=len(pictures))
+        lengths = np.fromiter(map(len, pictures.values()), dtype=np.int64, count=len(pictures))
+        self._file.write(b"".join(pictures.values()))
+        self._index[rows, 0] = self._end + np.cumsum(lengths) - lengths
+        self._index[rows, 1] = lengths
         self._index[-1, 0] = position
-        self._end += len(content)
-        self._bytes_since += len(content)
-        self._pictures_since += 1
+        total = int(lengths.sum())
+        self._end += total
+        self._bytes_since += total
+        self._pictures_since += len(pictures)
         if self._bytes_since >= CHECKPOINT_BYTES or self._pictures_since >= CHECKPOINT_PICTURES:
             self.checkpoint()
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from fedarena.core.options import PathOption
 from fedarena.data.flair.building import build_flair
 from fedarena.data.flair.clients import Choice, Kept, Sizes, deal
-from fedarena.data.flair.files import FILES
+from fedarena.data.flair.files import FILES, state_of_photos
 from fedarena.data.flair.photos import Labels
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples, Sampling
@@ -25,7 +25,7 @@ MaxSamples = Annotated[int, Field(ge=1)] | None
 
 
 @FEDERATIONS.register("flair")
-@cached_source(version=1, reads=FILES)
+@cached_source(version=1, reads=FILES, state=state_of_photos)
 def flair(
     build: StoreBuild,
     *,
@@ -51,7 +51,7 @@ def flair(
 
 
 @FEDERATIONS.register("flair_iid")
-@cached_source(version=1, reads=FILES)
+@cached_source(version=1, reads=FILES, state=state_of_photos)
 def flair_iid(
     build: StoreBuild,
     *,

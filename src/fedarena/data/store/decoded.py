@@ -28,14 +28,18 @@ class DecodedCache:
 
     def __init__(self, limit_bytes: int):
         self.limit_bytes = limit_bytes
-        self.reserved_bytes = 0
         self.hits = 0
-        self._places: OrderedDict[Hashable, _Place] = OrderedDict()
-        self._free: dict[int, list[_Place]] = {}  # by the bytes that fit in
+        self._places: OrderedDict[Hashable, _Place] = OrderedDict()  # those that were read last come last
+        self._shelves: dict[int, _Shelf] = {}  # by the bytes of an array
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What all blocks take."""
+        return sum(shelf.reserved_bytes for shelf in self._shelves.values())
 
     def read(self, key: Hashable, target: AnyArray) -> bool:
         """Copies the array that was put in under this name into `target`, if it is still there."""
@@ -59,53 +63,72 @@ class DecodedCache:
             return
         place.room[:] = values.reshape(-1).view(np.uint8)
         with self._lock:
+            if self._shelves.get(values.nbytes) is not place.shelf:
+                return  # which was given up meanwhile
             if key in self._places:  # somebody else was faster
-                self._free.setdefault(values.nbytes, []).append(place)
+                place.shelf.free.append(place)
             else:
                 self._places[key] = place
 
     def clear(self) -> None:
         """Lets go of everything."""
         with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._places.clear()
-        self._free.clear()
-        self.reserved_bytes = 0
+            self._places.clear()
+            self._shelves.clear()
 
     def _place_for(self, size: int) -> _Place | None:
-        """A place that nobody else has: a free one, one in a new block, or that of the array not asked for longest."""
+        """A place that nobody else has; None if there is none, since all are just being read or filled."""
         if size > self.limit_bytes:
             return None
-        if not self._free.get(size) and not self._reserve(size):
-            for key, place in self._places.items():
-                if place.room.nbytes == size and not place.readers:
-                    del self._places[key]
-                    return place
-            if any(place.room.nbytes == size for place in self._places.values()):
-                return None  # all of them are being read
-            self._forget()  # everything was taken by arrays of other sizes
-            self._reserve(size)
-        return self._free[size].pop()
+        while not self._has_free(size):
+            oldest = next(iter(self._places.values()), None)
+            if oldest is None or oldest.shelf is self._shelves.get(size):
+                return self._oldest_of(size)
+            self._give_up(oldest.shelf)  # arrays of another size, of which at least one is older than all of this size
+        return self._shelves[size].free.pop()
 
-    def _reserve(self, size: int) -> bool:
-        """Makes a block of places if the limit allows for one."""
+    def _has_free(self, size: int) -> bool:
+        """Whether there is a free place, if need be in a new block."""
+        shelf = self._shelves.get(size)
+        if shelf is not None and shelf.free:
+            return True
         count = min(max(_BLOCK_BYTES // size, 1), (self.limit_bytes - self.reserved_bytes) // size)
-        if count:
-            block = np.empty((count, size), dtype=np.uint8)
-            self._free.setdefault(size, []).extend(map(_Place, block))
-            self.reserved_bytes += block.nbytes
-        return count > 0
+        if count == 0:
+            return False
+        shelf = self._shelves.setdefault(size, _Shelf())
+        shelf.free.extend(_Place(room, shelf) for room in np.empty((count, size), dtype=np.uint8))
+        shelf.reserved_bytes += count * size
+        return True
+
+    def _oldest_of(self, size: int) -> _Place | None:
+        """The place of the array that was not asked for longest and is not being read, which is forgotten."""
+        for key, place in self._places.items():
+            if place.shelf is self._shelves.get(size) and not place.readers:
+                del self._places[key]
+                return place
+        return None
+
+    def _give_up(self, shelf: _Shelf) -> None:
+        self._shelves = {size: one for size, one in self._shelves.items() if one is not shelf}
+        for key in [key for key, place in self._places.items() if place.shelf is shelf]:
+            del self._places[key]
+
+
+class _Shelf:
+    """Places for arrays of one size."""
+
+    def __init__(self) -> None:
+        self.free: list[_Place] = []
+        self.reserved_bytes = 0
 
 
 class _Place:
     """Room for one array, and how many are reading it."""
 
-    __slots__ = ("readers", "room")
+    __slots__ = ("readers", "room", "shelf")
 
-    def __init__(self, room: AnyArray):
-        self.room, self.readers = room, 0
+    def __init__(self, room: AnyArray, shelf: _Shelf):
+        self.room, self.shelf, self.readers = room, shelf, 0
 
 
 def limit_from_environment() -> int:
