@@ -83,8 +83,9 @@ bench-hpo: $(VENV)/.installed-test  ## Measure tables of hyperparameter search a
 	$(BIN)/python benchmarks/hpo.py $(if $(OPENML),--folder $(OPENML)) --output docs/benchmarks/hpo.json
 	$(BIN)/python benchmarks/hpo_compare.py --output docs/benchmarks/hpo_compare.json
 
-bench-flair: $(VENV)/.installed-test  ## Measure building FLAIR's store beside reading and checking its files alone (about 15 minutes, 4 GB of disk)
+bench-flair: $(VENV)/.installed-test  ## Measure building FLAIR's store beside reading and checking its files alone, and reading a cohort beside Pillow (about 15 minutes, 4 GB of disk)
 	$(BIN)/python benchmarks/flair_building.py --output docs/benchmarks/flair_building.json
+	$(BIN)/python benchmarks/flair_reading.py --output docs/benchmarks/flair_reading.json
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py

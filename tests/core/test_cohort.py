@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ from fedarena.train import (
     train_jobs,
 )
 from fedarena.train import cohort as cohort_module
-from fedarena.train.resident import ResidentSamples
+from fedarena.train import resident as resident_samples
+from fedarena.train.execution import one_ahead
+from fedarena.train.resident import ResidentSamples, pieces_of
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
@@ -341,16 +345,49 @@ def test_bf16_rounds_products_only() -> None:
 @given(
     rounds=st.lists(st.lists(st.integers(0, 9), min_size=1, unique=True), min_size=1, max_size=8),
     limit_rows=st.integers(1, 150),
+    piece_rows=st.integers(1, 60),
 )
-def test_resident_samples_are_those_of_the_clients(rounds: list[list[int]], limit_rows: int) -> None:
+def test_resident_samples_are_those_of_the_clients(rounds: list[list[int]], limit_rows: int, piece_rows: int) -> None:
     data = ClientsInMemory(FEATURES)
     row_bytes = 6 * 8 + 8
     most_needed = 0
     resident = ResidentSamples(data, torch.device("cpu"), limit_rows * row_bytes)
     for clients in rounds:
-        columns, begins = resident.rows(np.array(clients))
+        with patch.object(resident_samples, "_PIECE_BYTES", piece_rows * row_bytes):
+            columns, begins = resident.rows(np.array(clients))
         for client, begin in zip(clients, begins, strict=True):
             for name, expected in data.columns[client].items():
                 assert np.array_equal(columns[name][begin : begin + SIZES[client]].numpy(), expected)
         most_needed = max(most_needed, sum(SIZES[client] for client in clients))
         assert len(columns["x"]) <= max(limit_rows, most_needed)
+
+
+@settings(deadline=None)
+@given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=30), most_rows=st.integers(1, 20))
+def test_pieces_of_clients(counts: list[int], most_rows: int) -> None:
+    pieces = pieces_of(np.array(counts), most_rows)
+    assert [client for piece in pieces for client in range(len(counts))[piece]] == list(range(len(counts)))
+    for piece in pieces:
+        assert sum(counts[piece]) <= most_rows or len(counts[piece]) == 1
+    for piece, following in itertools.pairwise(pieces):
+        assert sum(counts[piece]) + counts[following.start] > most_rows
+
+
+def test_one_ahead_keeps_the_order_and_raises_in_its_turn() -> None:
+    def slow(task: int) -> int:
+        started.append(task)
+        if task == 3:
+            raise ValueError("three")
+        return task * task
+
+    for tasks in ([], [5], [5, 1, 4]):
+        started: list[int] = []
+        assert list(one_ahead(slow, tasks)) == [task * task for task in tasks]
+        assert started == tasks
+    started = []
+    results = one_ahead(slow, [1, 2, 3, 4, 5])
+    assert [next(results), next(results)] == [1, 4]
+    with pytest.raises(ValueError, match="three"):
+        next(results)
+    assert started[:3] == [1, 2, 3]
+    assert 5 not in started

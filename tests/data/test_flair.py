@@ -340,7 +340,7 @@ def test_what_is_shown_of_labels_and_of_the_paper(folder: Path) -> None:
     assert "most common: 'plant', in 60.0 % of the samples and at 100 % of the clients" in text
     assert "least common: 'food', in 30.0 % of the samples and at 75.0 % of the clients" in text
     assert "in FLAIR's paper 51,414 clients, 429,078 photos, mean 8.35 ± 51.28" in text
-    assert "x: uint8 of shape [3, 8, 8], stored as JPEG" in text
+    assert "x: uint8 of shape [3, 8, 8], stored as JPEG files" in text
     several = ["data", "stats", "flair", f"folder={folder}", "digits", "-o", str(folder / "pictures.html")]
     text = " ".join(CliRunner().invoke(main, several).output.split())
     assert "FLAIR's paper, photos 51,414 429,078 8.35 51.28" in text

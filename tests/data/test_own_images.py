@@ -494,3 +494,78 @@ def test_pictures_of_several_frames_are_told(drawings: Path) -> None:
     frames[0].save(drawings / "ann" / "alpha" / "3.gif", save_all=True, append_images=frames[1:])
     with pytest.warns(UserWarning, match=r"several frames or pages: 1, such as .*3\.gif.*; only the first"):
         from_images(drawings, pattern="{client}/{label}", channels="grey")
+
+
+# Pictures that stay compressed
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three JPEGs of each of three people, one of each grey."""
+    folder = tmp_path / "photos"
+    for number, (who, what) in enumerate((d, n) for d in DRAWERS for n in range(3)):
+        pixels = drawing(number, (8, 9) if what == 0 else (8, 9, 3))
+        save(folder / who / f"{CHARACTERS[what % 2]}_{what}.jpg", pixels)
+    return folder
+
+
+PHOTOS = {"pattern": "{client}/{label}_*", "channels": "rgb"}
+
+
+def test_jpegs_stay_as_they_are(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, pixels = from_images(photos, **PHOTOS, compressed="jpeg"), from_images(photos, **PHOTOS)
+    assert kept.columns["x"].encoding == "jpeg"
+    assert samples(kept) == samples(pixels)
+    files = kept.encoded(kept.clients()).files
+    assert sorted(files) == sorted(file.read_bytes() for file in photos.rglob("*.jpg"))
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1)  # a client at a time
+    assert samples(from_images(photos, **PHOTOS, compressed="jpeg", minimum_samples=2)) == samples(pixels)
+
+
+def test_pngs_lose_nothing(drawings: Path) -> None:
+    kept = from_images(drawings, pattern="{client}/{label}", compressed="png")
+    assert kept.columns["x"].encoding == "png"
+    assert samples(kept) == expected(drawings)
+    sized, plain = (
+        from_images(drawings, pattern="{client}/{label}", size=9, channels="rgba", compressed=kind)
+        for kind in ("png", None)
+    )
+    assert samples(sized) == samples(plain)
+    arrays = [drawing(number, (7, 6, 3)) for number in range(4)]
+    of_arrays = from_images(arrays, client=list("aabb"), label=[0, 1, 0, 1], layout="HWC", compressed="png")
+    assert samples(of_arrays) == samples(from_images(arrays, client=list("aabb"), label=[0, 1, 0, 1], layout="HWC"))
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        (("bob/alpha_9.png", {}), {}, r"bob/alpha_9\.png in .* is a PNG, but compressed='jpeg' stores"),
+        (("bob/alpha_9.jpg", {"exif": 6}), {"size": (8, 9)}, r"alpha_9\.jpg in .* was taken with the camera turned"),
+        (None, {"size": 12}, r"has 8 x 9 pixels \(height x width\) and would become 12 x 12"),
+        (None, {"channels": "grey"}, r"\.jpg in .* has the mode RGB, which does not fit into L without loss"),
+        (None, {"compressed": "gif"}, "compressed must be 'jpeg' or 'png', not 'gif'"),
+    ],
+)
+def test_what_cannot_stay_as_it_is(photos: Path, change: Any, options: dict[str, Any], sentence: str) -> None:
+    if change is not None:
+        name, details = change
+        if "exif" in details:
+            exif = Image.Exif()
+            exif[0x0112] = details["exif"]
+            details = {"exif": exif}
+        save(photos / name, drawing(50, (8, 9, 3)), **details)
+    with pytest.raises(BadInputError, match=sentence):
+        from_images(photos, **{**PHOTOS, "compressed": "jpeg", **options})
+
+
+def test_what_png_of_8_bits_cannot_hold() -> None:
+    arrays = np.zeros((4, 6, 6), dtype=np.float32)
+    with pytest.raises(BadInputError, match="numbers of the type float32, which cannot be stored as PNGs of 8 bits"):
+        from_images(arrays, client=list("aabb"), label=[0, 1, 0, 1], compressed="png")
+
+
+def test_a_truncated_jpeg_is_named(photos: Path) -> None:
+    damaged = photos / "cyd" / "beta_1.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    with pytest.raises(DamagedFileError, match=r"cyd/beta_1\.jpg in .* cannot be decoded"):
+        from_images(photos, **PHOTOS, compressed="jpeg")

@@ -16,19 +16,24 @@ COMPLETE_CLIENTS = 6
 
 SCRIPT = textwrap.dedent(
     f"""
-    import os, signal, sys
+    import io, os, signal, sys
     from pathlib import Path
     import numpy as np
+    from PIL import Image
     import pandas  # or pyarrow imports it in every child
     from fedarena.data import ColumnSpec, FederationWriter, TaskSpec
     from fedarena.data.store import table
 
     def write(path, wait=False):
         columns = {{"x": ColumnSpec(dtype="float32", shape=(3,)), "y": ColumnSpec(dtype="int64")}}
+        columns["picture"] = ColumnSpec(dtype="uint8", shape=(3, 8, 8), encoding="jpeg")
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8), "red").save(file, "JPEG")
         task = TaskSpec(kind="classification", classes=2)
         with FederationWriter(path, name="crash", task=task, columns=columns, rows_per_batch=16) as writer:
             for number in range({COMPLETE_CLIENTS}):
                 part = {{"x": np.ones((3, 3), np.float32), "y": np.zeros(3, np.int64)}}
+                part["picture"] = [file.getvalue()] * 3
                 writer.add_client(str(number), train=part)
                 if wait:
                     print(number, flush=True)

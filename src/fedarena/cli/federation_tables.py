@@ -53,10 +53,10 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
         table.add_row("", as_markup(difference))
     for name, column in statistics.columns.items():
         shape = f" of shape {list(column.shape)}" if column.shape else ""
+        kept = f", stored as {column.encoding.upper()} files" if column.encoding else ""
         names = column.names or ()
         listed = f" ({', '.join(names[:_MOST_NAMES])}{', …' if len(names) > _MOST_NAMES else ''})" if names else ""
-        stored = f", stored as {column.encoding.upper()}" if column.encoding else ""
-        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{listed}{stored}"))
+        table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{kept}{listed}"))
     _add_labels(table, labels, statistics.task == "multi_label")
     if (pixels := statistics.pixels) is not None:
         label = label_text(labels.names, pixels.label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
+from fedarena.runs.cluster import RayCrew, Workplace, hire_crew
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
@@ -57,7 +58,9 @@ class Run:
         snapshot: Snapshot | None,
         observer: Observer,
         callbacks: Sequence[Callback | OnRound] = (),
+        crew: RayCrew | None = None,
     ):
+        self._crew = crew
         self.experiment, self.folder = experiment, recorder.folder
         self._recorder, self._observer, self._snapshot = recorder, observer, snapshot
         self._callbacks = [*experiment.callbacks, *callbacks]
@@ -88,19 +91,20 @@ class Run:
         check_new(folder)  # before building the experiment, which may take a while
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
-        recorder = Recorder.create(
-            folder,
-            experiment.config.to_yaml(),
-            describe_run(experiment),
-            experiment.simulation.metrics,
-            experiment.config.client_states_ram_bytes,
-            _describe_fleet(experiment),
-            _attributes(experiment),
-            constant_tensors(experiment.simulation.task.module),
-            policy_columns(experiment.simulation),
-        )
-        given.save(folder)
-        return cls(experiment, recorder, None, observer, callbacks)
+        with _crew_of(experiment, observer) as crew:
+            recorder = Recorder.create(
+                folder,
+                experiment.config.to_yaml(),
+                describe_run(experiment),
+                experiment.simulation.metrics,
+                experiment.config.client_states_ram_bytes,
+                _describe_fleet(experiment),
+                _attributes(experiment),
+                constant_tensors(experiment.simulation.task.module),
+                policy_columns(experiment.simulation),
+            )
+            given.save(folder)
+            return cls(experiment, recorder, None, observer, callbacks, crew)
 
     @classmethod
     def reopen(
@@ -110,8 +114,12 @@ class Run:
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
+        workplace: Workplace | None = None,
     ) -> Run:
-        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on."""
+        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
+
+        A run on a Ray cluster may go on at another `workplace`.
+        """
         observer = observer or Observer()
         if rounds is None and is_finished(folder):
             raise BadInputError(f"The run {folder} is finished; fedarena.load reads it, and rounds=… gives it more")
@@ -122,7 +130,8 @@ class Run:
             longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
             give_more_rounds(experiment.config, longer.config, folder)
             experiment = longer
-        return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks)
+        with _crew_of(experiment, observer, workplace) as crew:
+            return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks, crew)
 
     @property
     def config(self) -> RunConfig:
@@ -307,7 +316,8 @@ class Run:
         )
         if has_own_fleet:
             handed_in.save(folder)
-        return Run(experiment, *_reopen_folder(experiment, folder), self._observer)
+        with _crew_of(experiment, self._observer) as crew:
+            return Run(experiment, *_reopen_folder(experiment, folder), self._observer, (), crew)
 
     def __enter__(self) -> Run:
         return self
@@ -424,6 +434,8 @@ class Run:
         return predictions_of(self.experiment, engine.place(evaluated)["params"])
 
     def _let_go(self) -> None:
+        if self._crew is not None:
+            self._crew.close()
         self._recorder.release()
         self._closed = True
         if self._tracking is not None:
@@ -450,14 +462,34 @@ def start_run(
     return Run.create(config, runs_folder, observer, given, callbacks).advance().close()
 
 
-def resume_run(folder: Path, observer: Observer | None = None, rounds: int | None = None) -> RunData:
+def resume_run(
+    folder: Path,
+    observer: Observer | None = None,
+    rounds: int | None = None,
+    workplace: Workplace | None = None,
+) -> RunData:
     """Goes on with a run that stopped; the result is the same as if it never had.
 
-    A finished run is only read, unless it is to have more `rounds`.
+    A finished run is only read, unless it is to have more `rounds`. A run on a Ray cluster may go on at another
+    `workplace`, or in this process alone.
     """
     if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
         return load_run(folder)
-    return Run.reopen(folder, observer, rounds=rounds).advance().close()
+    return Run.reopen(folder, observer, rounds=rounds, workplace=workplace).advance().close()
+
+
+@contextmanager
+def _crew_of(
+    experiment: Experiment, observer: Observer, workplace: Workplace | None = None
+) -> Iterator[RayCrew | None]:
+    """Those who work for a run, if its engine has such; they are sent home if the run cannot be made after all."""
+    crew = hire_crew(experiment, observer.warned, workplace)
+    try:
+        yield crew
+    except BaseException:
+        if crew is not None:
+            crew.close()
+        raise
 
 
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:

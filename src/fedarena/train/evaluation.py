@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from torch import Tensor
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
-from fedarena.train.execution import in_order
+from fedarena.train.engine import ClientData, ClientSamples, ClientScores, IntArray, Part
+from fedarena.train.execution import in_order, one_ahead
 from fedarena.train.tensors import column_tensor
 
 Array = npt.NDArray[Any]
+_BATCHES_IN_BLOCK = 16
 
 
 class OwnTask(threading.local):
@@ -52,24 +53,50 @@ def evaluate_clients(
 
     The metrics are those of the task unless others are given.
     """
-    metrics = task.metrics if metrics is None else metrics
-    batch_size = min(batch_size, task.largest_batch or batch_size)
     samples = data.counts(clients, part)
+    blocks = blocks_of_clients(samples, evaluation_batch_size(task, batch_size))
+    totals = Totals(task.metrics if metrics is None else metrics)
+    for states in measure_blocks(task, params, data, clients, part, blocks, batch_size, workers, metrics):
+        totals.add(states)
+    return client_scores(totals, clients, samples)
+
+
+def measure_blocks(
+    task: Task,
+    params: Tensors,
+    data: ClientData,
+    clients: IntArray,
+    part: Part,
+    blocks: Sequence[tuple[int, int]],
+    batch_size: int = 64,
+    workers: int = 1,
+    metrics: Sequence[Metric] | None = None,
+) -> Iterator[MetricStates]:
+    """The states of some blocks of these clients, which others may have the rest of."""
+    metrics = task.metrics if metrics is None else metrics
+    batch_size = evaluation_batch_size(task, batch_size)
     own = OwnTask(task, params)
     device = next(iter(params.values())).device
 
-    def measure_block(block: tuple[int, int]) -> MetricStates:
+    def read(block: tuple[int, int]) -> ClientSamples:
         first, last = block
-        columns = data.samples(clients[first:last], part).columns
-        owners = np.repeat(np.arange(last - first), samples[first:last])
+        return data.samples(clients[first:last], part)
+
+    def measure(block: tuple[int, int], read_samples: ClientSamples) -> MetricStates:
+        first, last = block
+        owners = np.repeat(np.arange(last - first), np.diff(read_samples.offsets))
         sums = SampleSums(owners, last - first)
-        _measure(own, columns, batch_size, device, sums, metrics)
+        _measure(own, read_samples.columns, batch_size, device, sums, metrics)
         return sums.finish(np.arange(first, last))
 
-    totals = Totals(metrics)
-    for states in in_order(measure_block, _blocks(samples, rows=16 * batch_size), workers):
-        totals.add(states)
-    return client_scores(totals, clients, samples)
+    if workers == 1:  # such as a GPU, which should not wait for pictures to be decoded
+        return map(measure, blocks, one_ahead(read, blocks))
+    return in_order(lambda block: measure(block, read(block)), blocks, workers)
+
+
+def evaluation_batch_size(task: Task, wanted: int) -> int:
+    """Samples that are scored at once: as many as are wanted, unless that is too many for the task."""
+    return min(wanted, task.largest_batch or wanted)
 
 
 def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> ClientScores:
@@ -79,8 +106,9 @@ def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> Clien
     return ClientScores(clients[scored], samples[scored], counts[scored], metrics)
 
 
-def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
-    """Consecutive clients whose samples together are about `rows`."""
+def blocks_of_clients(samples: IntArray, batch_size: int) -> list[tuple[int, int]]:
+    """Consecutive clients, by the first and one behind the last, whose samples together are some batches."""
+    rows = _BATCHES_IN_BLOCK * batch_size
     group = (np.cumsum(samples) - samples) // rows  # by the row where a client begins
     bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(samples)]
     return [(first, last) for first, last in itertools.pairwise(bounds) if last > first]

@@ -31,6 +31,19 @@ def without_gradients(items: Iterator[T]) -> Iterator[T]:
         yield item
 
 
+def one_ahead(function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    """Results of `function` in the order of the tasks; another thread computes the next one while one is used."""
+    if len(tasks) < 2:
+        yield from map(function, tasks)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(function, tasks[0])
+        for task in tasks[1:]:
+            result, ahead = ahead.result(), pool.submit(function, task)
+            yield result
+        yield ahead.result()
+
+
 def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
     """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead."""
     if workers == 1 or len(tasks) == 1:

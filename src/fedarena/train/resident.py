@@ -11,7 +11,10 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.engine import ClientData, IntArray
+from fedarena.train.execution import one_ahead
 from fedarena.train.tensors import column_tensor
+
+_PIECE_BYTES = 1 << 26
 
 
 class SampleSource(Protocol):
@@ -35,10 +38,14 @@ class FreshSamples:
 
 
 class ResidentSamples:
-    """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`."""
+    """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`.
+
+    New ones come in pieces: while one is copied to the device, the next is read, and main memory never holds more than
+    two. Of pictures that are decoded when they are read, a large cohort would take many gigabytes.
+    """
 
     def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
-        self._fresh = FreshSamples(data)
+        self._data, self._fresh = data, FreshSamples(data)
         self._device, self._limit_bytes = device, limit_bytes
         self._columns: Tensors = {}
         self._used = 0
@@ -52,19 +59,28 @@ class ResidentSamples:
         return self._columns, np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
 
     def _add(self, missing: IntArray, needed: IntArray) -> None:
-        new, begins = self._fresh.rows(missing)
-        rows = len(next(iter(new.values())))
-        row_bytes = sum(t.element_size() * prod(t.shape[1:]) for t in new.values())
+        counts = self._data.counts(missing, "train")
+        rows, row_bytes = int(counts.sum()), self._row_bytes(missing)
         if self._used and (self._used + rows) * row_bytes > self._limit_bytes:
             self._columns, self._used, self._begins = {}, 0, {}  # start over with those who are needed now
             if len(missing) < len(needed):
                 self._add(needed, needed)
                 return
-        self._reserve(new, self._used + rows, self._limit_bytes // max(row_bytes, 1))
-        for name, values in new.items():
-            self._columns[name][self._used : self._used + rows].copy_(values)
-        self._begins.update(zip(missing.tolist(), (begins + self._used).tolist(), strict=True))
-        self._used += rows
+        total, most = self._used + rows, self._limit_bytes // max(row_bytes, 1)
+        pieces = pieces_of(counts, max(_PIECE_BYTES // max(row_bytes, 1), 1))
+        arriving = one_ahead(lambda piece: self._fresh.rows(missing[piece]), pieces)
+        for piece, (new, begins) in zip(pieces, arriving, strict=True):
+            self._reserve(new, total, most)
+            rows = len(next(iter(new.values())))
+            for name, values in new.items():
+                self._columns[name][self._used : self._used + rows].copy_(values)
+            self._begins.update(zip(missing[piece].tolist(), (begins + self._used).tolist(), strict=True))
+            self._used += rows
+
+    def _row_bytes(self, clients: IntArray) -> int:
+        """What one sample takes, which the first one of all tells."""
+        like = self._columns or self._fresh.rows(clients[:1])[0]
+        return sum(t.element_size() * prod(t.shape[1:]) for t in like.values())
 
     def _reserve(self, like: Tensors, rows: int, most_rows: int) -> None:
         """Makes room for so many rows, and for twice as many when it has to grow."""
@@ -77,3 +93,18 @@ class ResidentSamples:
             if self._used:
                 grown[: self._used] = self._columns[name][: self._used]
             self._columns[name] = grown
+
+
+def pieces_of(counts: IntArray, most_rows: int) -> list[slice]:
+    """Clients one after the other who have at most so many samples, or more of a single one.
+
+    >>> pieces_of(np.array([2, 2, 9, 0, 3]), 4)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 5, None)]
+    """
+    pieces, first, filled = [], 0, 0
+    for client, count in enumerate(counts.tolist()):
+        if client > first and filled + count > most_rows:
+            pieces.append(slice(first, client))
+            first, filled = client, 0
+        filled += count
+    return [*pieces, slice(first, len(counts))]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MODES = {"grey": "L", "rgb": "RGB", "rgba": "RGBA", "grey with transparency": "LA"}
 _TURNS_SIDEWAYS = (5, 6, 7, 8)  # values of the Exif orientation
+_TURNS = (2, 3, 4, *_TURNS_SIDEWAYS)
 _ORIENTATION = 0x0112
 
 
@@ -29,15 +30,24 @@ def form_of_file(source: Any, where: str) -> Form:
     with _open(source, where) as picture:
         kind = _kind(picture, where)
         width, height = picture.size
-        try:
-            if picture.getexif().get(_ORIENTATION) in _TURNS_SIDEWAYS:
-                width, height = height, width
-        except (OSError, SyntaxError, ValueError):
-            pass  # notes that cannot be read are ignored by all who show pictures
+        if _orientation(picture) in _TURNS_SIDEWAYS:
+            width, height = height, width
         # What cameras put behind a picture in the format MPO is a preview of it.
         has_more_frames = picture.format != "MPO" and bool(getattr(picture, "is_animated", False))
     dtype = "float32" if kind == "grey of 16 bits" else "uint8"
     return Form(height, width, KINDS[kind], kind, dtype, has_more_frames)
+
+
+def file_kind(source: Any, where: str) -> tuple[str, tuple[int, int]]:
+    """The format of a picture's file, such as JPEG, and its height and width as they lie in the file."""
+    with _open(source, where) as picture:
+        return str(picture.format), (picture.height, picture.width)
+
+
+def is_upright(source: Any, where: str) -> bool:
+    """Whether a picture is shown as it lies in its file."""
+    with _open(source, where) as picture:
+        return _orientation(picture) not in _TURNS
 
 
 def pixels_of_file(source: Any, form: Form, wanted: Wanted, where: str) -> AnyArray:
@@ -49,6 +59,15 @@ def pixels_of_file(source: Any, form: Form, wanted: Wanted, where: str) -> AnyAr
             raise DamagedFileError(
                 f"{where} is not a picture that can be read: {' '.join(str(error).split())}"
             ) from None
+
+
+def _orientation(picture: Image) -> int | None:
+    """How the camera was held; notes that cannot be read are ignored by all who show pictures."""
+    try:
+        found = picture.getexif().get(_ORIENTATION)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _open(source: Any, where: str) -> Image:

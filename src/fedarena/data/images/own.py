@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
+from fedarena.data.images.compressed import Compressed, check_compressed, column_of, compressed_picture
 from fedarena.data.images.forms import Channels, Fit, Layout, Wanted
 from fedarena.data.images.pattern import NamePattern
 from fedarena.data.images.pictures import (
@@ -37,6 +38,7 @@ from fedarena.data.raw.trees import open_tree
 from fedarena.data.registry import Progress, state_of
 from fedarena.data.splits import SplitKind
 from fedarena.data.store.federation import Federation
+from fedarena.data.store.schema import AnyArray
 
 _PICTURE = re.compile(rf"(?:{'|'.join(re.escape(ending) for ending in ENDINGS)})$", re.IGNORECASE)
 _ARCHIVES = (".zip",)
@@ -64,11 +66,14 @@ class PictureOptions:
     division: DivisionOptions
     partition: Partition | None
     minimum_samples: int
+    compressed: Compressed | None = None
 
     @property
     def recorded(self) -> dict[str, Any]:
         """What a store notes of them."""
-        own = {"partition": self.partition, "minimum_samples": self.minimum_samples}
+        own: dict[str, Any] = {"partition": self.partition, "minimum_samples": self.minimum_samples}
+        if self.compressed is not None:  # stores from before there was this option keep their names
+            own["compressed"] = self.compressed
         return {**vars(self.wanted), **own, **vars(self.division)}
 
 
@@ -86,6 +91,7 @@ def from_images(
     fit: Fit = "stretch",
     channels: Channels | None = None,
     layout: Layout | None = None,
+    compressed: Compressed | None = None,
     missing: Missing = "refuse",
     minimum_samples: int = 1,
     split: SplitKind | None = None,
@@ -114,6 +120,10 @@ def from_images(
     height and width; `fit` says what happens to other proportions. Bytes stay bytes. `channels` makes pictures alike
     (grey, rgb, rgba), and `layout` (HWC or CHW) says how arrays of three dimensions are meant.
 
+    The store has every pixel, which is quick to read but can take ten times what the files take. With `compressed` it
+    has files, which are decoded when they are read: ``"jpeg"`` keeps JPEGs as they are, if none has to be changed;
+    ``"png"`` stores any pictures without loss.
+
     The store is kept in the cache, or written to the folder `path`, where `overwrite` lets it replace another one. It
     is built again when names, sizes or times of files change.
 
@@ -125,11 +135,13 @@ def from_images(
         raise BadInputError(f"missing must be 'refuse' or 'drop', not {quoted(missing)}.")
     if isinstance(minimum_samples, bool) or not isinstance(minimum_samples, int) or minimum_samples < 1:
         raise BadInputError(f"minimum_samples must be a whole number from 1, not {quoted(minimum_samples)}.")
+    check_compressed(compressed)
     options = PictureOptions(
         Wanted.checked(size, channels, layout, fit),
         DivisionOptions(split, train_fraction, validation_fraction, split_seed),
         partition,
         minimum_samples,
+        compressed,
     )
     place = Path(data).expanduser() if isinstance(data, str | Path) else None
     with ExitStack() as opened:
@@ -244,7 +256,7 @@ def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place:
 
     def build(target: OwnBuild) -> None:
         wanted = options.wanted
-        if not isinstance(rows.pictures, ArrayOfPictures) or wanted.size is not None:
+        if not isinstance(rows.pictures, ArrayOfPictures) or wanted.size is not None or options.compressed:
             need_pillow(target.name)
         samples = samples_of(rows.columns, options.partition, rows.where, rows.label_names)
         division = options.division.division(samples.parts is not None)
@@ -252,13 +264,20 @@ def write_pictures(rows: PictureRows, options: PictureOptions, name: str, place:
         if rows.label_names is None:
             samples = with_classes_of(samples, arranged.rows)
         form = common_form(rows.pictures, wanted, lambda done: target.progress(_LOOKING * done, "Looking at pictures"))
+
+        def load(row: int) -> AnyArray | bytes:
+            if options.compressed is None:
+                return read_picture(rows.pictures, row, form, wanted)
+            return compressed_picture(rows.pictures, row, form, wanted, options.compressed)
+
         write_samples(
             target,
             samples,
             arranged,
-            form.column,
-            lambda row: read_picture(rows.pictures, row, form, wanted),
+            column_of(form, options.compressed),
+            load,
             lambda done: target.progress(_LOOKING + (1 - _LOOKING) * done, "Writing"),
+            rows.pictures.where,
         )
 
     return build_once("images", {**rows.options, **options.recorded}, rows.state, name, place, build)

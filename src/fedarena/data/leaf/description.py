@@ -80,7 +80,7 @@ def describe_for_leaf(federation: Federation) -> Description:
     described = {
         "name": federation.name,
         "task": task,
-        "columns": federation.columns,
+        "columns": {name: column.decoded for name, column in federation.columns.items()},
         "attributes": dict(federation.manifest.attributes),
         "clients": federation.num_clients,
         "samples": federation.manifest.samples,

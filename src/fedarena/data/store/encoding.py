@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.outside_text import quoted
+from fedarena.core.outside_text import harmless
 from fedarena.data.store.schema import AnyArray, ColumnSpec
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def decode(content: bytes | memoryview, column: ColumnSpec, target: AnyArray, wh
 
 
 def _undecodable(where: str, error: Exception) -> DamagedFileError:
-    return DamagedFileError(f"{where} cannot be decoded: {quoted(' '.join(str(error).split()).rstrip('.'))}.")
+    return DamagedFileError(f"{where} cannot be decoded: {harmless(' '.join(str(error).split())).rstrip('.')}.")
 
 
 def _size(column: ColumnSpec) -> str:

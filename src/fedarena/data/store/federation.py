@@ -20,9 +20,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
-from fedarena.data.raw.images import need_pillow
-from fedarena.data.store.decoded import decoded_cache
-from fedarena.data.store.encoding import decode
+from fedarena.data.store.pictures import StoredPictures
 from fedarena.data.store.schema import (
     FORMAT,
     FORMAT_VERSION,
@@ -37,7 +35,6 @@ from fedarena.data.store.schema import (
     SourceSpec,
     TaskSpec,
 )
-from fedarena.data.store.side_by_side import for_each
 from fedarena.data.store.stretches import rows_of
 from fedarena.data.store.table import STRING, Column, TableReader, file_crc32
 
@@ -95,6 +92,7 @@ class Federation:
         self._clients = TableReader(
             path / CLIENTS_NAME, client_columns(dict(manifest.attributes)), manifest.files[CLIENTS_NAME]
         )
+        self._pictures = StoredPictures(self._samples, self._clients, self.name, self.fingerprint)
 
     @classmethod
     def open(cls, path: Path | str) -> Federation:
@@ -209,7 +207,7 @@ class Federation:
         }
 
     def verify(self) -> None:
-        """Reads every byte and raises `DamagedFileError` where one is not what was written."""
+        """Reads every byte and decodes every picture; raises `DamagedFileError` where one is not what was written."""
         _read_manifest(self.path)
         for name, spec in self.manifest.files.items():
             file = self.path / name
@@ -218,42 +216,16 @@ class Federation:
             with reading(file):
                 found = file_crc32(file)
             if found != spec.crc32:
+                if name == SAMPLES_NAME:
+                    self._pictures.check()  # which says whose picture is damaged, if it is one
                 raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
+        self._pictures.check()
 
     def _take(self, column: str, rows: IntArray) -> AnyArray:
         """The values of a column of samples at `rows`, decoded if they have to be."""
-        spec = self.manifest.columns[column]
-        if spec.encoding is None:
+        if self.manifest.columns[column].encoding is None:
             return self._samples.take(column, rows)
-        distinct, place = np.unique(rows, return_inverse=True)
-        if len(distinct) < len(rows):
-            return self._take(column, distinct)[place]
-        need_pillow(self.name)
-        contents, cache = self._samples.take_encoded(column, rows), decoded_cache()
-        numbers, result = rows.tolist(), np.empty((len(rows), *spec.shape), dtype=spec.dtype)
-
-        def read(index: int) -> None:
-            key = (self.fingerprint, column, numbers[index])
-            known = cache.get(key)
-            if known is not None:
-                result[index] = known
-                return
-            try:
-                decode(contents[index], spec, result[index], "It")
-            except BadInputError as error:
-                raise self._undecodable(column, numbers[index], error) from None
-            cache.put(key, result[index])
-
-        for_each(read, len(rows))
-        return result
-
-    def _undecodable(self, column: str, row: int, error: BadInputError) -> DamagedFileError:
-        begins = self._clients.take("start", self.clients("all"))
-        client = int(np.searchsorted(begins, row, side="right")) - 1
-        return DamagedFileError(
-            f"{self._samples.path} is damaged in row {row}, column {column!r}, which belongs to client "
-            f"{self.client_ids([client])[0]!r}. {error}"
-        )
+        return self._pictures.take(column, rows)
 
     def _locate(self, clients: Sequence[int] | IntArray, part: str) -> tuple[IntArray, IntArray]:
         """Where a part of each client starts in the samples, and how many there are."""

@@ -294,6 +294,11 @@ class ColumnSpec(_Spec):
         return {name: value for name, value in content.items() if value is not None or name not in newer}
 
     @property
+    def decoded(self) -> ColumnSpec:
+        """The same column as those see it who read samples."""
+        return self if self.encoding is None else ColumnSpec(dtype=self.dtype, shape=self.shape)
+
+    @property
     def bytes_per_sample(self) -> int:
         """How many bytes one sample takes in this column, once it is decoded."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))

@@ -245,12 +245,13 @@ class FederationWriter:
             if isinstance(files, EncodedRows) and files.checked:
                 continue
             for row, content in enumerate(files):
-                if isinstance(files, EncodedRows):
-                    where = files.names[row]
-                else:
+                try:
+                    check_encoded(content, spec, "It")
+                except BadInputError as error:
                     client, sample = _whose(row, ids, counts)
                     where = f"Column {name!r} of client {client!r}, {sample},"
-                check_encoded(content, spec, where)
+                    where = files.names[row] if isinstance(files, EncodedRows) else where
+                    raise type(error)(f"{where} {str(error).removeprefix('It ')}") from None
 
     def _check_attributes(
         self, given: Mapping[str, Sequence[Any] | AnyArray], clients: int, where: str

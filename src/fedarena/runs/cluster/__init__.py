@@ -1,0 +1,8 @@
+"""Runs on many machines: a crew of Ray workers, each of which has built the same run from its configuration.
+
+Who works is a matter of the pool (`pool`), what is sent to them of `messages`; what they do with it is in `worker`.
+"""
+
+from fedarena.runs.cluster.crew import RayCrew, Workplace, hire_crew
+
+__all__ = ["RayCrew", "Workplace", "hire_crew"]
