@@ -108,8 +108,8 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_store(
     if form == "packed":
         (folder / "Posts.xml").rename(folder / "Posts.xml.xz")
     monkeypatch.setattr(posts, "BLOCK_BYTES", 997)
-    monkeypatch.setattr(posts, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(buckets, "CHECKPOINT_BYTES", 4_000)
+    monkeypatch.setattr(posts, "PIECE_BYTES", 1_500)
+    monkeypatch.setattr(buckets, "CHECKPOINT_BYTES", 1_000)
     monkeypatch.setattr(buckets, "INPUT_BYTES_PER_BUCKET", 8_000)
     steps: list[float] = []
     whole = load(folder, lambda fraction, words: steps.append(fraction), tags=5)
