@@ -20,7 +20,7 @@ from fedarena.data.flair_like.published import coarse_labels
 from fedarena.data.flair_like.users import groups, sizes
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.splits import Seed
+from fedarena.data.splits import Seed, SplitKind, apportion
 from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, Encoding, IntArray, TaskSpec
 
 Labels = Literal["coarse", "fine", "structure"]
@@ -30,11 +30,12 @@ NOTE = (
     "FLAIR's authors published."
 )
 _LEAST_JPEG_SIDE = 64
+_FRACTIONS = (0.8, 0.1, 0.1)  # of a user's images, if they are divided
 _BATCH_BYTES = 1 << 26  # of pictures that are drawn before they are written
 
 
 @FEDERATIONS.register("flair_like")
-@cached_source(version=2)
+@cached_source(version=3)
 def flair_like(
     build: StoreBuild,
     *,
@@ -44,15 +45,17 @@ def flair_like(
     max_samples: Annotated[int, Field(ge=1)] | None = 512,
     noise: Annotated[float, Field(ge=0, le=1)] = 0.08,
     encoding: Literal["none", "png", "jpeg"] | None = None,
+    split: SplitKind = "by_client",
     seed: Seed = 0,
 ) -> None:
     """A stand-in for FLAIR: pictures of `side` x `side` pixels that the tool draws, with FLAIR's numbers.
 
-    Of every ten `users` eight are in train, one in validation and one in test; the first ones are the same however many
-    there are, and FLAIR has 51,414. `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an
-    image shows a structure. Who has more images than `max_samples` has only so many here, as in the paper. `noise` is
-    the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller
-    pictures are stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
+    Of every ten `users` eight are in train, one in validation and one in test, or with ``split="within_client"``
+    everybody's images are divided so; the first users are the same however many there are, and FLAIR has 51,414.
+    `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an image shows a structure. Users who
+    train have at most `max_samples` images for it, as in the paper, which tests on all. `noise` is the deviation of the
+    grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller pictures are stored as
+    pixels, because decoding would take longer than training on them. `encoding` overrules that.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
@@ -66,8 +69,9 @@ def flair_like(
         "y": ColumnSpec(dtype="uint8", shape=(len(names),)),
     }
     everybody = np.arange(users)
-    images_of, group_of = sizes(seed, everybody), groups(seed, everybody)
-    stored = np.minimum(images_of, max_samples or images_of.max())
+    images_of = sizes(seed, everybody)
+    group_of, counts = _division(seed, images_of, split, max_samples)
+    stored = counts.sum(axis=1)
     ends = np.cumsum(stored)
     batch = max(1, _BATCH_BYTES // (3 * side * side))
     with build.writer(task=task, columns=columns, notes=[NOTE]) as writer:
@@ -77,16 +81,28 @@ def flair_like(
             stop = max(start + 1, int(np.searchsorted(ends, before + batch, side="right")))
             some = everybody[start:stop]
             x, y = _samples(seed, some, images_of[some], stored[some], labels, side, noise)
-            counts = np.zeros((len(some), len(PARTS)), dtype=np.int64)
-            counts[np.arange(len(some)), group_of[some]] = stored[some]
             writer.add_clients(
                 [f"user-{user:08d}" for user in some],
-                counts=counts,
+                counts=counts[some],
                 columns={"x": x if encoded is None else encode(x, encoded), "y": y},
                 groups=[GROUPS[group] for group in group_of[some]],
             )
             start = stop
             build.progress(int(ends[stop - 1]) / int(ends[-1]), "drawing pictures")
+
+
+def _division(seed: int, sizes: IntArray, split: SplitKind, max_samples: int | None) -> tuple[IntArray, IntArray]:
+    """Every user's group, and how many images of each are stored for training, validation and test."""
+    group_of = groups(seed, np.arange(len(sizes)))
+    counts = np.zeros((len(sizes), len(PARTS)), dtype=np.int64)
+    if split == "within_client":
+        group_of[:] = GROUPS.index("train")
+        counts = apportion(sizes, _FRACTIONS)
+    else:
+        counts[np.arange(len(sizes)), group_of] = sizes
+    train = PARTS.index("train")
+    counts[:, train] = np.minimum(counts[:, train], max_samples or sizes.max())
+    return group_of, counts
 
 
 def _samples(
