@@ -53,9 +53,9 @@ def flair_like(
     Of every ten `users` eight are in train, one in validation and one in test, or with ``split="within_client"``
     everybody's images are divided so; the first users are the same however many there are, and FLAIR has 51,414.
     `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an image shows a structure. Users who
-    train have at most `max_samples` images for it, as in the paper, which tests on all. `noise` is the deviation of the
-    grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller pictures are stored as
-    pixels, because decoding would take longer than training on them. `encoding` overrules that.
+    train have at most `max_samples` images for it, as in the paper, which tests on all. `noise` is the deviation of
+    the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller pictures are
+    stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
