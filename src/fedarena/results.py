@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import plotly.graph_objects as go
 import pyarrow as pa
 from torch import Tensor, nn
@@ -17,10 +18,11 @@ from fedarena.core.words import counted
 from fedarena.display import final_table, metric_figure, write_report
 from fedarena.display.report.attack.judged import Judged, judged
 from fedarena.display.report.attack.matrix import SUCCESS, robustness_matrix
+from fedarena.display.report.classes.table import class_table
 from fedarena.display.report.privacy.spent import PrivacySpent, privacy_spent
 from fedarena.display.reporting import REPORT_FILE
 from fedarena.metrics.info import MetricInfo
-from fedarena.runs.summary import metrics_of_run, strata
+from fedarena.runs.summary import classes_by_frequency, metrics_of_run, strata
 from fedarena.runs.trained_model import Which, trained_model
 from fedarena.storage.run_data import RunData, label_runs, read_predictions
 
@@ -65,6 +67,21 @@ class Result(RunData):
             )
         columns = dict.fromkeys(key for row in found[name] for key in row)  # a group may lack a score that others have
         return pa.table({column: [row.get(column) for row in found[name]] for column in columns})
+
+    def by_class(self, round: int | None = None) -> pa.Table:
+        """The scores of every class, the most frequent one first, in the last evaluated round or another.
+
+        `stratum` is the third of the classes (``head``, ``middle``, ``tail``) by how many training samples have them.
+        """
+        if not len(self.classes):
+            raise BadInputError(
+                f"{self.name} tells nothing of single classes: none of its metrics is a mean over classes, such as "
+                "average_precision or macro_f1 (task.metrics)"
+            )
+        found = classes_by_frequency(self.classes, round)
+        if not len(found):
+            raise BadInputError(f"{self.name} has not evaluated any class in round {round}")
+        return found
 
     def model(self, which: Which = "last", *, client: str | None = None) -> nn.Module:
         """The trained model with its weights, as a plain module of torch in evaluation mode.
@@ -168,6 +185,24 @@ class Comparison(Sequence[Result]):
             rows.append(values)
         table = pa.Table.from_pylist(rows)
         return table.select([c for c in table.column_names if table[c].null_count < len(table)])
+
+    def by_class(self, metric: str | None = None) -> pa.Table:
+        """A row per class, the most frequent one first, with a column for every method: means over seeds.
+
+        `metric` is a column of the tables of classes, by default average precision where runs have it. Methods must be
+        evaluated on the same clients' samples.
+        """
+        found = class_table(self.runs, metric)
+        columns: dict[str, Any] = {
+            "class": found.names,
+            "stratum": found.strata,
+            "train_samples": found.train_samples,
+            "samples": found.samples,
+            "clients": found.clients,
+        }
+        for label, scores in found.methods.items():
+            columns[label] = pa.array(scores.means, mask=~np.isfinite(scores.means))
+        return pa.table(columns)
 
     def robustness(self, metric: str | None = None) -> pa.Table:
         """A row for every attack, defence and share of corrupted clients: means over seeds, empty where all diverged.

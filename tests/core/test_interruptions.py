@@ -380,7 +380,7 @@ def test_resume_refuses_other_data(stopped: Path) -> None:
 
 
 def test_parquet_and_logs_hold_the_same(tmp_path: Path) -> None:
-    run = start_run(config(rounds=8, engine="reference"), tmp_path)
+    run = start_run(config(rounds=8, engine="reference", task={"metrics": ["accuracy", "macro_f1"]}), tmp_path)
     state = checkpoint.read_state(run.path)
     for table in tables.TABLES:
         assert checkpoint.read_table(run.path, table, state).equals(pq.read_table(run.path / f"{table}.parquet"))

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from fedarena.core.errors import BadInputError
 from fedarena.metrics import Mean, Metric, MetricInfo, make_metric, ranking
-from fedarena.metrics.ranking import rank
+from fedarena.metrics.ranking import RankingMetric, rank
 from fedarena.metrics.scores import Scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES, SampleSums, Totals
 from fedarena.models.tasks.base import ranking_scores
@@ -35,7 +35,7 @@ def collect(
         out = torch.from_numpy(outputs[rows])
         measured = {COUNT: seen[COUNT].numpy()}
         for metric in made:
-            if metric.name in RANKED:
+            if isinstance(metric, RankingMetric):
                 measured[SCORES], measured[RIGHT] = (t.numpy() for t in ranking_scores(out, seen))
             else:
                 measured[metric.name] = metric.state(out, seen).double().numpy()
@@ -73,6 +73,8 @@ def expected(name: str, outputs: np.ndarray, y: np.ndarray) -> float:
         return sk.f1_score(y, predicted, average="macro", zero_division=np.nan)
     if name == "micro_f1":
         return sk.f1_score(y, predicted, average="micro", zero_division=np.nan)
+    if name.startswith(("macro_p", "macro_r", "micro_p", "micro_r", "f1_of")):
+        return expected_of_predictions(name, predicted if y.ndim == 2 else as_labels(predicted), hot)
     if name == "balanced_accuracy":
         if y.ndim == 1:
             return sk.balanced_accuracy_score(y, predicted)
@@ -87,9 +89,30 @@ def expected(name: str, outputs: np.ndarray, y: np.ndarray) -> float:
     )
 
 
+def expected_of_predictions(name: str, predicted: np.ndarray, hot: np.ndarray) -> float:
+    """Classes that neither occur nor are predicted are left out, and of recall also those that do not occur.
+
+    What is 0 divided by 0 otherwise is 0, as scikit-learn has it.
+    """
+    if name.startswith("f1"):
+        precision, recall = (expected_of_predictions(f"macro_{of}", predicted, hot) for of in ("precision", "recall"))
+        return 2 * precision * recall / (precision + recall) if precision + recall != 0 else 0.0
+    average, _, what = name.partition("_")
+    score = sk.precision_score if what == "precision" else sk.recall_score
+    known = hot.any(0) if what == "recall" else hot.any(0) | predicted.any(0)
+    if not known.any():
+        return np.nan
+    if average == "micro":
+        return score(hot.ravel(), predicted.ravel(), zero_division=0)
+    return np.mean([score(hot[:, i], predicted[:, i], zero_division=0) for i in np.flatnonzero(known)])
+
+
+OF_PREDICTIONS = ("macro_precision", "macro_recall", "f1_of_averages", "micro_precision", "micro_recall")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("labels", [False, True], ids=["classes", "labels"])
-@pytest.mark.parametrize("name", ["accuracy", "macro_f1", "micro_f1", "balanced_accuracy", *RANKED])
+@pytest.mark.parametrize("name", ["accuracy", "macro_f1", "micro_f1", *OF_PREDICTIONS, "balanced_accuracy", *RANKED])
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.booleans())
 def test_against_scikit_learn(name: str, labels: bool, seed: int, samples: int, ties: bool) -> None:
@@ -141,7 +164,7 @@ def test_a_single_number_has_no_variance_to_explain() -> None:
 @pytest.mark.parametrize("labels", [False, True], ids=["classes", "labels"])
 def test_neither_order_nor_merging_nor_a_file_changes_a_bit(labels: bool) -> None:
     """All in one go; and in three parts that are merged in another order, with scores that go to a file."""
-    names = ["accuracy", "macro_f1", "micro_f1", "balanced_accuracy", *RANKED]
+    names = ["accuracy", "macro_f1", "micro_f1", *OF_PREDICTIONS, "balanced_accuracy", *RANKED]
     outputs, y, owners = some_samples(np.random.default_rng(1), 300, labels, ties=True)
     whole = collect(names, outputs, y, owners, batch=300).finish(5)[1]
     merged = Totals([make_metric(name, CLASSES) for name in names], limit_bytes=500)
@@ -157,6 +180,9 @@ def test_neither_order_nor_merging_nor_a_file_changes_a_bit(labels: bool) -> Non
     for name in names:
         assert found[name].total == whole[name].total
         assert (found[name].values == whole[name].values).all()
+        assert found[name].of_classes.keys() == whole[name].of_classes.keys()
+        for column, values in found[name].of_classes.items():
+            assert np.array_equal(values, whole[name].of_classes[column], equal_nan=True)
 
 
 @pytest.mark.parametrize("together", [False, True])

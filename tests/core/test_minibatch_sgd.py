@@ -88,7 +88,7 @@ def test_the_fraction_is_not_rounded_up_because_of_binary_fractions() -> None:
 
 @pytest.mark.parametrize("local", [{"optimizer": "adam"}, {"momentum": 0.9}, {"weight_decay": 0.1}], ids=str)
 def test_other_optimizers_are_refused(local) -> None:
-    with pytest.raises(BadInputError, match=r"needs local\.optimizer=sgd without momentum and weight_decay"):
+    with pytest.raises(BadInputError, match=r"needs local\.optimizer=sgd without momentum, weight_decay and clip_norm"):
         MinibatchSGD().prepare(3, LocalTraining(**local))
 
 

@@ -27,7 +27,7 @@ def parameters(module: nn.Module) -> int:
 @pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES, TWEETS], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
     for_text = name in ("char_mlp", "lstm", "transformer", "bag_of_words", "bert_tiny")
-    for_images = "cnn" in name or name in ("resnet18", "vit")
+    for_images = "cnn" in name or name.startswith(("resnet", "mobilenet", "shufflenet", "vit"))
     unfit = name in ("matrix_factorization", "embedding_mlp", "gcn")
     unfit |= (name in ("bag_of_words", "bert_tiny") and spec is TEXT) or (name == "leaf_celeba_cnn" and spec is DIGITS)
     if for_text != spec.is_text or (for_images and not spec.is_image) or unfit:

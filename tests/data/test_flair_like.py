@@ -165,7 +165,7 @@ def test_division_into_users_or_images() -> None:
     assert by_client.counts(by_client.clients("train")).max() == 10
     assert by_client.counts(by_client.clients("test")).max() > 10
     size = sizes(SEED, np.arange(300))
-    within = load_federation("flair_like", {**options, "split": "within_client"})
+    within = load_federation("flair_like", {**options, "split": "within_client", "validation_fraction": 0.1})
     assert len(within.clients("train")) == 300
     assert (
         within.counts(within.clients(), "train").tolist()

@@ -200,6 +200,9 @@ def test_metrics_count_nodes(graph, federation: Federation) -> None:
     assert scores.metrics["macro_f1"].total == pytest.approx(f1_score(y, guess, average="macro", zero_division=0))
     assert scores.metrics["micro_f1"].total == pytest.approx(f1_score(y, guess, average="micro"))
     assert scores.metrics["balanced_accuracy"].total == pytest.approx(balanced_accuracy_score(y, guess))
+    assert scores.classes.samples.tolist() == np.bincount(y, minlength=CLASSES).tolist()
+    each = f1_score(y, guess, average=None, labels=range(CLASSES), zero_division=np.nan)
+    np.testing.assert_allclose(scores.classes.values["f1"], each)
 
 
 def test_loss_with_weights_is_torchs(federation: Federation) -> None:

@@ -32,7 +32,7 @@ from fedarena.train.batches import count_processed
 
 ROUNDS, FEATURES, CLASSES = 3, 5, 3
 SAMPLES = (3, 9, 16, 20, 33, 40)  # that clients train on
-METRICS = ("loss", "accuracy", "macro_f1")
+METRICS = ("loss", "accuracy", "macro_f1", "f1_of_averages", "tail_recall")
 Settings = dict[str, Any]
 
 

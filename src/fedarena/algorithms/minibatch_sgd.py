@@ -33,10 +33,10 @@ class MinibatchSGD(Algorithm):
     def prepare(self, population: int, local: LocalTraining, horizon: int = 1) -> None:
         """Needs plain gradients: there is no local training that momentum or decay could belong to."""
         super().prepare(population, local, horizon)
-        if local.optimizer != "sgd" or local.momentum or local.weight_decay:
+        if local.optimizer != "sgd" or local.momentum or local.weight_decay or local.clip_norm:
             raise BadInputError(
                 "minibatch_sgd takes a single step along the gradient, "
-                "so it needs local.optimizer=sgd without momentum and weight_decay"
+                "so it needs local.optimizer=sgd without momentum, weight_decay and clip_norm"
             )
 
     def local_start(self, client: Client) -> Tensors:

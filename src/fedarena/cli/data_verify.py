@@ -39,6 +39,7 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
 
 def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     from fedarena.data import Federation
+    from fedarena.data.statistics.flair_counts import compared_with_flair
     from fedarena.data.statistics.table7 import compared_with_table_7
     from fedarena.display.drawing.units import count, listing
 
@@ -52,8 +53,9 @@ def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     files = listing(sorted(federation.manifest.files))
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
     say(f"Store {path}: {files} are as they were written ({clients}, {samples})")
-    if (compared := compared_with_table_7(federation)) is not None:
-        say(f"Counted: {compared}")
+    for compared in (compared_with_table_7(federation), compared_with_flair(federation)):
+        if compared is not None:
+            say(f"Counted: {compared}")
     return []
 
 
@@ -66,6 +68,8 @@ def _check_files(files: RawFiles, folder: str | None, verify: bool) -> tuple[boo
             say(f"File {path}: {text}")
         except DamagedFileError as error:
             problems.append(error)
+    if found and (counted := files.counted(found)) is not None:
+        say(f"Files counted: {counted}")
     for key, file in files.files.items():
         if key not in found and not (found and files.one_is_enough):
             say(f"File {file.name}: not in {files.folder(folder)}")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from fedarena.storage.run_data import RunData
 
 
+_MOST_CLASSES = 40  # on the screen, unless all are asked for
+
+
 @settings_command
 def run(
     settings: Annotated[
@@ -172,6 +175,30 @@ def report(
     place = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     path = write_report(results, place, levels=level or None)
     screen.say(f"Report: {path}")
+
+
+@command
+def classes(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")],
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Which score: average_precision, f1, recall, precision, auc, as far as runs have it."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every class; otherwise, of many, the most and the least frequent ones.")
+    ] = False,
+) -> None:
+    """Show how methods do on every class: frequent ones, rare ones."""
+    from fedarena.display.report.classes.table import check_tells_classes
+    from fedarena.display.terminal import class_tables_of
+    from fedarena.storage.run_data import load_runs
+
+    results = load_runs(folders, _notice)
+    check_tells_classes(results)
+    for table in class_tables_of(results, screen.width, metric, None if everything else _MOST_CLASSES):
+        screen.print(table)
 
 
 @command

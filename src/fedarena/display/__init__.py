@@ -9,6 +9,7 @@ from fedarena.display.hpo.page import write_comparison
 from fedarena.display.privacy_plan import privacy_figure
 from fedarena.display.report.attack.figures import attack_tradeoff_figure, corrupted_figure, rejected_figure
 from fedarena.display.report.attack.matrix import robustness_figure, success_matrix_figure
+from fedarena.display.report.classes.figures import class_frequency_figure, class_loss_figure
 from fedarena.display.report.clock.failures import failures_figure, wasted_figure
 from fedarena.display.report.clock.participation import participation_figure
 from fedarena.display.report.clock.round_time import round_time_figure
@@ -38,6 +39,8 @@ __all__ = [
     "attack_success_figure",
     "attack_tradeoff_figure",
     "check_picture_path",
+    "class_frequency_figure",
+    "class_loss_figure",
     "client_size_figure",
     "client_spread_figure",
     "clip_norm_figure",

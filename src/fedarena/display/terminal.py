@@ -18,6 +18,8 @@ from fedarena.display.drawing.units import ABSENT, BITS_PER_SECOND, SECONDS, Sca
 from fedarena.display.fleets.heterogeneity import confidence_text, estimate_text
 from fedarena.display.fleets.picture import compute_column, distribution_of, network_columns, percent, phones_text
 from fedarena.display.report.cautions import cautions
+from fedarena.display.report.classes.section import shown_classes
+from fedarena.display.report.classes.table import ClassTable, class_tables
 from fedarena.display.report.methods import distinct_runs, left_out_lines
 from fedarena.display.report.policy.told import policy_sentence
 from fedarena.display.report.tables.differences import differences_of, short_lines
@@ -25,6 +27,7 @@ from fedarena.display.report.tables.few_clients import NamedClients, named_clien
 from fedarena.display.report.tables.final_columns import OTHER
 from fedarena.display.report.tables.reach import in_order
 from fedarena.fleet.heterogeneity import Heterogeneity
+from fedarena.metrics.class_strata import STRATA
 from fedarena.storage.run_data import RunData
 
 # Columns of the table of scores, in the order in which they get room on a narrow screen.
@@ -56,6 +59,8 @@ _BY_IMPORTANCE = (
     *("p10", "p90", "over_baseline", "seeds", "clients_per_second"),
 )
 _SHORTEST_LABEL = 8
+_LONGEST_CLASS = 30
+_COUNT_WIDTH = 11  # of a column with numbers of samples
 # With fewer invitations of each client, chance alone keeps metrics of participation below 1.
 FEW_PARTICIPATIONS = 10
 
@@ -130,6 +135,51 @@ def _clients_table(found: NamedClients, width: int) -> Table:
         table.add_row(as_markup(client.name), f"{client.samples:,}", *cells)
     names = [ABSENT if client is None else as_markup(client.name) for client in worst.values()]
     table.add_row("worst client", "", *names, style="bold")
+    return table
+
+
+def class_tables_of(
+    results: Sequence[RunData], width: int, metric: str | None = None, most: int | None = None
+) -> list[Table]:
+    """A score of every class under every method, the most frequent class first; of many, both ends."""
+    return [_class_table(found, width, most) for found in class_tables(results, metric)]
+
+
+def _class_table(found: ClassTable, width: int, most: int | None) -> Table:
+    number = len(found.names)
+    places = shown_classes(number, most or number)
+    thirds = {"all": found.everything} | {stratum: found.stratum(stratum) for stratum in STRATA}
+    means = {f"{title}: mean of {int(chosen.sum()):,}": chosen for title, chosen in thirds.items()}
+    names = max(map(len, [*means, *(found.names[place] for place in places)]))
+    room = width - min(names, _LONGEST_CLASS) - 4
+    label_room = max(_SHORTEST_LABEL, room // max(len(found.methods), 1) - 3)
+    labels = [_shortened(label, label_room) for label in found.methods]
+    room -= sum(max(len(label), _SHORTEST_LABEL) + 3 for label in labels)
+    counts: dict[str, Sequence[int | None]] = {
+        "training": found.train_samples,
+        "clients": found.clients,
+        "samples": found.samples,
+    }
+    counts = dict(list(counts.items())[: max(0, room // _COUNT_WIDTH)])  # as many as there is room for
+    table = _titled(f"{as_title(found.metric)} of every class, the most frequent first", "", ())
+    table.caption = None
+    table.add_column("class", style="bold", overflow="fold", max_width=_LONGEST_CLASS)
+    for title in (*counts, *map(as_markup, labels)):
+        table.add_column(title, justify="right", no_wrap=True)
+    scores = [method.means for method in found.methods.values()]
+    before = -1
+    for place in places:
+        if place != before + 1:
+            table.add_row(f"… {place - before - 1:,} more", style="dim")
+        before = place
+        sizes = [ABSENT if (size := column[place]) is None else f"{size:,}" for column in counts.values()]
+        values = [score_text(found.metric, float(each[place])) for each in scores]
+        table.add_row(as_markup(found.names[place]), *sizes, *values)
+    table.add_section()
+    for title, chosen in means.items():
+        spreads = [method.spread(chosen) for method in found.methods.values()]
+        values = [ABSENT if spread is None else score_text(found.metric, spread.mean) for spread in spreads]
+        table.add_row(title, *[""] * len(counts), *values, style="bold")
     return table
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from fedarena.core.registry import Registry, nearest
 from fedarena.metrics.info import LOSS, MetricInfo
 
 FloatArray = npt.NDArray[np.float64]
+State = TypeVar("State", Tensor, FloatArray)
 
 # What a task predicts: one class of several, any number of labels, the next token at every place, or numbers.
 Predicts = Literal["classes", "labels", "tokens", "numbers"]
@@ -42,9 +43,14 @@ class Metric:
     # Names of the state's numbers, which are kept for every client; so groups of clients can be scored later on. A
     # plain mean needs none, and a state that is too large to be kept has none.
     parts: tuple[str, ...] = ()
+    # What it tells of every class alone, where there are several: columns of the table of classes.
+    class_columns: tuple[str, ...] = ()
 
     def __init__(self, outputs: int = 1):
         self.outputs = outputs  # numbers that the model puts out for a prediction
+
+    def know_classes(self, counts: Sequence[int] | None) -> None:
+        """Gets to know how many training samples have each class; None where nobody knows."""
 
     def state(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """The state of every sample, ``[samples, …]``."""
@@ -53,6 +59,23 @@ class Metric:
     def value(self, state: FloatArray, count: FloatArray) -> FloatArray:
         """The metric of sums of states, ``[..., …]``, over `count` predictions, ``[...]``; NaN where it has none."""
         return state / count
+
+    def of_classes(self, state: FloatArray) -> dict[str, FloatArray]:
+        """The `class_columns` of a sum of states: a value per class, NaN where a class has none."""
+        return {}
+
+    def occurrences(self, state: FloatArray) -> FloatArray:
+        """How often each class is right in sums of states, ``[..., classes]``, where it has `class_columns`."""
+        raise NotImplementedError
+
+    @property
+    def state_name(self) -> str:
+        """What its states are called; metrics of the same states share them."""
+        return self.name
+
+    def state_in(self, states: Mapping[str, State]) -> State:
+        """Its state among those of all metrics: under its own name, as somebody's own task may give it, or shared."""
+        return states[self.name] if self.name in states else states[self.state_name]
 
     @property
     def name(self) -> str:

@@ -95,8 +95,20 @@ class RankingMetric(Metric):
     all_classes_together = False
 
     def of(self, ranks: Ranks) -> float:
-        """The metric of some ranks; NaN where there is none."""
+        """The metric of some ranks: the mean over the classes that have one; NaN where none has."""
+        _, values = self.of_each(ranks)
+        return float(values.mean()) if len(values) else float("nan")
+
+    def of_each(self, ranks: Ranks) -> tuple[IntArray, FloatArray]:
+        """The classes that have a value, sorted, and their values."""
         raise NotImplementedError
+
+    def of_ranked_classes(self, ranks: Ranks) -> dict[str, FloatArray]:
+        """Its `class_columns`: a value per class, NaN where a class has none."""
+        present, values = self.of_each(ranks)
+        found = np.full(self.outputs, np.nan)
+        found[present] = values
+        return dict.fromkeys(self.class_columns, found)
 
     def value(self, state: FloatArray, count: FloatArray) -> FloatArray:
         """There is no sum that it could be computed from."""
@@ -107,27 +119,29 @@ class RankingMetric(Metric):
 class AveragePrecision(RankingMetric):
     """The mean over classes of average precision: the precision at the score of every right one, averaged.
 
-    Classes that never are right have none and are left out.
+    Classes that never are right have none and are left out. FLAIR's C-AP.
     """
 
     info = MetricInfo("average_precision", "average precision", low=0.0, high=1.0)
+    class_columns: tuple[str, ...] = ("average_precision",)
 
-    def of(self, ranks: Ranks) -> float:
-        """The mean over classes."""
+    def of_each(self, ranks: Ranks) -> tuple[IntArray, FloatArray]:
+        """Of the classes that are right at least once."""
         if not len(ranks.labels):
-            return float("nan")
+            return ranks.labels, np.empty(0)
         precision = ranks.right_from / ranks.all_from
         begins = _beginnings(ranks.labels)
         sums = np.add.reduceat(precision * ranks.right, begins)
-        return float((sums / ranks.right_from[begins]).mean())
+        return ranks.labels[begins], sums / ranks.right_from[begins]
 
 
 @METRICS.register("micro_average_precision")
 class MicroAveragePrecision(AveragePrecision):
-    """Average precision of all classes together, as if they were one."""
+    """Average precision of all classes together, as if they were one. FLAIR's O-AP."""
 
     info = MetricInfo("micro_average_precision", "micro average precision", low=0.0, high=1.0)
     all_classes_together = True
+    class_columns: tuple[str, ...] = ()
 
 
 @METRICS.register("auc")
@@ -138,11 +152,12 @@ class AreaUnderCurve(RankingMetric):
     """
 
     info = MetricInfo("auc", "AUC", low=0.0, high=1.0)
+    class_columns: tuple[str, ...] = ("auc",)
 
-    def of(self, ranks: Ranks) -> float:
-        """The mean over classes; equal scores count half."""
+    def of_each(self, ranks: Ranks) -> tuple[IntArray, FloatArray]:
+        """Of the classes that are sometimes right; equal scores count half."""
         if not len(ranks.labels):
-            return float("nan")
+            return ranks.labels, np.empty(0)
         begins = _beginnings(ranks.labels)
         positives = ranks.right_from[begins]
         negatives = ranks.samples - positives
@@ -151,9 +166,7 @@ class AreaUnderCurve(RankingMetric):
         wrong_below = np.repeat(negatives, repeats) - (ranks.all_from - ranks.right_from)
         wins = np.add.reduceat(ranks.right * (2 * wrong_below + wrong_equal), begins)  # twice, to stay with integers
         defined = negatives > 0
-        if not defined.any():
-            return float("nan")
-        return float((wins[defined] / (2.0 * positives[defined] * negatives[defined])).mean())
+        return ranks.labels[begins][defined], wins[defined] / (2.0 * positives[defined] * negatives[defined])
 
 
 def _beginnings(labels: IntArray) -> IntArray:

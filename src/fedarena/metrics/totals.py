@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.errors import BadInputError
+from fedarena.metrics.classes import ClassScores, class_columns
 from fedarena.metrics.metric import FloatArray, Metric
 from fedarena.metrics.ranking import RankingMetric, rank
 from fedarena.metrics.scores import LIMIT_BYTES, Scores
@@ -31,6 +32,7 @@ class MetricScores:
     values: FloatArray  # of every client; NaN where it has none
     total: float
     parts: FloatArray | None = None  # of the clients' states, ``[clients, parts]``, where they are kept
+    of_classes: dict[str, FloatArray] = field(default_factory=dict)  # of every class, if it is told of classes
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class _Block:
     counts: FloatArray
     kept: dict[str, FloatArray]  # states that are plain means or have parts
     values: dict[str, FloatArray] = field(default_factory=dict)  # of metrics whose states are too large to be kept
-    sums: dict[str, FloatArray] = field(default_factory=dict)  # their states, added up
+    sums: dict[str, FloatArray] = field(default_factory=dict)  # their states, added up, by the names of the states
 
 
 class Totals:
@@ -70,6 +72,10 @@ class Totals:
         self.metrics = tuple(metrics)
         self._blocks: list[_Block] = []
         self._scores = Scores(limit_bytes)
+        # How many predictions and clients have each class, which adds up exactly in any order.
+        self._tells_classes = bool(class_columns(self.metrics))
+        self._class_samples: IntArray | None = None
+        self._class_clients: IntArray | None = None
 
     def add(self, clients: MetricStates) -> None:
         """Adds clients that are not among those before."""
@@ -80,24 +86,44 @@ class Totals:
         for metric in self.metrics:
             if isinstance(metric, RankingMetric):
                 continue
-            state = clients.states[metric.name]
+            state = metric.state_in(clients.states)
             if metric.is_mean or metric.parts:
                 block.kept[metric.name] = state
             else:
                 some = clients.counts > 0
                 block.values[metric.name] = np.full(len(state), np.nan)
                 block.values[metric.name][some] = value_of(metric, state[some], clients.counts[some])
-                block.sums[metric.name] = state.sum(0)
+                if metric.state_name not in block.sums:
+                    block.sums[metric.state_name] = state.sum(0)
         if ranked:
             assert clients.ranked is not None
             block.values |= _rank_each(ranked, clients.ranked, len(clients.positions))
             self._scores.add(clients.ranked.scores, clients.ranked.right)
+        if self._tells_classes:
+            self._count_classes(*self._occurrences(clients))
         self._blocks.append(block)
+
+    def _occurrences(self, clients: MetricStates) -> tuple[IntArray, IntArray]:
+        """How many of the clients' predictions have each class, and how many of the clients."""
+        if clients.ranked is not None:
+            right, owners = clients.ranked.right, clients.ranked.owners
+            rows, labels = np.nonzero(right)
+            own_labels = np.unique(owners[rows] * right.shape[1] + labels) % right.shape[1]
+            return right.sum(0), np.bincount(own_labels, minlength=right.shape[1])
+        metric = next(metric for metric in self.metrics if metric.class_columns)
+        found = metric.occurrences(metric.state_in(clients.states))
+        return found.sum(0).astype(np.int64), (found > 0).sum(0)
+
+    def _count_classes(self, samples: IntArray, clients: IntArray) -> None:
+        self._class_samples = samples if self._class_samples is None else self._class_samples + samples
+        self._class_clients = clients if self._class_clients is None else self._class_clients + clients
 
     def merge(self, other: Totals) -> None:
         """Adds the clients of others, such as another process; those must not be used any more."""
         self._blocks += other._blocks
         self._scores.merge(other._scores)
+        if other._class_samples is not None and other._class_clients is not None:
+            self._count_classes(other._class_samples, other._class_clients)
 
     def finish(self, clients: int) -> tuple[IntArray, dict[str, MetricScores]]:
         """The number of predictions of each of so many clients, and every metric of those who have any."""
@@ -116,13 +142,26 @@ class Totals:
             values = np.full(clients, np.nan)
             for block in blocks:
                 values[block.positions] = block.values[metric.name]
+            of_classes = {}
             if isinstance(metric, RankingMetric):
-                total = metric.of(ranks[metric.all_classes_together])
+                own = ranks[metric.all_classes_together]
+                total = metric.of(own)
+                if metric.class_columns and blocks:
+                    of_classes = metric.of_ranked_classes(own)
             else:
-                sums = np.sum([block.sums[metric.name] for block in blocks], axis=0) if blocks else np.zeros(1)
+                sums = np.sum([block.sums[metric.state_name] for block in blocks], axis=0) if blocks else np.zeros(1)
                 total = float(value_of(metric, sums, counts.sum())) if scored.any() else float("nan")
-            found[metric.name] = MetricScores(metric, values[scored], total)
+                if metric.class_columns and blocks:
+                    of_classes = metric.of_classes(sums)
+            found[metric.name] = MetricScores(metric, values[scored], total, of_classes=of_classes)
         return counts.astype(np.int64), found
+
+    def classes(self, found: Mapping[str, MetricScores]) -> ClassScores | None:
+        """Scores of every class, as far as what `finish` found tells any."""
+        if self._class_samples is None or self._class_clients is None:
+            return None
+        values = {name: column for scores in found.values() for name, column in scores.of_classes.items()}
+        return ClassScores(self._class_samples, self._class_clients, values)
 
     def _from_states(
         self, metric: Metric, blocks: Sequence[_Block], counts: FloatArray, scored: npt.NDArray[np.bool_]

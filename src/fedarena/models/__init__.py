@@ -7,6 +7,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     embedding_mlp,
     gcn,
     huggingface,
+    imagenet,
     linear,
     matrix_factorization,
     mlp,
@@ -14,6 +15,8 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     transformer,
     vit,
 )
+from fedarena.models.adaptation import ADAPTATIONS, Adaptation
+from fedarena.models.augmentation import AUGMENTATIONS, Augmentation
 from fedarena.models.seeding import seeded
 from fedarena.models.spec import DataSpec, InputSpec
 from fedarena.models.tasks import TASKS, Task, Tensors, make_task
@@ -21,8 +24,12 @@ from fedarena.models.trainable import constant_tensors, trainable_parameters
 from fedarena.models.zoo import MODELS, build_model, default_model
 
 __all__ = [
+    "ADAPTATIONS",
+    "AUGMENTATIONS",
     "MODELS",
     "TASKS",
+    "Adaptation",
+    "Augmentation",
     "DataSpec",
     "InputSpec",
     "Task",

@@ -34,6 +34,8 @@ class _Dense(nn.Module):
 class _AddedAndNormalized(nn.Module):
     """A linear layer whose outputs are added to something, and all of it normalized."""
 
+    adapted_behind = ("dense",)  # see `fedarena.models.adaptation.adapter`
+
     def __init__(self, inputs: int, width: int, dropout: float):
         super().__init__()
         self.dense = nn.Linear(inputs, width)

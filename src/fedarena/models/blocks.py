@@ -55,6 +55,8 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a position-wise network of `hidden` features, each added to what goes in."""
 
+    adapted_behind = ("attention", "network")  # see `fedarena.models.adaptation.adapter`
+
     def __init__(
         self, width: int, heads: int, hidden: int, *, causal: bool, dropout: float = 0.0, epsilon: float = 1e-5
     ):

@@ -15,6 +15,8 @@ from fedarena.models.zoo import MODELS, at_least_one, require
 class ResidualBlock(nn.Module):
     """Two 3x3 convolutions around which the input is added; where the shape changes, through a 1x1 convolution."""
 
+    adapted_behind = ("",)  # see `fedarena.models.adaptation.adapter`
+
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int):
         super().__init__()
         self.change = nn.Sequential(

@@ -30,6 +30,8 @@ class DataSpec:
     inputs: tuple[InputSpec, ...] = ()  # what a model takes, in this order, where it is not x alone
     value_range: tuple[float, float] | None = None  # lowest and highest number to predict, if they are known
     token_names: tuple[str, ...] | None = field(default=None, repr=False)  # what the tokens of text stand for
+    # How many training samples have each class or label, where that is known.
+    class_counts: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_text(self) -> bool:

@@ -23,6 +23,7 @@ from torch.func import grad_and_value, vmap
 
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors
+from fedarena.models.augmentation import SAMPLE_KEYS, sample_keys
 from fedarena.models.keyed_random import at_step
 from fedarena.models.sealed_batch import opened
 from fedarena.privacy.accounting import accounting
@@ -58,6 +59,8 @@ class PrivateTraining(Algorithm):
         here = {name: p.detach() for name, p in params.items()}
         samples = {name: values for name, values in batch.items() if name not in (_MASK, _KEY)}
         count = len(next(iter(samples.values())))
+        if task.augmentation is not None and _KEY in batch:  # each as it is in the whole batch
+            samples[SAMPLE_KEYS] = sample_keys(batch[_KEY], count)
         places = torch.arange(count, device=next(iter(here.values())).device)
         loss_of = super().local_loss
 

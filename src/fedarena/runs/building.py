@@ -18,7 +18,23 @@ from fedarena.core.registry import Registry
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.fleet import Fleet
-from fedarena.models import MODELS, TASKS, DataSpec, InputSpec, Task, build_model, default_model
+from fedarena.models import (
+    ADAPTATIONS,
+    AUGMENTATIONS,
+    MODELS,
+    TASKS,
+    Adaptation,
+    Augmentation,
+    DataSpec,
+    InputSpec,
+    Task,
+    build_model,
+    default_model,
+    trainable_parameters,
+)
+from fedarena.models.adaptation import adapt
+from fedarena.models.augmentation import NoAugmentation, model_sees
+from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -57,6 +73,7 @@ from fedarena.transforms import (
 from fedarena.transforms.poisoned_data import PoisonedData
 
 P = TypeVar("P")
+_OF_CLASSES = ("classification", "multi_label", "node_classification")  # kinds of federations
 _FLEET_FOLDER = "fleet"  # of a run, where a fleet lies that was handed in
 
 
@@ -127,12 +144,18 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
+    warnings += _adaptation_notes(config, task)
     mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
     algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
+    if algorithm.trains_freely and task.augmentation is not None:
+        raise BadInputError(
+            f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
+            "out, or augment there"
+        )
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
@@ -240,6 +263,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
+        class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
@@ -269,16 +293,44 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
 
 
 def build_task(config: RunConfig, federation: Federation) -> Task:
-    """The task of a run with its freshly built model."""
+    """The task of a run with its freshly built model, of which as much is frozen as the adaptation wants."""
     options, task_options = dict(config.model), dict(config.task)
     spec = data_spec(federation)
     kind = task_class(task_options.pop("name"), spec)
     spec = kind.model_spec(spec)
+    augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
+    seen = model_sees(augmentation, spec, config.augmentation["name"])
+    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"])
 
     def make_task(module: nn.Module) -> Task:
-        return kind(module, spec, **task_options)
+        task = kind(module, spec, **task_options)
+        task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
+        return task
 
-    return make_task(build_model(options.pop("name"), spec, options, config.seed, make_task))
+    task = make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
+    adaptation = _make(ADAPTATIONS, config.adaptation, Adaptation, "an adaptation")
+    adapt(task, adaptation, config.adaptation["name"], config.seed)
+    return task
+
+
+def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
+    """How much of the model is trained, where that is not all, and whether the rest knows anything."""
+    name = config.adaptation["name"]
+    kind = ADAPTATIONS.get(name)
+    trained, all_ = (
+        sum(p.numel() for p in ps) for ps in (trainable_parameters(task.module).values(), task.module.parameters())
+    )
+    notes = (
+        []
+        if name == "all"
+        else [f"adaptation={name} trains {trained:,} of the model's {all_:,} parameters, and only these are sent"]
+    )
+    if kind.expects_weights and config.weights is None:
+        notes.append(
+            f"adaptation={name} is for pretrained models, and this one starts from scratch, so what is not trained "
+            "knows nothing; weights=… names a file or a run to start from"
+        )
+    return notes
 
 
 def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
@@ -340,6 +392,7 @@ def data_spec(federation: Federation) -> DataSpec:
         inputs,
         task.value_range,
         task.token_names,
+        tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
     )
 
 

@@ -28,7 +28,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.yaml_files import MOST_LEVELS, NotYamlError, parse_yaml, read_yaml
 from fedarena.data import FEDERATIONS
 from fedarena.fleet import FLEETS
-from fedarena.models import MODELS, TASKS
+from fedarena.models import ADAPTATIONS, AUGMENTATIONS, MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.privacy import MECHANISMS
 from fedarena.runs.callbacks import CALLBACKS
@@ -48,6 +48,8 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "federation": FEDERATIONS,
     "model": MODELS,
     "task": TASKS,
+    "augmentation": AUGMENTATIONS,
+    "adaptation": ADAPTATIONS,
     "algorithm": ALGORITHMS,
     "fleet": FLEETS,
     "protocol": PROTOCOLS,
@@ -66,7 +68,8 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 # Settings that change nothing about what a run computes.
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
-_NONE_BY_DEFAULT = ("download", "privacy", "attack", "policy")  # options say nothing before a name is given
+# Parts whose options say nothing before a name is given.
+_NONE_BY_DEFAULT = ("augmentation", "download", "privacy", "attack", "policy")
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -129,6 +132,8 @@ class RunConfig(BaseModel):
     federation: dict[str, Any] = {"name": "chitchat"}
     model: dict[str, Any] = {"name": AUTOMATIC_MODEL}
     task: dict[str, Any] = {"name": AUTOMATIC_TASK}  # whose options may be given without naming it
+    augmentation: dict[str, Any] = {"name": "none"}  # what samples go through before the model sees them
+    adaptation: dict[str, Any] = {"name": "all"}  # what of the model is trained, and thus sent
     weights: PathOption | None = None  # a file or a run folder that the model starts from
     algorithm: dict[str, Any] = {"name": "fedavg"}
     local: Annotated[LocalTraining, BeforeValidator(_steps_or_epochs), AfterValidator(_some_work)] = LocalTraining()

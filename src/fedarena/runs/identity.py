@@ -61,8 +61,11 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
     decisive = {key: value for key, value in config.to_dict().items() if key not in NOT_DECISIVE}
-    if decisive["policy"] == {"name": "none"}:  # as in runs from before there were any
-        del decisive["policy"]
+    for part, usual in (("policy", "none"), ("augmentation", "none"), ("adaptation", "all")):
+        if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
+            del decisive[part]
+    if decisive["local"].get("clip_norm") is None:
+        decisive["local"] = {key: value for key, value in decisive["local"].items() if key != "clip_norm"}
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 

@@ -16,6 +16,8 @@ from torch import nn
 
 from fedarena.core.errors import BadInputError, DivergedError, RunFailedError
 from fedarena.fleet.statistics import describe_fleet
+from fedarena.metrics import PERSONAL
+from fedarena.metrics.classes import class_columns
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import constant_tensors
 from fedarena.privacy.audit import audit_result
@@ -97,7 +99,7 @@ class Run:
             _describe_fleet(experiment),
             _attributes(experiment),
             constant_tensors(experiment.simulation.task.module),
-            policy_columns(experiment.simulation),
+            _more_columns(experiment.simulation),
         )
         given.save(folder)
         return cls(experiment, recorder, None, observer, callbacks)
@@ -463,8 +465,16 @@ def resume_run(folder: Path, observer: Observer | None = None, rounds: int | Non
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:
     simulation = experiment.simulation
     fresh = simulation.algorithm.server_init(simulation.engine.initial_params())
-    ram_bytes, more_columns = experiment.config.client_states_ram_bytes, policy_columns(simulation)
+    ram_bytes, more_columns = experiment.config.client_states_ram_bytes, _more_columns(simulation)
     return Recorder.reopen(folder, simulation.metrics, ram_bytes, fresh, more_columns)
+
+
+def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
+    """Columns of tables that few runs have: of what a policy decides, and of what metrics tell of classes."""
+    columns = class_columns(simulation.task.metrics)
+    if simulation.algorithm.personalizes:
+        columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
+    return {**(policy_columns(simulation) or {}), "classes": columns}
 
 
 def _attributes(experiment: Experiment) -> pa.Table | None:

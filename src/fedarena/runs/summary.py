@@ -28,11 +28,14 @@ from fedarena.metrics import (
     summary_names,
     wasted_share,
 )
+from fedarena.metrics.class_strata import STRATA, class_strata
+from fedarena.metrics.classes import summarize_classes
 from fedarena.metrics.info import FORMER_METRICS
 from fedarena.metrics.metric import Loss
 from fedarena.models import Task
 from fedarena.runs.config import RunConfig
 from fedarena.storage.job_table import JobTable
+from fedarena.storage.tables import CLASSES
 from fedarena.transforms.attacks import ATTACK_SUCCESS
 
 
@@ -91,6 +94,7 @@ def summarize(
         **({"participation": summarize_participation(jobs.index, jobs.used, training_clients)} if at_clients else {}),
         **({} if attack is None else {"attack": _summarize_attack(attack, rounds, evaluated)}),
         **_summarize_time(rounds, jobs, lead, baseline),
+        **_summarize_classes(tables.get("classes")),
         **({} if attributes is None else {"strata": strata(tables["clients"], attributes, metrics=task.metrics)}),
     }
 
@@ -129,6 +133,42 @@ def _summarize_time(
         "staleness": {"mean": float(staleness.mean()), "max": int(staleness.max())} if len(staleness) else None,
         "joules": pc.sum(rounds["joules"]).as_py(),
     }
+
+
+def _summarize_classes(classes: pa.Table | None) -> dict[str, Any]:
+    """How fair the last evaluated model is to classes of different frequency; nothing where no metric tells."""
+    if classes is None or not len(classes):
+        return {}
+    last = last_classes(classes)
+    values = {name: _floats(last, name) for name in class_scores_in(last)}
+    return {"classes": summarize_classes(class_frequency(last), last["class"].to_pylist(), values)}
+
+
+def last_classes(classes: pa.Table, round: int | None = None) -> pa.Table:
+    """Of the table of classes, the rows of the last evaluated round or of another."""
+    number = pc.max(classes["round"]).as_py() if round is None else round
+    return classes.filter(pc.equal(classes["round"], number))
+
+
+def class_scores_in(classes: pa.Table) -> list[str]:
+    """The columns of a table of classes that are scores."""
+    known = {column.name for column in CLASSES}
+    return [name for name in classes.column_names if name not in known]
+
+
+def class_frequency(classes: pa.Table) -> npt.NDArray[np.int64]:
+    """By how many samples classes are called frequent or rare: of training, or the evaluated ones if nobody knows."""
+    known = "train_samples" if classes["train_samples"].null_count == 0 else "samples"
+    return np.asarray(classes[known].to_numpy(), dtype=np.int64)
+
+
+def classes_by_frequency(classes: pa.Table, round: int | None = None) -> pa.Table:
+    """The scores of every class in a round, the most frequent class first, with the third that it belongs to."""
+    rows = last_classes(classes, round)
+    frequency = class_frequency(rows)
+    order = pa.array(np.argsort(-frequency, kind="stable"))
+    strata = pa.array([STRATA[stratum] for stratum in class_strata(frequency)], pa.string())
+    return rows.add_column(3, "stratum", strata).take(order)
 
 
 def _hours_to_levels(

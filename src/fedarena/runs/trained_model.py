@@ -15,6 +15,7 @@ from fedarena.core.registry import nearest
 from fedarena.core.user_warnings import warn_user
 from fedarena.core.words import some
 from fedarena.models import Tensors
+from fedarena.models.adaptation import merge_low_rank
 from fedarena.runs.building import build_task, open_federation, prepare
 from fedarena.runs.config import RunConfig, read_settings, resolve
 from fedarena.runs.identity import changed_source_of
@@ -30,7 +31,7 @@ Which = Literal["last", "best"]
 def trained_model(folder: Path, which: Which = "last", client: str | None = None) -> nn.Module:
     """The global model of a run after its last finished round, or the best one; or the model of a client alone.
 
-    It is built as the run built it, in evaluation mode.
+    It is built as the run built it, in evaluation mode; what LoRA learned is in the weights of plain layers.
     """
     RunFiles.open(folder).check_first_files()
     config = resolve(read_settings(folder / CONFIG_FILE))
@@ -43,7 +44,7 @@ def trained_model(folder: Path, which: Which = "last", client: str | None = None
         raise BadInputError(f"which must be 'last' or 'best', not {which!r}")
     params = read_weights(folder) if which == "last" else _best_params(folder)
     federation, config = open_federation(config, Observer())
-    return _with_params(build_task(config, federation).module, params, folder)
+    return merge_low_rank(_with_params(build_task(config, federation).module, params, folder))
 
 
 def _with_params(module: nn.Module, params: Tensors, folder: Path) -> nn.Module:
@@ -86,7 +87,7 @@ def _personal_model(folder: Path, config: RunConfig, client: str) -> nn.Module:
         broadcast, snapshot.client_states, ids.index(client), simulation.evaluation_part, snapshot.round
     )
     kept = read_constants(RunFiles.open(folder)) | {name: t.cpu() for name, t in params.items()}
-    return _with_params(simulation.task.module.cpu(), kept, folder)
+    return merge_low_rank(_with_params(simulation.task.module.cpu(), kept, folder))
 
 
 def _warn_of_other_source(config: RunConfig, folder: Path) -> None:

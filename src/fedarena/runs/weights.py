@@ -2,8 +2,8 @@
 
 Names are those of our models. A `vit` also takes the names under which published ViTs are stored (see
 `fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. A BERT takes the files
-and folders that Hugging Face's library writes. The last layer of any model may be for another number of classes; then
-it stays as freshly drawn.
+and folders that Hugging Face's library writes; networks for photographs have torchvision's names. The last layer of any
+model may be for another number of classes; then it stays as freshly drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from fedarena.algorithms.layers import last_layer
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
+from fedarena.models.adaptation.adapter import is_of_adapter
+from fedarena.models.adaptation.lora import is_low_rank, merged_for
 from fedarena.models.bert import Bert
+from fedarena.models.imagenet import ImageNetwork
 from fedarena.models.vit import VisionTransformer
 from fedarena.models.weight_names import to_names_of_bert, to_our_names, without_prefix
 from fedarena.runs.config import read_settings, resolve
@@ -50,7 +53,8 @@ class StartingWeights:
 
 def start_from(module: nn.Module, path: Path) -> StartingWeights:
     """Puts the weights of a file or a run folder into a model."""
-    found = without_prefix(read_weights(path))
+    found = merged_for(module.state_dict(), without_prefix(read_weights(path)))
+    _check_adapters(module, found, path)
     named, library, notes = found, None, []
     if isinstance(module, VisionTransformer):
         named, library = to_our_names(found)
@@ -58,6 +62,10 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     if isinstance(module, Bert):
         named = to_names_of_bert(found)
         _check_vocabulary(module, named, path)
+    if isinstance(module, ImageNetwork):
+        named = module.without_counters(found)
+        if (reason := module.why_not(named)) is not None:
+            raise BadInputError(f"{path} does not fit the model: {reason}")
     own: Tensors = dict(module.named_parameters())
     fresh = _left_out(own, named)
     taken = {name: _fitting(name, p, named, path) for name, p in own.items() if name not in fresh}
@@ -79,6 +87,15 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
     return StartingWeights(notes, _fingerprint(taken | kept))
 
 
+def _check_adapters(module: nn.Module, found: Tensors, path: Path) -> None:
+    """Refuses a model whose adapters would be left out: without them its other layers were never meant to be."""
+    own = module.state_dict()
+    if any(is_of_adapter(name) and name not in own for name in found):
+        raise BadInputError(
+            f"{path} does not fit the model: it was trained with adaptation=adapter; set that here, too"
+        )
+
+
 def _check_vocabulary(module: Bert, named: Tensors, path: Path) -> None:
     """Refuses a BERT that knows other tokens than the federation has."""
     here, there = module.bert.embeddings.word_embeddings.weight, named.get("bert.embeddings.word_embeddings.weight")
@@ -90,7 +107,11 @@ def _check_vocabulary(module: Bert, named: Tensors, path: Path) -> None:
 
 
 def _left_out(own: Tensors, named: Tensors) -> list[str]:
-    """What stays as it was drawn: prompts that the file lacks, and a head that is not there or for other classes."""
+    """What stays as it was drawn.
+
+    A head that is not there or for other classes, and what is added to a model that a file has without: prompts,
+    adapters, LoRA's matrices.
+    """
     head = last_layer(own)
     of_other_classes = any(
         name not in named
@@ -98,7 +119,8 @@ def _left_out(own: Tensors, named: Tensors) -> list[str]:
         for name, p in own.items()
         if name in head
     )
-    return [name for name in own if (name in head and of_other_classes) or (name == "prompts" and name not in named)]
+    added = {n for n in own if (n == "prompts" or is_of_adapter(n) or is_low_rank(n)) and n not in named}
+    return [name for name in own if (name in head and of_other_classes) or name in added]
 
 
 def _fitting(name: str, p: Tensor, named: Tensors, path: Path) -> Tensor:

@@ -40,6 +40,7 @@ class RoundOutcome:
     evaluate_seconds: float
     personal_scores: ClientScores | None = None  # of clients with their own models, if the algorithm has such
     jobs: dict[str, Any] = field(default_factory=dict)  # columns of the table of jobs, for those that ended in it
+    classes: dict[str, Any] = field(default_factory=dict)  # columns of the table of classes, if metrics tell of them
 
 
 def simulate(
@@ -188,6 +189,7 @@ def _evaluate(
     began = time.perf_counter()
     row = {"round": snapshot.round, **row}
     scores = personal_scores = None
+    classes: dict[str, Any] = {}
     if is_last or simulation.evaluates(snapshot.round, snapshot.clock):
         broadcast = simulation.broadcast(snapshot)
         clients, part = simulation.evaluation_clients, simulation.evaluation_part
@@ -209,8 +211,32 @@ def _evaluate(
             row |= {f"{PERSONAL}clients": len(personal_scores.clients)}
             row |= {f"{PERSONAL}samples": int(personal_scores.samples.sum())}
             row |= summarize_scores(simulation, personal_scores, snapshot.round, PERSONAL)
+        classes = describe_classes(simulation, scores, personal_scores)
     evaluate_seconds = time.perf_counter() - began
-    return RoundOutcome(snapshot, row, scores, train_seconds, evaluate_seconds, personal_scores, jobs)
+    return RoundOutcome(snapshot, row, scores, train_seconds, evaluate_seconds, personal_scores, jobs, classes)
+
+
+def describe_classes(
+    simulation: Simulation, scores: ClientScores, personal_scores: ClientScores | None
+) -> dict[str, Any]:
+    """Columns of the table of classes; nothing where no metric tells of classes."""
+    found = scores.classes
+    if found is None:
+        return {}
+    number = len(found.samples)
+    names, counts = simulation.class_names, simulation.task.spec.class_counts
+    columns: dict[str, Any] = {
+        "index": np.arange(number),
+        "class": list(names) if names and len(names) == number else [str(index) for index in range(number)],
+        "train_samples": list(counts) if counts and len(counts) == number else [None] * number,
+        "samples": found.samples,
+        "clients": found.clients,
+        **found.values,
+    }
+    if personal_scores is not None:
+        own = {} if personal_scores.classes is None else personal_scores.classes.values
+        columns |= {PERSONAL + name: own.get(name, np.full(number, np.nan)) for name in found.values}
+    return columns
 
 
 def summarize_scores(simulation: Simulation, scores: ClientScores, round: int, prefix: str = "") -> dict[str, Any]:

@@ -103,6 +103,7 @@ class Simulation:
     download: Compressor = field(default_factory=Uncompressed)  # of what clients download
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
+    class_names: Sequence[str] | None = None  # of what is predicted, where classes have names
 
     @cached_property
     def path(self) -> UpdatePath:

@@ -28,7 +28,7 @@ from fedarena.simulate import ClientStateLog, ClientStates, Clock, Jobs, LogEnd,
 from fedarena.simulate.jobs import no_jobs
 from fedarena.storage.run_files import STATE_FILE, RunFiles
 from fedarena.storage.sealed_json import seal_json, unseal_json
-from fedarena.storage.tables import TABLES
+from fedarena.storage.tables import SOME_TABLES, TABLES
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 
 # Groups beside those of the server's state.
@@ -38,7 +38,6 @@ _TRANSFORM = "transform:"
 _AGGREGATOR = "aggregator:"
 _DOWNLOAD = "download:"
 FORMAT = 7
-_NEWER_TABLES = frozenset({"jobs"})  # which runs of earlier versions do not have
 
 
 def table_log_path(folder: Path, table: str) -> Path:
@@ -110,7 +109,7 @@ class CommitState(BaseModel):
     @field_validator("tables")
     @classmethod
     def _all_tables(cls, tables: dict[str, TableState]) -> dict[str, TableState]:
-        if set(tables) | _NEWER_TABLES != set(TABLES):
+        if set(tables) | SOME_TABLES != set(TABLES):
             raise ValueError(f"must be of {', '.join(TABLES)}")
         return tables
 

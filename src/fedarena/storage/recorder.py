@@ -92,7 +92,9 @@ class Recorder:
         self.client_states_ram_bytes = client_states_ram_bytes  # the others are read from the folder
         self._checkpoint = folder / "checkpoint"
         self._schemas = table_schemas(metrics, more_columns)
-        self._tables = {table: TableState(bytes=0, crc32=0) for table in TABLES}
+        if not (more_columns or {}).get("classes"):
+            del self._schemas["classes"]  # nothing is told of classes
+        self._tables = {table: TableState(bytes=0, crc32=0) for table in self._schemas}
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
         self._latest: Snapshot | None = None
         self._best: BestModelState | None = None
@@ -143,7 +145,7 @@ class Recorder:
         self.commit()
         committed = read_state(self.folder)
         assert committed is not None, "there is a round to go on from"
-        logs = [table_log_path(self.folder, table) for table in TABLES]
+        logs = [table_log_path(self.folder, table) for table in committed.tables]
         kept_best = [committed.best.file] if committed.best else []
         names = [committed.tensors.file, committed.client_states.file, *kept_best]
         copied = [*logs, *(self._checkpoint / name for name in names)]
@@ -194,7 +196,8 @@ class Recorder:
             if committed is not None:
                 changed = {}
                 if committed.round == without_evaluation:
-                    tables = {table: read_table(folder, table, committed) for table in ("rounds", "clients")}
+                    of_scores = {"rounds", "clients", "classes"}.intersection(committed.tables)
+                    tables = {table: read_table(folder, table, committed) for table in of_scores}
                     changed = {table: stream_bytes(found) for table, found in unevaluated(tables).items()}
                 sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in changed.items()}
                 state = committed.model_copy(update={"tables": committed.tables | sizes})
@@ -212,6 +215,8 @@ class Recorder:
             round = outcome.snapshot.round
             if outcome.scores is not None:
                 self._append("clients", self._batch_of_scores(outcome, client_ids))
+            if outcome.classes:
+                self._append("classes", self._batch_of_classes(outcome))
             if outcome.jobs:
                 schema = self._schemas["jobs"]
                 jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
@@ -246,6 +251,9 @@ class Recorder:
                 changed[name] = pa.Table.from_batches([*table.slice(0, len(table) - 1).to_batches(), batch])
             clients = [*self._read_table("clients").to_batches(), self._batch_of_scores(outcome, client_ids)]
             changed["clients"] = pa.Table.from_batches(clients)
+            if outcome.classes:
+                classes = [*self._read_table("classes").to_batches(), self._batch_of_classes(outcome)]
+                changed["classes"] = pa.Table.from_batches(classes)
             logs = {table: stream_bytes(rows) for table, rows in changed.items()}
             sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
             state = committed.model_copy(update={"tables": committed.tables | sizes, "best": self._best})
@@ -267,6 +275,12 @@ class Recorder:
             **_personal_columns(scores, outcome.personal_scores),
         }
         return batch_of_columns("clients", self._schemas["clients"], columns)
+
+    def _batch_of_classes(self, outcome: RoundOutcome) -> pa.RecordBatch:
+        """Rows of the table of classes."""
+        round = np.full(len(outcome.classes["index"]), outcome.snapshot.round)
+        columns = {name: _reached(values, FLOAT) for name, values in outcome.classes.items()}
+        return batch_of_columns("classes", self._schemas["classes"], {"round": round, **columns})
 
     @property
     def best_round(self) -> int | None:
@@ -295,7 +309,7 @@ class Recorder:
         """Commits the last finished round, writes the tables as Parquet, the summary, and last of all the manifest."""
         self.commit()
         with deferring_interrupts(), self._explaining_disk_errors():
-            for table in TABLES:
+            for table in self._schemas:
                 self._files.write(f"{table}.parquet", parquet_bytes(self._read_table(table)))
             if predictions is not None:
                 self._files.write(PREDICTIONS_FILE, parquet_bytes(predictions))
@@ -306,7 +320,7 @@ class Recorder:
 
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
-        return {table: self._read_table(table) for table in TABLES}
+        return {table: self._read_table(table) for table in self._schemas}
 
     def feedback(self) -> Iterator[tuple[int, Feedback]]:
         """What the selector was told after every committed round."""
@@ -353,15 +367,15 @@ class Recorder:
             snapshot = read_snapshot(self.folder, committed, states)
             if fresh is not None:
                 check_fits(self._checkpoint / committed.tensors.file, snapshot.state, fresh)
-            for table in TABLES:
-                if read_table(self.folder, table, committed).schema != self._schemas[table]:
+            for table, schema in self._schemas.items():
+                if table not in committed.tables or read_table(self.folder, table, committed).schema != schema:
                     raise BadInputError(
                         f"The run {self.folder} was begun by another version of FedArena, whose table of {table} has "
                         "other columns; it can be read, but not go on"
                     )
             # Nothing is changed before everything is found to be as it should.
             self._files.reopen()
-            for table in TABLES:
+            for table in self._schemas:
                 with open(table_log_path(self.folder, table), "rb+") as file:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
@@ -400,7 +414,7 @@ class Recorder:
     def _commit(self) -> None:
         assert self._latest is not None
         began = time.monotonic()
-        for table in TABLES:
+        for table in self._schemas:
             with open(table_log_path(self.folder, table), "rb") as file:
                 os.fsync(file.fileno())
         if self._client_state_log.is_mostly_outdated:

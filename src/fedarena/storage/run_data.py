@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedarena.storage.run_files import (
     RunFiles,
     read_parquet,
 )
-from fedarena.storage.tables import TABLES, table_schemas
+from fedarena.storage.tables import SOME_TABLES, TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
 _NEVER_IN_LABELS = frozenset({"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
@@ -55,6 +55,8 @@ class RunData:
     jobs: pa.Table  # a row per job of a client that ended, in virtual time
     fleet: dict[str, Any] | None = None  # statistics of the clients' phones, if the run has a fleet
     attributes: pa.Table | None = None  # what is known about every evaluated client, if anything is
+    # A row per class and evaluated round; no row where no metric tells of classes.
+    classes: pa.Table = field(default_factory=lambda: table_schemas(())["classes"].empty_table())
 
     @property
     def evaluated_part(self) -> str:
@@ -118,7 +120,8 @@ def _load(files: RunFiles) -> RunData:
         summary["status"] = "running" if is_being_written(folder) else "interrupted"
     if summary["status"] == "finished":
         names = {table: f"{table}.parquet" for table in TABLES}
-        found = {table: read_parquet(files, name) for table, name in names.items() if table != "jobs" or name in files}
+        there = {table: name for table, name in names.items() if table not in SOME_TABLES or name in files}
+        found = {table: read_parquet(files, name) for table, name in there.items()}
     else:
         state = read_state(folder)
         if state is None:
@@ -144,9 +147,9 @@ def _complete(table: pa.Table | None, schema: pa.Schema) -> pa.Table:
     """A table in which columns that a run of an earlier version does not have are there and empty."""
     if table is None:
         return schema.empty_table()
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
+    for column in schema:
+        if column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), column.type))
     return table
 
 

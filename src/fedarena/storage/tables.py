@@ -69,6 +69,15 @@ CLIENTS = (
     Column("samples", LONG, "samples that the model was evaluated on"),
     Column("predictions", LONG, "predictions for these samples, several a sample in text; they weigh the means"),
 )
+# A row per class, in runs whose metrics tell of classes.
+CLASSES = (
+    Column("round", INT, "after which the model was evaluated"),
+    Column("index", INT, "number of the class"),
+    Column("class", TEXT, "its name, or its number where it has none"),
+    Column("train_samples", LONG, "training samples of the federation that have it"),
+    Column("samples", LONG, "evaluated predictions for which it is right"),
+    Column("clients", LONG, "evaluated clients that have such"),
+)
 # Real times are kept apart: everything else is the same in every repetition of a run.
 TIMINGS = (
     Column("round", INT, "number of the round"),
@@ -106,8 +115,10 @@ JOBS = (
 )
 # Columns of runs whose policy decides about hyperparameters of jobs; which there are is for the policy to say.
 OF_POLICY = ("policy_", "arm_")
-COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS}
+COLUMNS = {"rounds": ROUNDS, "clients": CLIENTS, "timings": TIMINGS, "jobs": JOBS, "classes": CLASSES}
 TABLES = tuple(COLUMNS)
+# Those that not every run has: of earlier versions, or for want of anything to tell.
+SOME_TABLES = frozenset({"jobs", "classes"})
 
 
 def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | None = None) -> dict[str, pa.Schema]:
@@ -131,16 +142,16 @@ def table_schemas(metrics: Sequence[str], more: Mapping[str, Sequence[str]] | No
 
 
 def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """The tables of rounds and clients as they would be if the last round had not been evaluated."""
-    rounds, clients = tables["rounds"], tables["clients"]
+    """The tables of rounds, and of clients and classes, as they would be if the last round had not been evaluated."""
+    rounds = tables["rounds"]
     kept = [column.name for column in ROUNDS if not column.name.startswith(("eval_", "attack_success"))]
     kept += [name for name in rounds.column_names if name.startswith(OF_POLICY)]
     last = rounds.slice(len(rounds) - 1).to_pylist()[0]
     row = pa.RecordBatch.from_pylist([{name: last[name] for name in kept}], schema=rounds.schema)
-    earlier = pc.less(clients["round"], last["round"])
+    scores = {name: table for name, table in tables.items() if name != "rounds"}
     return {
         "rounds": pa.Table.from_batches([*rounds.slice(0, len(rounds) - 1).to_batches(), row]),
-        "clients": clients.filter(earlier),
+        **{name: table.filter(pc.less(table["round"], last["round"])) for name, table in scores.items()},
     }
 
 

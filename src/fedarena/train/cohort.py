@@ -115,7 +115,8 @@ class CohortEngine:
         self.lanes = lanes if lanes is not None else self._suitable_lanes(self._bytes_per_lane())
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
-        self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
+        drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
+        self.draws = drops or task.augmentation is not None
         check_own_hooks(algorithm, task)
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
@@ -417,4 +418,4 @@ def _output_bytes(task: Task, samples: int) -> int:
     device = next(task.module.parameters()).device
     example = {name: t.to(device) for name, t in task.example(samples).items()}
     batch = task.batch(example)
-    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))
+    return count_output_bytes(task.module, *task.model_inputs(batch))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedarena.core.registry import Registry
 from fedarena.metrics import Metric
+from fedarena.metrics.classes import ClassScores
 from fedarena.metrics.totals import MetricScores
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
@@ -91,6 +92,7 @@ class ClientScores:
     samples: IntArray
     counts: IntArray  # predictions; more than samples when a sample holds several
     metrics: dict[str, MetricScores]
+    classes: ClassScores | None = None  # how it did on every class, where metrics tell
 
     def means(self, metric: str) -> npt.NDArray[np.float64]:
         """The metric of each client; NaN where a client has none."""

@@ -76,7 +76,7 @@ def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> Clien
     """The scores of these clients, without those that have nothing but padding."""
     counts, metrics = totals.finish(len(clients))
     scored = counts > 0
-    return ClientScores(clients[scored], samples[scored], counts[scored], metrics)
+    return ClientScores(clients[scored], samples[scored], counts[scored], metrics, totals.classes(metrics))
 
 
 def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:

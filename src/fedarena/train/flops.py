@@ -19,6 +19,7 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     params = trainable_parameters(task.module)
     device = next(iter(params.values())).device
     batch = task.batch({name: values.to(device) for name, values in task.example(1).items()})
+    batch["key"] = torch.zeros((), dtype=torch.int64, device=device)  # as it is trained on, not as it is scored
     algorithm = algorithm or Algorithm()
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     client = newcomer(broadcast, algorithm.client_init(broadcast))

@@ -1,4 +1,4 @@
-"""Local optimizers as pure functions of tensors, elementwise, so that they work on one client or on many stacked."""
+"""Local optimizers as pure functions of one client's tensors, which `vmap` computes for many."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class LocalTraining:
     lr: Annotated[float, Limits(above=0)] = 0.1
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.0
     weight_decay: Annotated[float, Limits(least=0)] = 0.0
+    clip_norm: Annotated[float, Limits(above=0)] | None = None  # to which longer gradients of steps are shortened
 
 
 def training_of(local: LocalTraining, hyperparameters: Mapping[str, Any] | None) -> LocalTraining:
@@ -78,6 +79,8 @@ def optimizer_step(
     own = hyperparameters or {}
     lr = own.get("local.lr", local.lr) * lr_scale
     decay, momentum = own.get("local.weight_decay", local.weight_decay), own.get("local.momentum", local.momentum)
+    if local.clip_norm is not None:
+        grad = _shortened(grad, local.clip_norm)
     # A job's own value is a tensor, which may be 0 for some clients only.
     if isinstance(decay, Tensor) or decay:
         grad = {name: g + decay * params[name] for name, g in grad.items()}
@@ -87,6 +90,13 @@ def optimizer_step(
         grad = {name: momentum * state["momentum"][name] + g for name, g in grad.items()}
         state = {"momentum": grad}
     return {name: params[name] - lr * g for name, g in grad.items()}, state
+
+
+def _shortened(grad: Tensors, clip_norm: float) -> Tensors:
+    """A gradient whose norm over all parameters is at most `clip_norm`."""
+    norm = torch.stack([g.square().sum() for g in grad.values()]).sum().sqrt()
+    factor = clip_norm / norm.clamp(min=clip_norm)
+    return {name: factor * g for name, g in grad.items()}
 
 
 def _adam_step(lr: Any, params: Tensors, grad: Tensors, state: Groups, number: StepNumber) -> tuple[Tensors, Groups]:

@@ -16,10 +16,12 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import read_bytes
+from fedarena.core.words import some
 from fedarena.data.registry import FEDERATIONS, CachedSource, cache_folder
 from fedarena.data.store.schema import AnyArray
 
 _BLOCK_BYTES = 1 << 20
+_MOST_LISTED = 6  # files in a sentence
 # The codes of IDX files; all numbers in them have their most significant byte first.
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -122,6 +124,10 @@ class RawFiles:
 
             self.files[key].check(path, of_all)
 
+    def counted(self, paths: Mapping[str, Path]) -> str | None:
+        """What is in the files beside what was published, in words; None where nothing is counted."""
+        return None
+
     def _needed(self, given: str | None) -> str:
         names = ", ".join(
             f"{file.name} (or the folder {file.unpacked})" if file.unpacked else file.name
@@ -129,7 +135,8 @@ class RawFiles:
         )
         fetched = [file.name for file in self.to_fetch(given)] if not Path(given or "").is_file() else []
         where = "" if given is None else f" folder={given}"
-        download = f"; fedarena data prepare {self.federation}{where} --download fetches {', '.join(fetched)}"
+        listed = some(fetched) if len(fetched) > _MOST_LISTED else ", ".join(fetched)
+        download = f"; fedarena data prepare {self.federation}{where} --download fetches {listed}"
         need = f"it must hold {'one of ' if self.one_is_enough else ''}{names}; {self.advice}"
         return need + (download if fetched else "")
 

@@ -20,7 +20,15 @@ from fedarena.data.flair_like.published import coarse_labels
 from fedarena.data.flair_like.users import groups, sizes
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.splits import Seed, SplitKind, apportion
+from fedarena.data.splits import (
+    PublishedSplit,
+    Seed,
+    Split,
+    TrainFraction,
+    ValidationFraction,
+    apportion,
+    split_anew,
+)
 from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, Encoding, IntArray, TaskSpec
 
 Labels = Literal["coarse", "fine", "structure"]
@@ -30,7 +38,6 @@ NOTE = (
     "FLAIR's authors published."
 )
 _LEAST_JPEG_SIDE = 64
-_FRACTIONS = (0.8, 0.1, 0.1)  # of a user's images, if they are divided
 _BATCH_BYTES = 1 << 26  # of pictures that are drawn before they are written
 
 
@@ -45,17 +52,21 @@ def flair_like(
     max_samples: Annotated[int, Field(ge=1)] | None = 512,
     noise: Annotated[float, Field(ge=0, le=1)] = 0.08,
     encoding: Literal["none", "png", "jpeg"] | None = None,
-    split: SplitKind = "by_client",
+    split: PublishedSplit = "published",
+    train_fraction: TrainFraction | None = None,
+    validation_fraction: ValidationFraction | None = None,
+    split_seed: Seed | None = None,
     seed: Seed = 0,
 ) -> None:
     """A stand-in for FLAIR: pictures of `side` x `side` pixels that the tool draws, with FLAIR's numbers.
 
-    Of every ten `users` eight are in train, one in validation and one in test, or with ``split="within_client"``
-    everybody's images are divided so; the first users are the same however many there are, and FLAIR has 51,414.
-    `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an image shows a structure. Users who
-    train have at most `max_samples` images for it, as in the paper, which tests on all. `noise` is the deviation of
-    the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller pictures are
-    stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
+    Of every ten `users` eight are in train, one in validation and one in test, and the first ones are the same however
+    many there are; FLAIR has 51,414. With ``split="within_client"`` everybody trains and is tested, as personal models
+    need it; fractions are 0.8 and 0 unless they are given. `labels` are the 17 coarse ones, the 1,628 fine ones inside
+    these, or whether an image shows a structure. Users who train have at most `max_samples` images for it, as in the
+    paper, which tests on all. `noise` is the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the
+    store holds JPEGs, like FLAIR; smaller pictures are stored as pixels, because decoding would take longer than
+    training on them. `encoding` overrules that.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
@@ -70,7 +81,8 @@ def flair_like(
     }
     everybody = np.arange(users)
     images_of = sizes(seed, everybody)
-    group_of, counts = _division(seed, images_of, split, max_samples)
+    division = split_anew(split, train_fraction, validation_fraction, split_seed)
+    group_of, counts = _divided(images_of, groups(seed, everybody), division, max_samples)
     stored = counts.sum(axis=1)
     ends = np.cumsum(stored)
     batch = max(1, _BATCH_BYTES // (3 * side * side))
@@ -91,14 +103,16 @@ def flair_like(
             build.progress(int(ends[stop - 1]) / int(ends[-1]), "drawing pictures")
 
 
-def _division(seed: int, sizes: IntArray, split: SplitKind, max_samples: int | None) -> tuple[IntArray, IntArray]:
+def _divided(
+    sizes: IntArray, group_of: IntArray, division: Split | None, max_samples: int | None
+) -> tuple[IntArray, IntArray]:
     """Every user's group, and how many images of each are stored for training, validation and test."""
-    group_of = groups(seed, np.arange(len(sizes)))
-    counts = np.zeros((len(sizes), len(PARTS)), dtype=np.int64)
-    if split == "within_client":
-        group_of[:] = GROUPS.index("train")
-        counts = apportion(sizes, _FRACTIONS)
+    if division is not None:
+        group_of = np.array([GROUPS.index(group) for group in division.groups(len(sizes))])
+    if division is not None and division.kind == "within_client":
+        counts = apportion(sizes, division.fractions)  # a user's images come in no particular order
     else:
+        counts = np.zeros((len(sizes), len(PARTS)), dtype=np.int64)
         counts[np.arange(len(sizes)), group_of] = sizes
     train = PARTS.index("train")
     counts[:, train] = np.minimum(counts[:, train], max_samples or sizes.max())

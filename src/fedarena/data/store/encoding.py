@@ -37,13 +37,14 @@ _LEAST_LIMIT_BYTES = 1 << 20
 class EncodedRows(Sequence[bytes]):
     """Files for an encoded column, with the names by which sentences call them.
 
-    A plain list of `bytes` does as well; sentences then count within the client.
+    A plain list of `bytes` does as well; sentences then count within the client. Who has decoded all of them already
+    says so with `checked`: they are not looked at again.
     """
 
-    def __init__(self, contents: Sequence[bytes], names: Sequence[str]):
+    def __init__(self, contents: Sequence[bytes], names: Sequence[str], checked: bool = False):
         if len(contents) != len(names):
             raise BadInputError(f"There are {len(names)} names for {len(contents)} files.")
-        self.contents, self.names = contents, names
+        self.contents, self.names, self.checked = contents, names, checked
 
     def __len__(self) -> int:
         return len(self.contents)

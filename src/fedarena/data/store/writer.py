@@ -242,6 +242,8 @@ class FederationWriter:
             if spec.encoding is None:
                 continue
             files = values[name]
+            if isinstance(files, EncodedRows) and files.checked:
+                continue
             for row, content in enumerate(files):
                 if isinstance(files, EncodedRows):
                     where = files.names[row]

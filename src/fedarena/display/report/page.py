@@ -20,6 +20,8 @@ from fedarena.display.drawing.html import Html, embed, join, script_safe, swatch
 from fedarena.display.drawing.style import DARK_COLOURS, PLOT_SETTINGS
 from fedarena.display.report.attack.judged import has_attack_or_defence
 from fedarena.display.report.attack.section import attacks
+from fedarena.display.report.classes.section import classes
+from fedarena.display.report.classes.table import tells_classes
 from fedarena.display.report.clock.section import time_and_devices
 from fedarena.display.report.methods import distinct_runs, has_clock
 from fedarena.display.report.policy.section import policies
@@ -113,6 +115,7 @@ def _page(runs: Sequence[RunData], title: str, notes: Html, levels: Sequence[flo
         **({"Time and phones": time_and_devices(runs, plots)} if any(map(has_clock, runs)) else {}),
         "Clients": clients(runs, plots),
         **({"Groups of clients": groups_of_clients(runs, plots)} if attributes_to_show(runs) else {}),
+        **({"Classes": classes(runs, plots)} if any(map(tells_classes, runs)) else {}),
         "Cost": costs(runs, plots, levels),
         "Speed": speed(runs, plots),
         "Settings": settings(runs),

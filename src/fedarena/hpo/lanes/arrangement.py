@@ -162,6 +162,7 @@ def _kind(trial: Trial) -> Any:
         form,
         local.batch_size,
         local.optimizer,
+        local.clip_norm,
         amount,
         trial.dropout is None,
         type(algorithm),

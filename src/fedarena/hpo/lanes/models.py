@@ -56,7 +56,7 @@ class TrialModels:
         return TrialModel(built.task, built.start, config.model[_DROPOUT])
 
     def _built(self, config: RunConfig) -> TrialModel:
-        key = (repr(sorted(config.model.items(), key=str)), config.seed)
+        key = (repr([sorted(part.items(), key=str) for part in (config.model, config.adaptation)]), config.seed)
         if key not in self._made:
             complete = config.model_copy(update={"task": self._first.task})
             task = build_task(complete, self._federation)

@@ -16,7 +16,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes.products import SharedSamples, shared_product
 from fedarena.hpo.lanes.programs import Bound, Programs
 from fedarena.metrics import Metric
-from fedarena.metrics.classification import BalancedAccuracy, MacroF1, are_labels
+from fedarena.metrics.classification import CLASS_CONFUSIONS, BalancedAccuracy, are_labels
 from fedarena.metrics.ranking import RankingMetric
 from fedarena.metrics.totals import COUNT, value_of
 from fedarena.models import Task, Tensors
@@ -79,7 +79,7 @@ class PartScores:
         sums = {name: t.cpu().numpy() for name, t in self.sums.items()}
         with np.errstate(invalid="ignore", over="ignore"):
             return {
-                f"{self.part}_{metric.name}": value_of(metric, sums[metric.name], sums[COUNT])
+                f"{self.part}_{metric.name}": value_of(metric, metric.state_in(sums), sums[COUNT])
                 for metric in self.metrics
             }
 
@@ -98,7 +98,8 @@ class PartScores:
                 found = task.assess(outputs, batch, self.metrics)
                 return {name: _sum(states, outputs) for name, states in found.items()}
             seen, answers = task.seen(outputs, batch), task.answers(outputs)
-            sums = {metric.name: _sum_of_states(metric, answers, seen) for metric in self.metrics}
+            by_state = {metric.state_name: metric for metric in self.metrics}  # which some metrics share
+            sums = {name: _sum_of_states(metric, answers, seen) for name, metric in by_state.items()}
             return {**sums, COUNT: _sum(seen[COUNT], outputs)}
 
         on_gpu = next(iter(params.values())).device.type == "cuda"
@@ -110,7 +111,8 @@ class PartScores:
 def _sum_of_states(metric: Metric, answers: Tensor, seen: Any) -> Tensor:
     """The sum of all samples' states."""
     # Of classes of samples alone: where not all that is predicted counts, the metric itself knows what does.
-    if type(metric) in (MacroF1, BalancedAccuracy) and not are_labels(answers, seen) and "scored" not in seen:
+    of_classes = metric.state_name == CLASS_CONFUSIONS or type(metric) is BalancedAccuracy
+    if of_classes and not are_labels(answers, seen) and "scored" not in seen:
         return _confusions(answers, seen["y"])
     return _sum(metric.state(answers, seen), answers)
 
@@ -123,7 +125,7 @@ def _sum(states: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _confusions(scores: Tensor, right: Tensor) -> Tensor:
-    """Hits, false alarms and misses of every class: the sum of what `MacroF1.state` gives, as a product."""
+    """Hits, false alarms and misses of every class: the sum of what `ClassConfusions.state` gives, as a product."""
     classes = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
     is_predicted, is_right = (chosen == classes for chosen in (scores.argmax(-1), right))  # [classes, samples]
     together = shared_product(is_predicted.to(scores.dtype), is_right.to(scores.dtype).mT)  # [predicted, right]

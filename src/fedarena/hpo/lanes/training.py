@@ -174,7 +174,7 @@ def check_selector(scene: Scene) -> None:
 def _sample_bytes(task: Task) -> int:
     device = next(task.module.parameters()).device
     batch = task.batch({name: t.to(device) for name, t in task.example(1).items()})
-    return count_output_bytes(task.module, *(batch[name] for name in task.inputs))
+    return count_output_bytes(task.module, *task.model_inputs(batch))
 
 
 def all_rounds(rounds: int) -> IntArray:

@@ -14,6 +14,7 @@ from fedarena.core.registry import Registry, nearest
 from fedarena.metrics.metric import METRICS, Loss, Metric, Predicts, WeightedLoss, make_metric
 from fedarena.metrics.ranking import RankingMetric, ranking_scores
 from fedarena.metrics.totals import COUNT, RIGHT, SCORES
+from fedarena.models.augmentation import SAMPLE_KEYS, Augmentation, sample_keys
 from fedarena.models.dropout import dropout_key
 from fedarena.models.sealed_batch import opened
 from fedarena.models.spec import DataSpec
@@ -25,8 +26,8 @@ class Task:
     """A model with its loss and metrics. A task of one's own overrides what it does differently, often `losses` alone.
 
     A batch has the model's input ``x`` (or several, by name) and ``y``, what is right. Where it has a ``"mask"`` of its
-    samples, only those count. Where it has a ``"key"`` (an int64 scalar), what the model drops out depends on that
-    alone.
+    samples, only those count. Where it has a ``"key"`` (an int64 scalar), it is trained on: what the model drops out
+    and how ``x`` is augmented depends on that alone.
 
     `measure` gives a state per sample for every metric, so that any grouping (per client, over all) is a plain sum.
     `metrics` are names of metrics to measure beside the loss, and `lead` is the one that reports lead with.
@@ -37,6 +38,7 @@ class Task:
     usual_metrics: ClassVar[tuple[str, ...]]  # where none are named; the first one leads
     # What a model that knows nothing answers, as far as there is such a thing; see `fedarena.runs.baseline`.
     baseline_rule: ClassVar[str | None] = None
+    augmentation: Augmentation | None = None  # what ``x`` goes through before the model sees it
 
     def __init__(
         self, module: nn.Module, spec: DataSpec, *, metrics: tuple[str, ...] | None = None, lead: str | None = None
@@ -49,6 +51,9 @@ class Task:
         if spec.is_text:
             self._codes["x"] = spec.vocabulary
         named = [make_metric(name, spec.classes) for name in (metrics or self.usual_metrics)]
+        counts = spec.class_counts
+        for metric in named:
+            metric.know_classes(counts if counts and len(counts) == spec.classes else None)
         self.metrics: tuple[Metric, ...] = (WeightedLoss() if self.has_weights else Loss(), *named)
         self.lead = self._lead(lead)
 
@@ -137,10 +142,21 @@ class Task:
 
         Without any `params` they are those of the module.
         """
-        x = tuple(batch[name] for name in self.inputs)
+        x = self.model_inputs(batch)
         with dropout_key(batch.get("key")):
             outputs: Tensor = torch.func.functional_call(self.module, params, x) if params else self.module(*x)
         return outputs
+
+    def model_inputs(self, batch: Tensors) -> tuple[Tensor, ...]:
+        """What the model is called with: the inputs, ``x`` augmented."""
+        if self.augmentation is None:
+            return tuple(batch[name] for name in self.inputs)
+        x = batch["x"]
+        if SAMPLE_KEYS in batch:
+            return (self.augmentation.training(x, batch[SAMPLE_KEYS]),)
+        if "key" in batch:
+            return (self.augmentation.training(x, sample_keys(batch["key"], len(x))),)
+        return (self.augmentation.evaluation(x),)
 
     def check_outputs(self, outputs: Tensor, batch: Tensors) -> None:
         """Raises if the model puts out something else than the task needs."""
@@ -179,10 +195,11 @@ class Task:
         seen, answers = self.seen(outputs, batch), self.answers(outputs)
         found = {COUNT: seen[COUNT]}
         for metric in self.metrics if metrics is None else metrics:
-            if not isinstance(metric, RankingMetric):
-                found[metric.info.name] = metric.state(answers, seen)
-            elif SCORES not in found:
-                found[SCORES], found[RIGHT] = ranking_scores(answers, seen)
+            if isinstance(metric, RankingMetric):
+                if SCORES not in found:
+                    found[SCORES], found[RIGHT] = ranking_scores(answers, seen)
+            elif metric.state_name not in found:  # which some metrics share
+                found[metric.state_name] = metric.state(answers, seen)
         return found
 
     def answers(self, outputs: Tensor) -> Tensor:

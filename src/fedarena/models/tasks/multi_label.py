@@ -53,7 +53,7 @@ class Binary(MultiLabel):
         """A model with one output."""
         if spec.classes != 2:
             raise BadInputError(f"The task binary is for 2 classes, and this federation has {spec}")
-        return replace(spec, classes=1)
+        return replace(spec, classes=1, class_counts=spec.class_counts and spec.class_counts[1:])
 
     def example_targets(self, samples: int) -> Tensor:
         """The first label."""

@@ -1,0 +1,1 @@
+"""What became of single classes: frequent ones and rare ones."""
