@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.data import load_federation
 from fedarena.data.flair_like.drawing import Images, draw
@@ -238,3 +240,20 @@ def test_wrong_options(options: dict[str, object], sentence: str) -> None:
 def test_every_label_has_a_look_and_a_scene() -> None:
     assert set(LOOKS) == set(coarse_labels())
     assert set().union(*(labels for _, labels in SCENES.values())) == set(coarse_labels())
+
+
+@pytest.mark.parametrize("training", ["natural", "centralized"])
+def test_runs_and_their_reports_call_it_a_stand_in(tmp_path: Path, training: str) -> None:
+    result = fedarena.run(
+        federation={"name": "flair_like", "users": 20, "side": 8},
+        model="logistic_regression",
+        training=training,
+        rounds=1,
+        cohort=1,
+        local={"steps": 1},
+        engine="reference",
+        runs_folder=tmp_path,
+        progress=False,
+    )
+    assert "stand-in for FLAIR" in result.federation_notes[0]
+    assert "stand-in for FLAIR" in (result.path / "report.html").read_text(encoding="utf-8")
