@@ -57,6 +57,7 @@ def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
                 raise BadInputError(_why_not(address, error)) from None
+        _silence(ray)
         _is_ours, _users = True, 0
     _users += 1
     return ray, address is None and _is_ours
@@ -162,6 +163,13 @@ def _own_signals() -> Iterator[None]:
         for number, handler in before.items():
             if handler not in (None, signal.SIG_DFL):  # otherwise Ray sees to it that its processes end, too
                 signal.signal(number, handler)
+
+
+def _silence(ray: Any) -> None:
+    """What Ray says about workers that end goes to the terminal, many lines of it; the pool says it in a sentence."""
+    inside: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    if hasattr(inside, "print_to_stdstream"):
+        inside.print_to_stdstream = lambda *arguments, **options: None
 
 
 @contextmanager

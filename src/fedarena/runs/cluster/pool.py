@@ -211,6 +211,7 @@ class Pool:
     def lose(self, member: Member) -> None:
         """A worker is gone; another one is hired."""
         self.lost += 1
+        self._note(f"W{member.name[1:]} is gone; what it had is done again")
         self.members.pop(member.number, None)
         self._end(member)
         self._hire_up_to(len(self.members) + len(self._asked) + 1)
@@ -428,7 +429,7 @@ class WorkerSaysError(Exception):
 def _line(error: BaseException) -> str:
     """What an error comes to, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
+    return (lines[-1] if lines else type(error).__name__).partition(" Worker exit type")[0][:300]
 
 
 def _is_store_trouble(error: BaseException) -> bool:
