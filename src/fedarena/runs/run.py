@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
+from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
@@ -59,7 +60,9 @@ class Run:
         snapshot: Snapshot | None,
         observer: Observer,
         callbacks: Sequence[Callback | OnRound] = (),
+        crew: RayCrew | None = None,
     ):
+        self._crew = crew
         self.experiment, self.folder = experiment, recorder.folder
         self._recorder, self._observer, self._snapshot = recorder, observer, snapshot
         self._callbacks = [*experiment.callbacks, *callbacks]
@@ -90,19 +93,20 @@ class Run:
         check_new(folder)  # before building the experiment, which may take a while
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
-        recorder = Recorder.create(
-            folder,
-            experiment.config.to_yaml(),
-            describe_run(experiment),
-            experiment.simulation.metrics,
-            experiment.config.client_states_ram_bytes,
-            _describe_fleet(experiment),
-            _attributes(experiment),
-            constant_tensors(experiment.simulation.task.module),
-            _more_columns(experiment.simulation),
-        )
-        given.save(folder)
-        return cls(experiment, recorder, None, observer, callbacks)
+        with _crew_of(experiment, observer) as crew:
+            recorder = Recorder.create(
+                folder,
+                experiment.config.to_yaml(),
+                describe_run(experiment),
+                experiment.simulation.metrics,
+                experiment.config.client_states_ram_bytes,
+                _describe_fleet(experiment),
+                _attributes(experiment),
+                constant_tensors(experiment.simulation.task.module),
+                _more_columns(experiment.simulation),
+            )
+            given.save(folder)
+            return cls(experiment, recorder, None, observer, callbacks, crew)
 
     @classmethod
     def reopen(
@@ -112,8 +116,12 @@ class Run:
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
+        elsewhere: Elsewhere = None,
     ) -> Run:
-        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on."""
+        """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
+
+        A run with ``engine=ray`` may go on `elsewhere`: with other workers, or in this process alone.
+        """
         observer = observer or Observer()
         if rounds is None and is_finished(folder):
             raise BadInputError(f"The run {folder} is finished; fedarena.load reads it, and rounds=… gives it more")
@@ -124,7 +132,8 @@ class Run:
             longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
             give_more_rounds(experiment.config, longer.config, folder)
             experiment = longer
-        return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks)
+        with _crew_of(experiment, observer, elsewhere) as crew:
+            return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks, crew)
 
     @property
     def config(self) -> RunConfig:
@@ -309,7 +318,8 @@ class Run:
         )
         if has_own_fleet:
             handed_in.save(folder)
-        return Run(experiment, *_reopen_folder(experiment, folder), self._observer)
+        with _crew_of(experiment, self._observer) as crew:
+            return Run(experiment, *_reopen_folder(experiment, folder), self._observer, (), crew)
 
     def __enter__(self) -> Run:
         return self
@@ -426,6 +436,8 @@ class Run:
         return predictions_of(self.experiment, engine.place(evaluated)["params"])
 
     def _let_go(self) -> None:
+        if self._crew is not None:
+            self._crew.close()
         self._recorder.release()
         self._closed = True
         if self._tracking is not None:
@@ -452,14 +464,32 @@ def start_run(
     return Run.create(config, runs_folder, observer, given, callbacks).advance().close()
 
 
-def resume_run(folder: Path, observer: Observer | None = None, rounds: int | None = None) -> RunData:
+def resume_run(
+    folder: Path,
+    observer: Observer | None = None,
+    rounds: int | None = None,
+    elsewhere: Elsewhere = None,
+) -> RunData:
     """Goes on with a run that stopped; the result is the same as if it never had.
 
-    A finished run is only read, unless it is to have more `rounds`.
+    A finished run is only read, unless it is to have more `rounds`. A run with ``engine=ray`` may go on
+    `elsewhere`: with other workers, or in this process alone.
     """
     if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
         return load_run(folder)
-    return Run.reopen(folder, observer, rounds=rounds).advance().close()
+    return Run.reopen(folder, observer, rounds=rounds, elsewhere=elsewhere).advance().close()
+
+
+@contextmanager
+def _crew_of(experiment: Experiment, observer: Observer, elsewhere: Elsewhere = None) -> Iterator[RayCrew | None]:
+    """Those who work for a run, if its engine has such; they are sent home if the run cannot be made after all."""
+    crew = hire_crew(experiment, observer.warned, elsewhere)
+    try:
+        yield crew
+    except BaseException:
+        if crew is not None:
+            crew.close()
+        raise
 
 
 def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snapshot | None]:

@@ -2,6 +2,7 @@
 
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.cohort import CohortEngine
+from fedarena.train.crew import Crew, RayEngine
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, Engine, JobResults, OtherTest, train_jobs
 from fedarena.train.flops import count_training_flops
 from fedarena.train.jobs import Client, Job, JobArrays, JobContext
@@ -30,6 +31,7 @@ __all__ = [
     "ClientData",
     "ClientScores",
     "CohortEngine",
+    "Crew",
     "Engine",
     "Groups",
     "Job",
@@ -39,6 +41,7 @@ __all__ = [
     "LocalTraining",
     "OtherTest",
     "PartialWork",
+    "RayEngine",
     "ReferenceEngine",
     "Shard",
     "Work",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedarena.train.execution import in_order
 from fedarena.train.tensors import column_tensor
 
 Array = npt.NDArray[Any]
+_BATCHES_IN_BLOCK = 16
 
 
 class OwnTask(threading.local):
@@ -52,24 +53,46 @@ def evaluate_clients(
 
     The metrics are those of the task unless others are given.
     """
-    metrics = task.metrics if metrics is None else metrics
-    batch_size = min(batch_size, task.largest_batch or batch_size)
     samples = data.counts(clients, part)
+    blocks = blocks_of_clients(samples, evaluation_batch_size(task, batch_size))
+    totals = Totals(task.metrics if metrics is None else metrics)
+    for states in measure_blocks(task, params, data, clients, part, blocks, batch_size, workers, metrics):
+        totals.add(states)
+    return client_scores(totals, clients, samples)
+
+
+def measure_blocks(
+    task: Task,
+    params: Tensors,
+    data: ClientData,
+    clients: IntArray,
+    part: Part,
+    blocks: Sequence[tuple[int, int]],
+    batch_size: int = 64,
+    workers: int = 1,
+    metrics: Sequence[Metric] | None = None,
+) -> Iterator[MetricStates]:
+    """The states of some blocks of these clients, which others may have the rest of."""
+    metrics = task.metrics if metrics is None else metrics
+    batch_size = evaluation_batch_size(task, batch_size)
     own = OwnTask(task, params)
     device = next(iter(params.values())).device
 
     def measure_block(block: tuple[int, int]) -> MetricStates:
         first, last = block
-        columns = data.samples(clients[first:last], part).columns
-        owners = np.repeat(np.arange(last - first), samples[first:last])
+        some = clients[first:last]
+        columns = data.samples(some, part).columns
+        owners = np.repeat(np.arange(last - first), data.counts(some, part))
         sums = SampleSums(owners, last - first)
         _measure(own, columns, batch_size, device, sums, metrics)
         return sums.finish(np.arange(first, last))
 
-    totals = Totals(metrics)
-    for states in in_order(measure_block, _blocks(samples, rows=16 * batch_size), workers):
-        totals.add(states)
-    return client_scores(totals, clients, samples)
+    return in_order(measure_block, blocks, workers)
+
+
+def evaluation_batch_size(task: Task, wanted: int) -> int:
+    """Samples that are scored at once: as many as are wanted, unless that is too many for the task."""
+    return min(wanted, task.largest_batch or wanted)
 
 
 def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> ClientScores:
@@ -79,8 +102,9 @@ def client_scores(totals: Totals, clients: IntArray, samples: IntArray) -> Clien
     return ClientScores(clients[scored], samples[scored], counts[scored], metrics, totals.classes(metrics))
 
 
-def _blocks(samples: IntArray, rows: int) -> list[tuple[int, int]]:
-    """Consecutive clients whose samples together are about `rows`."""
+def blocks_of_clients(samples: IntArray, batch_size: int) -> list[tuple[int, int]]:
+    """Consecutive clients, by the first and one behind the last, whose samples together are some batches."""
+    rows = _BATCHES_IN_BLOCK * batch_size
     group = (np.cumsum(samples) - samples) // rows  # by the row where a client begins
     bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(samples)]
     return [(first, last) for first, last in itertools.pairwise(bounds) if last > first]

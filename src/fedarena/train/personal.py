@@ -6,7 +6,7 @@ same number, and padding does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -35,6 +35,11 @@ _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
 _FEWEST_OF_A_CLIENT = 8
 _BATCH_OF_ONE = 64
 _SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has more
+# What scores chunks of clients for somebody, in their order, from what was broadcast and what they keep.
+ScoredElsewhere = Callable[
+    [Groups, Mapping[int, Groups], Sequence[IntArray], Part, int],
+    Iterator[MetricStates],
+]
 
 
 class FineTuning(Algorithm):
@@ -77,27 +82,37 @@ class PersonalEvaluation:
         self._tuners: dict[Part, Engine] = {}
 
     def evaluate(
-        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+        self,
+        broadcast: Groups,
+        states: Mapping[int, Groups],
+        clients: IntArray,
+        part: Part,
+        round: int,
+        elsewhere: ScoredElsewhere | None = None,
     ) -> ClientScores:
-        """Every client's scores with its own model; who keeps nothing is scored as if it took part the first time."""
+        """Every client's scores with its own model; who keeps nothing is scored as if it took part the first time.
+
+        Models that need no fine-tuning may be scored `elsewhere`, by others who call `score_chunk`.
+        """
         algorithm, own = self.engine.algorithm, OwnTask(self.engine.task)
         adapting = adapts(algorithm, broadcast)
         data = PersonalData(self.engine.data, part, adapting)
         samples = data.counts(clients, part)
-        metrics = own.task.metrics
-        totals = Totals(metrics)
+        totals = Totals(own.task.metrics)
         threads = torch.get_num_threads()
 
         def score(positions: IntArray, candidates: list[Tensors]) -> MetricStates:
-            model = candidates[0]
-            if len(candidates) > 1:
-                model = self._choose(own.task, candidates, data.for_choosing(clients[positions]))
-            scored = self._score(own.task, model, data.samples(clients[positions], part), metrics)
-            return replace(scored, positions=positions)
+            return replace(self._score_best(own.task, candidates, data, clients[positions], part), positions=positions)
 
         def score_own(positions: IntArray) -> MetricStates:
             torch.set_num_threads(threads)  # of this thread
             return score(positions, self._own_models(broadcast, states, clients[positions], round))
+
+        def scored_elsewhere(chunks: Sequence[IntArray]) -> Iterator[MetricStates]:
+            assert elsewhere is not None
+            found = elsewhere(broadcast, states, [clients[positions] for positions in chunks], part, round)
+            for positions, scored in zip(chunks, found, strict=True):
+                yield replace(scored, positions=positions)
 
         def fine_tuned() -> Iterator[MetricStates]:
             by_client = np.argsort(clients, kind="stable")
@@ -107,10 +122,32 @@ class PersonalEvaluation:
                 yield score(positions, [results.update["params"]])
 
         chunks = _chunks(samples, self.lanes or 1)
-        tuned = algorithm.fine_tuning is not None
-        for scored in fine_tuned() if tuned else in_order(score_own, chunks, self.workers):
+        if algorithm.fine_tuning is not None:
+            all_scored = fine_tuned()
+        elif elsewhere is not None:
+            all_scored = scored_elsewhere(chunks)
+        else:
+            all_scored = in_order(score_own, chunks, self.workers)
+        for scored in all_scored:
             totals.add(scored)
         return client_scores(totals, clients, samples)
+
+    def score_chunk(
+        self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
+    ) -> MetricStates:
+        """What `evaluate` does with a chunk of clients whose models need no fine-tuning, for others who share in it."""
+        data = PersonalData(self.engine.data, part, adapts(self.engine.algorithm, broadcast))
+        candidates = self._own_models(broadcast, states, clients, round)
+        return self._score_best(OwnTask(self.engine.task).task, candidates, data, clients, part)
+
+    def _score_best(
+        self, task: Task, candidates: list[Tensors], data: PersonalData, clients: IntArray, part: Part
+    ) -> MetricStates:
+        """The states of these clients with the best of their candidates."""
+        model = candidates[0]
+        if len(candidates) > 1:
+            model = self._choose(task, candidates, data.for_choosing(clients))
+        return self._score(task, model, data.samples(clients, part), task.metrics)
 
     def own_model(
         self, broadcast: Groups, states: Mapping[int, Groups], client: int, part: Part, round: int

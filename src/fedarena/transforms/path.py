@@ -20,6 +20,7 @@ from fedarena.train import (
     JobArrays,
     JobContext,
     JobResults,
+    RayEngine,
     Shard,
     Work,
     finite_rows,
@@ -296,6 +297,8 @@ def train_and_collect(
     engine: Engine, path: UpdatePath, shards: Sequence[Shard], server: Sequence[Groups]
 ) -> Iterable[ShardResult]:
     """What is left of every shard, in their order."""
+    if isinstance(engine, RayEngine) and engine.crew is not None:
+        return engine.crew.collect(shards, server)
 
     def work(shard: Shard) -> ShardResult:
         return path.collect(engine.train(shard), shard, server)

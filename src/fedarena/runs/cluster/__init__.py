@@ -1,0 +1,10 @@
+"""Runs on many machines: a crew of Ray workers, each of which has built the same run from its configuration.
+
+Who works is a matter of the pool (`pool`), what is sent to them of `messages`; what they do with it is in `worker`.
+"""
+
+from fedarena.runs.cluster.crew import RayCrew, hire_crew
+from fedarena.runs.cluster.joining import staying
+from fedarena.runs.cluster.workplace import Elsewhere
+
+__all__ = ["Elsewhere", "RayCrew", "hire_crew", "staying"]
