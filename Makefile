@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-speed study-heterogeneity clean help
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,11 @@ $(VENV)/.installed-extras: $(VENV)/.installed-test
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,huggingface,wandb,mlflow]'
 	@touch $@
 
+$(VENV)/.installed-ray: $(VENV)/.installed-test
+	@echo "Installing Ray (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,ray]'
+	@touch $@
+
 $(VENV)/.installed-docs: $(VENV)/.installed
 	@echo "Installing what the documentation needs (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,pictures]'
@@ -40,13 +45,16 @@ test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not extras"
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not extras and not ray"
 
 test-slow: $(VENV)/.installed-test  ## Tests that take longer: benchmarks at a small size, processes that are killed, large files
-	$(BIN)/pytest -n 3 --dist worksteal -m slow
+	$(BIN)/pytest -n 3 --dist worksteal -m "slow and not ray"
 
 test-extras: $(VENV)/.installed-extras  ## Tests of what needs larger packages: Hugging Face, W&B, MLflow
 	$(BIN)/pytest -m extras
+
+test-ray: $(VENV)/.installed-ray  ## Tests on Ray clusters: the same bits whoever works and whoever is killed (about 30 minutes)
+	$(BIN)/pytest -m ray
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
@@ -89,6 +97,9 @@ bench-flair: $(VENV)/.installed-test  ## Measure building FLAIR's store beside r
 
 bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and Flower; writes docs/speed.md (about 30 minutes)
 	$(BIN)/python benchmarks/speed.py
+
+bench-ray: $(VENV)/.installed-ray  ## Measure engine=ray beside engine=cohort and Flower's Ray simulation
+	$(BIN)/python benchmarks/ray_speed.py --output docs/benchmarks/ray.json
 
 study-heterogeneity: $(VENV)/.installed  ## Do metrics of heterogeneity foretell training? Which methods stand it? (STUDY=settings)
 	$(BIN)/python benchmarks/heterogeneity_study.py $(STUDY)

@@ -21,6 +21,7 @@ from fedarena.fleet import Fleet
 from fedarena.results import Comparison, Result
 from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
+from fedarena.runs.cluster import Elsewhere
 from fedarena.runs.config import RunConfig, check_name, read_run_file, resolve_settings
 from fedarena.runs.run import Run
 from fedarena.runs.suite import make_suite, read_suite
@@ -67,7 +68,8 @@ def open(
 ) -> Run:
     """Opens a run that is advanced piece by piece: a new one with these settings, or one in a folder that was stopped.
 
-    Settings are given as in `run`. Of a run that is there, `rounds` alone can be given: that it shall have more.
+    Settings are given as in `run`. Of a run that is there, `rounds` alone can be given: that it shall have more; and of
+    one with ``engine=ray``, an `engine` as in `resume`.
 
     A callback is a function ``on_round(run, row)`` that is called after every round and may return a `Stop`, an object
     with such a method, or the name of a built-in one with its options.
@@ -78,24 +80,26 @@ def open(
     ...     run.advance()
     """
     if isinstance(settings, Path | str) and Path(settings).is_dir():
-        _check_only_rounds(more)
+        _check_changeable(more)
         named = [callback for callback in callbacks if isinstance(callback, str | Mapping)]
         if named:
             raise BadInputError("Callbacks of a run that is already there must be objects, not names")
         told = [callback for callback in callbacks if not isinstance(callback, str | Mapping)]
-        return Run.reopen(Path(settings), callbacks=told, rounds=more.get("rounds"))
+        return Run.reopen(Path(settings), callbacks=told, rounds=more.get("rounds"), elsewhere=more.get("engine"))
     if isinstance(settings, Path | str) and not Path(settings).exists():
         raise BadInputError(f"There is no run folder and no file {settings}")
     config, given, told = _resolve(settings, more, callbacks)
     return Run.create(config, Path(runs_folder), given=given, callbacks=told)
 
 
-def resume(folder: Path | str, *, rounds: int | None = None, progress: bool = True) -> Result:
+def resume(folder: Path | str, *, rounds: int | None = None, progress: bool = True, engine: Elsewhere = None) -> Result:
     """Goes on with a run that was stopped, and returns its results. A finished one is only read, unless it gets more.
 
-    With `rounds` a run has so many in the end, with the same results as if it had had them from the start.
+    With `rounds` a run has so many in the end, with the same results as if it had had them from the start. A run with
+    ``engine=ray`` may go on with another cluster or number of workers (``{"workers": 3}``), or in this process
+    (``"cohort"``).
     """
-    return _result(resume_with_report(Path(folder), progress, rounds))
+    return _result(resume_with_report(Path(folder), progress, rounds, engine))
 
 
 def load(folder: Path | str) -> Result:
@@ -253,9 +257,9 @@ def _resolve(
     return resolve_settings(settings, more), GivenParts(**objects), told
 
 
-def _check_only_rounds(settings: Mapping[str, Any]) -> None:
+def _check_changeable(settings: Mapping[str, Any]) -> None:
     for key in settings:
-        if key != "rounds":
+        if key not in ("rounds", "engine"):
             raise BadInputError(
                 f"{key} of a run that is already there cannot be changed, only rounds; fork it instead (Run.fork)"
             )

@@ -59,18 +59,22 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[rounds=NUMBER]", help="How many rounds it shall have, if more.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[rounds=NUMBER] [engine.workers=NUMBER]...",
+            help="How many rounds it shall have, if more; with engine=ray, who goes on (engine=cohort: this process).",
+        ),
     ] = None,
 ) -> None:
     """Go on with a run that was stopped, or give it more rounds; the result is the same as in one go."""
     from fedarena.display.running import resume_with_report
-    from fedarena.runs.config import parse_overrides
+    from fedarena.runs.config import merge, parse_overrides
 
-    given = parse_overrides(settings or [])
+    given = merge({}, parse_overrides(settings or []))
     for key in given:
-        if key != "rounds":
+        if key not in ("rounds", "engine"):
             raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
-    _show(resume_with_report(folder, rounds=given.get("rounds")))
+    _show(resume_with_report(folder, rounds=given.get("rounds"), elsewhere=given.get("engine")))
 
 
 @settings_command

@@ -15,6 +15,7 @@ from fedarena.display.reporting import REPORT_FILE, Reporting
 from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
+from fedarena.runs.cluster import Elsewhere
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.run import resume_run, start_run
@@ -38,10 +39,12 @@ def run_with_report(
         return _with_report(start_run(config, runs_folder, observer, given, callbacks), observer)
 
 
-def resume_with_report(folder: Path, progress: bool = True, rounds: int | None = None) -> RunData:
-    """Goes on with a run that was stopped, or that is to have more rounds."""
+def resume_with_report(
+    folder: Path, progress: bool = True, rounds: int | None = None, elsewhere: Elsewhere = None
+) -> RunData:
+    """Goes on with a run that was stopped, or that is to have more rounds, maybe `elsewhere`."""
     with _observing(progress) as observer:
-        return _with_report(resume_run(folder, observer, rounds), observer)
+        return _with_report(resume_run(folder, observer, rounds, elsewhere), observer)
 
 
 @dataclass(frozen=True)

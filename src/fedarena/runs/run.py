@@ -24,7 +24,7 @@ from fedarena.privacy.audit import audit_result
 from fedarena.runs.attacked import attack_sentence, describe_attack
 from fedarena.runs.building import Experiment, GivenParts, prepare
 from fedarena.runs.callbacks import Callback, OnRound, Stop
-from fedarena.runs.cluster import RayCrew, Workplace, hire_crew
+from fedarena.runs.cluster import Elsewhere, RayCrew, hire_crew
 from fedarena.runs.config import RunConfig, merge, read_settings, resolve
 from fedarena.runs.deciding import describe_policy, policy_columns, summarize_policy
 from fedarena.runs.identity import check_same_experiment, check_same_form, describe_run, free_name
@@ -116,11 +116,11 @@ class Run:
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
-        workplace: Workplace | None = None,
+        elsewhere: Elsewhere = None,
     ) -> Run:
         """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
 
-        A run on a Ray cluster may go on at another `workplace`.
+        A run with ``engine=ray`` may go on `elsewhere`: with other workers, or in this process alone.
         """
         observer = observer or Observer()
         if rounds is None and is_finished(folder):
@@ -132,7 +132,7 @@ class Run:
             longer = prepare(with_more_rounds(experiment, folder, rounds), observer, given)
             give_more_rounds(experiment.config, longer.config, folder)
             experiment = longer
-        with _crew_of(experiment, observer, workplace) as crew:
+        with _crew_of(experiment, observer, elsewhere) as crew:
             return cls(experiment, *_reopen_folder(experiment, folder), observer, callbacks, crew)
 
     @property
@@ -468,24 +468,22 @@ def resume_run(
     folder: Path,
     observer: Observer | None = None,
     rounds: int | None = None,
-    workplace: Workplace | None = None,
+    elsewhere: Elsewhere = None,
 ) -> RunData:
     """Goes on with a run that stopped; the result is the same as if it never had.
 
-    A finished run is only read, unless it is to have more `rounds`. A run on a Ray cluster may go on at another
-    `workplace`, or in this process alone.
+    A finished run is only read, unless it is to have more `rounds`. A run with ``engine=ray`` may go on
+    `elsewhere`: with other workers, or in this process alone.
     """
     if is_finished(folder) and rounds in (None, resolve(read_settings(folder / CONFIG_FILE)).rounds):
         return load_run(folder)
-    return Run.reopen(folder, observer, rounds=rounds, workplace=workplace).advance().close()
+    return Run.reopen(folder, observer, rounds=rounds, elsewhere=elsewhere).advance().close()
 
 
 @contextmanager
-def _crew_of(
-    experiment: Experiment, observer: Observer, workplace: Workplace | None = None
-) -> Iterator[RayCrew | None]:
+def _crew_of(experiment: Experiment, observer: Observer, elsewhere: Elsewhere = None) -> Iterator[RayCrew | None]:
     """Those who work for a run, if its engine has such; they are sent home if the run cannot be made after all."""
-    crew = hire_crew(experiment, observer.warned, workplace)
+    crew = hire_crew(experiment, observer.warned, elsewhere)
     try:
         yield crew
     except BaseException:

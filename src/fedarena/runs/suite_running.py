@@ -12,6 +12,7 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
 from fedarena.core.words import some
+from fedarena.runs.cluster import staying
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.own_source import own_source
 from fedarena.runs.run import resume_run, start_run
@@ -21,6 +22,11 @@ from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
 
 def run_one_by_one(planned: Sequence[PlannedRun], observer: Observer, announce: Callable[[str], None]) -> list[str]:
     """Runs what is left; returns a sentence for every run that failed or could not go on."""
+    with staying():
+        return _run_each(planned, observer, announce)
+
+
+def _run_each(planned: Sequence[PlannedRun], observer: Observer, announce: Callable[[str], None]) -> list[str]:
     failures = _cannot_go_on(planned)
     for number, run in enumerate(planned, start=1):
         if not run.is_to_run:

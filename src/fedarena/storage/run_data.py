@@ -30,7 +30,10 @@ from fedarena.storage.run_files import (
 from fedarena.storage.tables import SOME_TABLES, TABLES, table_schemas
 
 # What is no difference between methods: who a run is, and how many clients were computed at once.
-_NEVER_IN_LABELS = frozenset({"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"})
+_NEVER_IN_LABELS = frozenset(
+    {"name", "label", "seed", "track", "engine.lanes", "engine.workers", "engine.threads"}
+    | {"engine.address", "engine.cores"}
+)
 # A label that tells more differences than this is longer than anybody reads: the runs' names say it better.
 _MOST_DIFFERENCES = 3
 _NO_PART = ("", "none")  # what a run has not

@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
 _FEWEST_OF_A_CLIENT = 8
 _BATCH_OF_ONE = 64
 _SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has more
-# What scores chunks of clients for somebody, in their order: from what was broadcast, what clients keep, and the chunks.
+# What scores chunks of clients for somebody, in their order, from what was broadcast and what they keep.
 ScoredElsewhere = Callable[
     [Groups, Mapping[int, Groups], Sequence[IntArray], Part, int],
     Iterator[MetricStates],

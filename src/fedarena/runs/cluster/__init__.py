@@ -3,6 +3,8 @@
 Who works is a matter of the pool (`pool`), what is sent to them of `messages`; what they do with it is in `worker`.
 """
 
-from fedarena.runs.cluster.crew import RayCrew, Workplace, hire_crew
+from fedarena.runs.cluster.crew import RayCrew, hire_crew
+from fedarena.runs.cluster.joining import staying
+from fedarena.runs.cluster.workplace import Elsewhere
 
-__all__ = ["RayCrew", "Workplace", "hire_crew"]
+__all__ = ["Elsewhere", "RayCrew", "hire_crew", "staying"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fedarena.core.errors import BadInputError, NotFiniteError, RunFailedError
@@ -13,7 +13,7 @@ from fedarena.core.words import some
 from fedarena.metrics.totals import MetricStates
 from fedarena.models import Tensors
 from fedarena.runs.building import Experiment
-from fedarena.runs.cluster.joining import join, leave
+from fedarena.runs.cluster.joining import from_bench, join, leave, take_seat
 from fedarena.runs.cluster.messages import (
     Message,
     pack_groups,
@@ -25,6 +25,7 @@ from fedarena.runs.cluster.messages import (
 from fedarena.runs.cluster.pool import Hiring, Patience, Pool, Task, WorkerSaysError
 from fedarena.runs.cluster.probe import fingerprint_of_bits
 from fedarena.runs.cluster.worker import Worker, here
+from fedarena.runs.cluster.workplace import Elsewhere, Workplace, workplace_of
 from fedarena.runs.config import RunConfig
 from fedarena.runs.own_source import own_source
 from fedarena.train import Groups, OtherTest, RayEngine, Shard, count_bytes
@@ -36,32 +37,19 @@ _INLINE_BYTES = 1 << 15  # what is smaller travels with every message
 _SECONDS_FOR_OTHERS = 10.0  # that the slower workers have to answer before the first round begins
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """Where a run is worked on, and by how many; no part of what makes it this run."""
-
-    address: str | None = None
-    workers: int | None = None  # None: as many as find room; 0: this process alone
-    cores: int = 1  # of a worker without a GPU
-
-    @classmethod
-    def of(cls, engine: RayEngine) -> Workplace:
-        """What the settings of a run say."""
-        return cls(engine.address, engine.crew_size, engine.cores)
-
-
 def hire_crew(
     experiment: Experiment,
     note: Callable[[str], None],
-    workplace: Workplace | None = None,
+    elsewhere: Elsewhere = None,
     patience: Patience | None = None,
 ) -> RayCrew | None:
-    """Gives the engine of a run its crew, if it is one that has such; `note` is told what the user should know."""
+    """Gives the engine of a run its crew, if it is one that has such; `note` is told what the user should know.
+
+    A run may go on `elsewhere` than its settings say.
+    """
     engine = experiment.simulation.engine
-    if not isinstance(engine, RayEngine):
-        return None
-    workplace = workplace or Workplace.of(engine)
-    if workplace.workers == 0:
+    workplace = workplace_of(engine, elsewhere)
+    if not isinstance(engine, RayEngine) or workplace is None or workplace.workers == 0:
         return None
     crew = RayCrew(experiment, engine, workplace, note, patience)
     engine.crew = crew
@@ -113,11 +101,12 @@ class RayCrew:
             needs: dict[str, float] = {"num_gpus": 1.0} if on_gpu else {}
             self._check_room(workplace, on_gpu)
             at_once = 1 if on_gpu or engine.trains_one_at_a_time else workplace.cores
+            needs["num_cpus"] = 0 if is_ours or on_gpu else workplace.cores
+            kind = (at_once, tuple(sorted(needs.items())))
             remote = self._ray.remote(Worker).options(
-                num_cpus=0 if is_ours or on_gpu else workplace.cores,
                 max_restarts=0,
                 max_task_retries=0,
-                max_concurrency=max(1, at_once),
+                max_concurrency=at_once,
                 scheduling_strategy="SPREAD",
                 **needs,
             )
@@ -130,7 +119,8 @@ class RayCrew:
                 }
             )
             hiring = Hiring(
-                start=remote.remote,
+                start=lambda: from_bench(kind) or remote.remote(),
+                retire=lambda actor: take_seat(kind, actor),
                 ask=lambda actor: actor.prepare.remote(order),
                 check=self._refusal,
                 room=lambda: self._room(workplace, on_gpu),
@@ -287,8 +277,8 @@ class RayCrew:
             )
         if not on_gpu and workplace.address is not None and not self._largest_node() >= workplace.cores:
             raise BadInputError(
-                f"No machine of the Ray cluster has the {workplace.cores} cores of a worker (engine.cores); the largest "
-                f"has {self._largest_node():g}"
+                f"No machine of the Ray cluster has the {workplace.cores} cores of a worker (engine.cores); the "
+                f"largest has {self._largest_node():g}"
             )
 
     def _largest_node(self) -> float:

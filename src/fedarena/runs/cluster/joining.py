@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from fedarena.core.errors import BadInputError
@@ -18,13 +18,16 @@ _STORE_BYTES = 2**31  # of Ray's store at most, if the machine has so much to sp
 _STORE_SHARE = 0.2  # of the machine's memory
 _LEAST_STORE_BYTES = 80 * 2**20
 _users = 0  # crews of this process in the cluster it is in
-_is_ours = False  # whether this process has joined it, and not whoever called it
+_is_ours = False  # whether we have joined it, and not whoever called us
+_staying = 0  # blocks of `staying`
+_bench: dict[Any, list[Any]] = {}  # workers that have nothing to do until the next run, by what they are
 
 
 def import_ray() -> Any:
     """The module, which is an extra."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Workers that give way to everything else on a machine would be waited for.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
         import ray.exceptions
@@ -54,16 +57,51 @@ def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
                 raise BadInputError(_why_not(address, error)) from None
+        _silence(ray)
         _is_ours, _users = True, 0
     _users += 1
     return ray, address is None and _is_ours
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Between several runs in this block, the cluster and its workers stay for the next one, which begins sooner."""
+    global _staying, _users
+    _staying += 1
+    try:
+        yield
+    finally:
+        _staying -= 1
+        if not _staying:
+            if _bench:
+                import ray
+
+                for worker in [worker for some in _bench.values() for worker in some]:
+                    with suppress(Exception):  # it is gone
+                        ray.kill(worker, no_restart=True)
+                _bench.clear()
+            _users += 1
+            leave()
+
+
+def take_seat(kind: Any, worker: Any) -> bool:
+    """Has a worker of some kind wait for the next run, if there may be one."""
+    if _staying:
+        _bench.setdefault(kind, []).append(worker)
+    return bool(_staying)
+
+
+def from_bench(kind: Any) -> Any | None:
+    """A worker of this kind that has nothing to do."""
+    waiting = _bench.get(kind)
+    return waiting.pop() if waiting else None
 
 
 def leave() -> None:
     """Gets out of the cluster again, if nobody else of this process is in it; one for us alone ends."""
     global _users, _is_ours
     _users -= 1
-    if _users <= 0 and _is_ours:
+    if _users <= 0 and _is_ours and not _staying:
         import ray
 
         with _own_signals():
@@ -123,8 +161,15 @@ def _own_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:
+            if handler not in (None, signal.SIG_DFL):  # otherwise Ray sees to it that its processes end, too
                 signal.signal(number, handler)
+
+
+def _silence(ray: Any) -> None:
+    """What Ray says about workers that end goes to the terminal, many lines of it; the pool says it in a sentence."""
+    inside: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    if hasattr(inside, "print_to_stdstream"):
+        inside.print_to_stdstream = lambda *arguments, **options: None
 
 
 @contextmanager

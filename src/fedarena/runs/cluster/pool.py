@@ -57,10 +57,11 @@ class Member:
     actor: Any
     hired: float
     node: str = "?"
-    node_id: str = ""
+    pid: int = 0
     begun: dict[Any, tuple[int, float]] = field(default_factory=dict)  # what it works on: the task, and since when
     done: float = 0.0  # sizes of tasks
     seconds: float = 0.0  # that it worked
+    is_left_alone: bool = False  # with something to do that nobody waits for any more
 
     @property
     def name(self) -> str:
@@ -70,9 +71,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Hiring:
-    """How to get workers: `start` makes one, and `ask` has it build the run."""
+    """How to get workers, and how to part: `start` makes one, and `ask` has it build the run."""
 
     start: Callable[[], Any]
+    retire: Callable[[Any], bool]  # keeps one who has nothing to do for the next run; False: it is not kept
     ask: Callable[[Any], Any]
     check: Callable[[Message], str | None]  # of its answer: why it is refused
     room: Callable[[], int]  # for how many workers there is room, all in all
@@ -123,7 +125,10 @@ class Pool:
     def close(self) -> None:
         """Sends everybody home."""
         self.closed = True
-        for member in [*self.members.values(), *self._asked.values()]:
+        for member in self.members.values():
+            if member.is_left_alone or member.begun or not self._hiring.retire(member.actor):
+                self._end(member)
+        for member in self._asked.values():
             self._end(member)
         self.members, self._asked = {}, {}
 
@@ -180,7 +185,7 @@ class Pool:
                 self._unwanted.add(reason)
                 self._note(f"A worker is not used: {reason}")
             return
-        member.node, member.node_id = answer["node"], answer.get("node_id", "")
+        member.node, member.pid = answer["node"], answer["pid"]
         self.members[member.number] = member
 
     refusal: Callable[[str], Exception] = RunFailedError
@@ -206,6 +211,7 @@ class Pool:
     def lose(self, member: Member) -> None:
         """A worker is gone; another one is hired."""
         self.lost += 1
+        self._note(f"W{member.name[1:]} is gone; what it had is done again")
         self.members.pop(member.number, None)
         self._end(member)
         self._hire_up_to(len(self.members) + len(self._asked) + 1)
@@ -264,6 +270,7 @@ class _Working:
                     yield result
         finally:
             for member in pool.members.values():
+                member.is_left_alone |= bool(member.begun)
                 member.begun.clear()
 
     def _hand_out(self) -> None:
@@ -422,7 +429,7 @@ class WorkerSaysError(Exception):
 def _line(error: BaseException) -> str:
     """What an error comes to, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
+    return (lines[-1] if lines else type(error).__name__).partition(" Worker exit type")[0][:300]
 
 
 def _is_store_trouble(error: BaseException) -> bool:

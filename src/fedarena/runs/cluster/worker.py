@@ -63,6 +63,7 @@ class Worker:
     def prepare(self, order: Message) -> Message:
         """Builds the run; says where it did so and what came of it."""
         answer = here() | {"pid": os.getpid()}
+        self._experiment, self._sent = None, {}  # of another run, before this one takes room
         # Ray asks for as many threads as a worker has cores, which are part of the bits; engines set them themselves.
         torch.set_num_threads(1)
         try:

@@ -1,0 +1,206 @@
+"""What engine=ray does without many machines: the plan, what travels, what is refused; and one short run on Ray."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
+
+from fedarena.core.errors import BadInputError
+from fedarena.runs.building import prepare
+from fedarena.runs.cluster.messages import (
+    pack_groups,
+    pack_measured,
+    pack_result,
+    pack_shard,
+    unpack_groups,
+    unpack_measured,
+    unpack_result,
+    unpack_shard,
+)
+from fedarena.runs.cluster.probe import fingerprint_of_bits
+from fedarena.runs.cluster.workplace import Workplace, workplace_of
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.run import Run, resume_run
+from fedarena.train import JobArrays, RayEngine
+from fedarena.train.jobs import Job
+
+
+def _simulation(settings: dict[str, Any]) -> Any:
+    return prepare(resolve(merge({}, settings)), Silent()).simulation
+
+
+def test_alone_it_computes_the_bits_of_the_cohort_engine(tmp_path: Path) -> None:
+    assert bits(play(on_cluster(MANY_SHARDS, 0), tmp_path, "ray")) == bits(play(MANY_SHARDS, tmp_path, "cohort"))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "qfedavg"])  # the latter needs the losses of first models
+def test_a_crew_gets_the_same_shards(algorithm: str) -> None:
+    simulation = _simulation(on_cluster(MANY_SHARDS | {"algorithm": algorithm}, 0))
+    engine = simulation.engine
+    jobs = JobArrays.of([Job(int(client), 1) for client in simulation.training_clients[:12]])
+    broadcasts = {0: simulation.broadcast(simulation.first_snapshot())}
+    alone = engine.divide(jobs, broadcasts, {})
+    engine.crew = _Nobody()
+    planned = engine.divide(jobs, broadcasts, {})
+    assert len(alone) == len(planned) > 2
+    for one, other in zip(alone, planned, strict=True):
+        assert one.jobs.clients.tolist() == other.jobs.clients.tolist()
+        assert one.batch_width == other.batch_width
+        np.testing.assert_array_equal(one.start_losses, other.start_losses)
+        assert engine.count_steps(other) > 0
+
+
+class _Nobody:
+    """A crew that knows no test."""
+
+    def measures(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedkd"])
+def test_shards_and_results_travel(algorithm: str) -> None:
+    simulation = _simulation(on_cluster(MANY_SHARDS | {"algorithm": algorithm}, 0))
+    engine, path = simulation.engine, simulation.path
+    jobs = JobArrays.of([Job(int(client), 1) for client in simulation.training_clients[:4]])
+    broadcasts = {0: simulation.broadcast(simulation.first_snapshot())}
+    (first,) = engine.divide(jobs, broadcasts, {})[:1]
+    with torch.no_grad():
+        result = path.collect(engine.train(first), first, [])
+    states = {
+        int(client): {g: {n: t[row].clone() for n, t in some.items()} for g, some in kept.items()}
+        for clients, kept in result.client_states
+        for row, client in enumerate(clients)
+    }
+    assert states
+    (second,) = engine.divide(jobs, broadcasts, states)[:1]
+    arrived = unpack_shard(pack_shard(second), unpack_all(broadcasts))
+    with torch.no_grad():
+        here, there = (path.collect(engine.train(shard), shard, []) for shard in (second, arrived))
+    back = unpack_result(pack_result(there))
+    assert back.partials[0].numbers == here.partials[0].numbers
+    for group, tensors in here.partials[0].tensors.items():
+        for name, t in tensors.items():
+            assert torch.equal(t, back.partials[0].tensors[group][name]), (group, name)
+    np.testing.assert_array_equal(back.losses, here.losses)
+
+
+def unpack_all(broadcasts: dict[int, Any]) -> dict[int, Any]:
+    return {version: unpack_groups(pack_groups(groups)) for version, groups in broadcasts.items()}
+
+
+def test_tensors_that_numpy_does_not_know_travel() -> None:
+    groups = {"a": {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "flag": torch.tensor(True)}, "empty": {}}
+    back = unpack_groups(pack_groups(groups))
+    assert back.keys() == groups.keys()
+    for name, t in groups["a"].items():
+        assert back["a"][name].dtype == t.dtype
+        assert torch.equal(back["a"][name], t)
+
+
+@pytest.mark.parametrize("metrics", [["accuracy"], ["auc"]])
+def test_states_of_metrics_travel(metrics: list[str]) -> None:
+    simulation = _simulation(on_cluster(MANY_SHARDS | {"task": {"metrics": metrics}}, 0))
+    engine, clients = simulation.engine, simulation.evaluation_clients
+    params = engine.initial_params()
+    (states,) = engine.measure(params, clients[:6], "test", [(1, 4)])
+    back = unpack_measured(pack_measured(states))
+    assert back.positions.tolist() == [1, 2, 3]
+    assert back.states.keys() == states.states.keys()
+    assert (back.ranked is None) == (states.ranked is None)
+
+
+def test_machines_of_other_bits_are_told_apart() -> None:
+    one = fingerprint_of_bits(_simulation(on_cluster(MANY_SHARDS, 0)))
+    again = fingerprint_of_bits(_simulation(on_cluster(MANY_SHARDS, 0)))
+    other = fingerprint_of_bits(_simulation(on_cluster(MANY_SHARDS | {"local.lr": 0.0500001}, 0)))
+    assert one == again != other
+
+
+def test_on_a_gpu_a_cohort_is_divided_by_the_plan() -> None:
+    engine = _simulation(on_cluster(MANY_SHARDS, 0, shards=6)).engine
+    assert isinstance(engine, RayEngine)
+    assert [len(shard) for shard in engine._shards(np.full(48, 5))] == [8] * 6
+    assert len(engine._shards(np.full(2, 5))) == 1
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "expected"),
+    [
+        (None, Workplace(None, 2, 1)),
+        ("cohort", Workplace(workers=0)),
+        ("ray", Workplace(None, 2, 1)),
+        ({"workers": 5, "address": "auto"}, Workplace("auto", 5, 1)),
+    ],
+)
+def test_where_a_run_goes_on(elsewhere: Any, expected: Workplace) -> None:
+    engine = _simulation(on_cluster(MANY_SHARDS, 2)).engine
+    assert workplace_of(engine, elsewhere) == expected
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "sentence"),
+    [("reference", "engine=reference"), ({"lanes": 3}, "engine.lanes"), ({"workers": "many"}, "engine.workers")],
+)
+def test_what_of_an_engine_cannot_be_changed(elsewhere: Any, sentence: str) -> None:
+    engine = _simulation(on_cluster(MANY_SHARDS, 2)).engine
+    with pytest.raises(BadInputError, match=sentence):
+        workplace_of(engine, elsewhere)
+
+
+def test_only_runs_on_ray_go_on_elsewhere(tmp_path: Path) -> None:
+    opened(MANY_SHARDS, tmp_path, "plain").advance(1).close()
+    with pytest.raises(BadInputError, match="Only a run with engine=ray"):
+        resume_run(tmp_path / "plain", Silent(), elsewhere={"workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"workers": -1}, "engine.workers must be from 0"),
+        ({"cores": 0}, "engine.cores must be from 1"),
+        ({"address": "nowhere"}, "host:port"),
+        ({"address": "127.0.0.1:1"}, "No Ray cluster answers at 127.0.0.1:1"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    if "address" in options:
+        pytest.importorskip("ray")
+    settings = MANY_SHARDS | {"engine": {"name": "ray", "lanes": 2, **options}}
+    with pytest.raises(BadInputError, match=sentence):
+        opened(settings, tmp_path, "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_without_ray_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BadInputError, match=r"pip install 'fedarena\[ray\]'"):
+        opened(on_cluster(MANY_SHARDS, 1), tmp_path, "refused")
+
+
+def test_a_run_on_ray_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is in `make test-ray`."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    settings = MANY_SHARDS | {"algorithm": "scaffold", "rounds": 2}
+    run = opened(on_cluster(settings, 1), tmp_path, "ray")
+    assert run._crew is not None
+    (member,) = run._crew.pool.members.values()
+    assert member.node == socket.gethostname()
+    assert member.pid != os.getpid()
+    run.advance(1)
+    assert member.done > 0
+    run.close()
+    import ray
+
+    assert not ray.is_initialized()  # nothing is left behind
+    assert bits(Run.reopen(tmp_path / "ray", Silent(), elsewhere="cohort").advance().close().path) == bits(
+        play(settings, tmp_path, "cohort")
+    )
