@@ -163,13 +163,20 @@ def table(
         Literal["auto", "lanes", "one_by_one"], typer.Option("--training", help="Many trials at once, or one by one.")
     ] = "auto",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where lanes compute.")] = "auto",
+    carry: Annotated[
+        Path | None,
+        typer.Option("--carry", help="Train nothing; write the trials to this file, for a machine with torch alone."),
+    ] = None,
+    trained: Annotated[
+        Path | None, typer.Option("--trained", help="Train nothing; take what that machine made of the trials.")
+    ] = None,
     folder: DataFolder = None,
     epsilon: Epsilon = None,
     settings: ProblemSettings = None,
 ) -> None:
     """Make the table of a problem by training its whole grid; the same command goes on with one that was cut short."""
     from fedarena.core.outside_text import as_file_name
-    from fedarena.hpo.tables.making import make_table
+    from fedarena.hpo.tables.making import carry_table, make_table
     from fedarena.hpo.tables.recipe import make_recipe
     from fedarena.runs.config import parse_overrides
 
@@ -186,6 +193,11 @@ def table(
         grid=values,
         bits=bits,
     )
+    if carry is not None:
+        trials = carry_table(recipe, carry)
+        say(f"Trials: {carry} ({trials:,} trials, {carry.stat().st_size:,} bytes)")
+        say(f"To train them: python -m fedarena.hpo.tables.elsewhere {carry.name} trained.npz")
+        return
     path = output or Path(f"{as_file_name(declared.name)}.parquet")
     with progress_bar() as advance:
         made = make_table(
@@ -193,6 +205,7 @@ def table(
             path,
             training=training,
             device=device,
+            trained=trained,
             progress=lambda done, total: advance(done, total, f"Training {done:,} of {total:,} trials"),
         )
     size = path.stat().st_size

@@ -13,13 +13,14 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.words import counted
 from fedarena.data import Federation
+from fedarena.hpo.lanes.carried import CarriedData, CarriedPart, CarriedSamples, CarriedTrials
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
 from fedarena.hpo.lanes.making import TrialSettings, make_trials
 from fedarena.hpo.lanes.models import ModelSettings
 from fedarena.hpo.lanes.planning import Scene
 from fedarena.hpo.lanes.training import LaneTrainer, Progress, all_rounds
 from fedarena.models import Task
-from fedarena.runs.building import Experiment, GivenParts, build_task, open_federation, prepare
+from fedarena.runs.building import Experiment, GivenParts, build_task, data_spec, open_federation, prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, resolve_settings
 from fedarena.runs.observer import Observer
 from fedarena.runs.weights import start_from
@@ -28,6 +29,14 @@ from fedarena.train.hardware import DeviceName, Hardware
 
 Settings = Mapping[str, Any]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+# What goes along to another machine, or does not matter there; of `_PLAIN` there is nothing to carry.
+_CARRIED = frozenset(
+    {
+        *("name", "label", "seed", "rounds", "horizon", "cohort", "federation", "model", "task", "algorithm", "local"),
+        *("evaluation", "selector", "client_lr_schedule", "server_lr_schedule", "keep", "track", "engine"),
+        "client_states_ram_bytes",
+    }
+)
 _MAY_DIFFER = frozenset({"seed", "cohort", "local", "model", "algorithm", "name", "label"})
 # What lanes do not simulate, and what stands for not asking for it.
 _PLAIN: dict[str, Any] = {
@@ -153,6 +162,36 @@ def plan_trials(base: Settings, trials: Sequence[Settings], rounds: int) -> Plan
         raise BadInputError("Trials as lanes compute in full precision; leave engine.precision out")
     made = [_trial_settings(number, config, first, experiment) for number, config in enumerate(configs)]
     return PlannedTrials(federation, first, _scene(experiment), made, first.horizon or first.rounds)
+
+
+def carry_trials(base: Settings, trials: Sequence[Settings], *, rounds: int) -> CarriedTrials:
+    """The same trials, with their samples, for a machine that has torch and numpy alone."""
+    planned = plan_trials(base, trials, rounds)
+    config = planned.config
+    for name in RunConfig.model_fields:
+        plain = RunConfig.model_fields[name].default
+        if name not in _CARRIED and name not in _PLAIN and getattr(config, name) != plain:
+            raise BadInputError(
+                f"Trials with {name}={quoted(getattr(config, name))} cannot be carried to another machine; leave it "
+                "out, or train them here"
+            )
+    parts = {}
+    for part, clients in planned.scene.scored.items():
+        samples = planned.federation.samples(clients, part)
+        parts[part] = CarriedPart(clients, CarriedSamples(dict(samples.columns), samples.offsets))
+    return CarriedTrials(
+        data=CarriedData(parts),
+        spec=data_spec(planned.federation),
+        task=config.task,
+        selector=config.selector,
+        client_lr_schedule=config.client_lr_schedule,
+        server_lr_schedule=config.server_lr_schedule,
+        rounds=rounds,
+        horizon=planned.horizon,
+        dtype=config.engine.get("dtype", "float32"),
+        precision=config.engine.get("precision", "full"),
+        settings=planned.settings,
+    )
 
 
 def _make_trainer(

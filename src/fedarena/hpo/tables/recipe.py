@@ -14,7 +14,8 @@ from fedarena.core.outside_text import quoted
 from fedarena.hpo.problems.declared import Declared, settings_digest
 from fedarena.hpo.problems.raw import usual_rate
 from fedarena.hpo.space import Configuration
-from fedarena.hpo.tables.table import FORMAT, MANTISSA_BITS
+from fedarena.hpo.tables.rounding import MANTISSA_BITS
+from fedarena.hpo.tables.table import FORMAT
 
 USUAL_SEEDS = (0, 1, 2)  # as in the paper, every configuration is trained three times
 USUAL_NOTED = 40
