@@ -132,20 +132,22 @@ def train_elsewhere(
     trainer = work.trials.trainer(numbers, noted, device, precision=precision, workers=workers)
     waiting: dict[int, dict[int, AnyArray]] = {}
     written = time.monotonic()
-    for places, curves in trainer.run(progress):
-        scores = marked_where_failed({name: curves.metrics[name] for name in work.scores})
-        values = np.stack([scores[name] for name in work.scores], axis=1)
-        for place, one in zip(places, values, strict=True):
-            cell, seed = divmod(numbers[place], work.seeds)
-            of_seeds = waiting.setdefault(cell, {})
-            of_seeds[seed] = one
-            if len(of_seeds) == work.seeds:
-                found.values[cell] = mean_over_seeds([of_seeds[seed] for seed in range(work.seeds)], work.bits)
-                del waiting[cell]
-        if time.monotonic() - written > _SECONDS_BETWEEN_FILES:
-            found.write(output)
-            written = time.monotonic()
-    found.write(output)
+    try:
+        for places, curves in trainer.run(progress):
+            scores = marked_where_failed({name: curves.metrics[name] for name in work.scores})
+            values = np.stack([scores[name] for name in work.scores], axis=1)
+            for place, one in zip(places, values, strict=True):
+                cell, seed = divmod(numbers[place], work.seeds)
+                of_seeds = waiting.setdefault(cell, {})
+                of_seeds[seed] = one
+                if len(of_seeds) == work.seeds:
+                    found.values[cell] = mean_over_seeds([of_seeds[seed] for seed in range(work.seeds)], work.bits)
+                    del waiting[cell]
+            if time.monotonic() - written > _SECONDS_BETWEEN_FILES:
+                found.write(output)
+                written = time.monotonic()
+    finally:  # also of what is interrupted
+        found.write(output)
     return found
 
 
