@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from analytic_problem import BEST, Halves, Uniform, Valley
+from small_problem import SETTINGS
+from typer.testing import CliRunner
 
+from fedarena.cli import main
 from fedarena.core.errors import BadInputError
 from fedarena.hpo import Result, Space
 from fedarena.hpo.analysis.finals import final
@@ -20,6 +25,7 @@ from fedarena.hpo.analysis.regret import GridValues, ecdf, grid_values, normaliz
 from fedarena.hpo.analysis.sample_rates import NETWORKS, best_rates, study_sample_rates
 from fedarena.hpo.analysis.signs import AGAINST_BASELINES, AGAINST_SINGLE_FIDELITY, sign_test
 from fedarena.hpo.cost import RoundWork
+from fedarena.hpo.problems.courses import Course, pause_courses
 from fedarena.hpo.search import run_search
 from fedarena.hpo.trajectory import Evaluation, Searched, Trajectory
 
@@ -247,6 +253,30 @@ def test_best_configuration_under_each_budget() -> None:
     mean, std = found[2].metrics["test_accuracy"]
     assert (mean, std) == (problems[20.0].query(BEST).metrics["test_accuracy"], 0.0)
     assert best_under_budgets(problems)[0].metrics["test_loss"][1] is None
+    told: list[tuple[int, int]] = []
+    best_under_budgets({1.0: Valley()}, seeds=(0, 1), progress=lambda *now: told.append(now))
+    assert told[0] == (1, len(told))
+    assert told[-1] == (len(told), len(told)) == (2 * len(list(Valley().space.grid())),) * 2
+
+
+def test_the_command_trains_under_every_budget_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.yaml").write_text(json.dumps(SETTINGS))
+    grid = ["--grid", "local.lr=[0.1,0.5]", "--grid", "local.batch_size=16", "--grid", "local.weight_decay=0.0"]
+    command = ["hpo", "privacy", str(tmp_path / "own.yaml"), "--runs", str(tmp_path / "runs"), *grid]
+    command += ["--seeds", "0,1", "--rounds", "2"]
+    said = CliRunner().invoke(main, [*command, "--epsilons", "1000000,0.001"])
+    assert said.exit_code == 0, said.output
+    rows = [line.split() for line in said.output.splitlines() if "±" in line]
+    assert [row[0] for row in rows] == ["0.001", "1e+06"]
+    assert [float(row[-3]) for row in rows] == pytest.approx([0.13, 0.45], abs=0.15)  # accuracy ± its spread
+    assert sum(path.is_dir() for path in (tmp_path / "runs").glob("own-*")) == 2 * 2 * 2
+    pause_courses(tmp_path / "runs")
+    monkeypatch.setattr(Course, "_open", None)  # nothing is trained again
+    again = CliRunner().invoke(main, [*command, "--epsilons", "1000000,0.001"])
+    assert [line.split() for line in again.output.splitlines() if "±" in line] == rows
+    said = CliRunner().invoke(main, [*command, "--epsilons", "few"])
+    assert said.exit_code == 2
+    assert "--epsilons must be numbers" in said.output
 
 
 # ---- sample rates ----

@@ -25,7 +25,8 @@ from fedarena.hpo.problems.declared import find_declared
 from fedarena.hpo.tables.finding import shipped_tables
 from fedarena.hpo.tables.making import make_table
 from fedarena.hpo.tables.recipe import Recipe, make_recipe, noted_rounds
-from fedarena.hpo.tables.table import Table, read_table, rounded, write_table
+from fedarena.hpo.tables.rounding import rounded
+from fedarena.hpo.tables.table import Table, read_table, write_table
 from fedarena.hpo.tables.trainers import OneByOne
 
 ROUNDS, NOTED, RATES, SEEDS = 4, (1, 2, 4), (0.4, 1.0), (0, 7)

@@ -369,3 +369,51 @@ def test_benchmark(tmp_path: Path, run_benchmark: Callable[..., subprocess.Compl
     facts = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["facts"]["53"]
     assert facts["courses"] == -(-672 * 3 // 60)
     assert facts["largest_difference"] < 1e-10
+
+
+# ---- a method and a model of one's own ----
+
+
+class Pulled(FedAvg):
+    """Its loss has a number that may differ by trial, in a term of the parameters and of what was downloaded."""
+
+    def __init__(self, *, pull: float = 0.0, server_lr: float = 1.0):
+        super().__init__(server_lr=server_lr)
+        self.pull = pull
+
+    def local_loss(self, task: Any, params: Any, batch: Any, client: Any) -> torch.Tensor:
+        loss = super().local_loss(task, params, batch, client)
+        start = client.broadcast["params"]
+        return loss + self.pull * sum((p - 0.5 * start[name]).abs().sum() for name, p in params.items())
+
+
+def with_frozen_layer(spec: DataSpec, *, hidden: int = 6, dropout: float = 0.0) -> nn.Module:
+    """Features that are drawn, and never trained, and a classifier."""
+    layers = [
+        nn.Flatten(),
+        nn.Linear(FEATURES, hidden),
+        nn.Tanh(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, spec.classes),
+    ]
+    layers[1].requires_grad_(False)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_own_loss_and_a_frozen_layer(base: Settings, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**base, "algorithm": f"{__name__}:Pulled", "model": f"{__name__}:with_frozen_layer"}
+    original = training.LaneTrainer.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs, together=together)  # as on a GPU, where seeds and cohorts are in one block
+
+    monkeypatch.setattr(training.LaneTrainer, "__init__", init)
+    each = [
+        {"algorithm.pull": pull, "model.dropout": dropout, "seed": seed, "local.lr": lr}
+        for pull, dropout, seed, lr in [(0.0, 0.0, 0, 0.2), (0.1, 0.0, 0, 0.1), (0.1, 0.3, 1, 0.2), (0.4, 0.3, 0, 0.2)]
+    ]
+    curves = check(own, each)
+    assert len({row.tobytes() for row in curves.metrics["train_loss"]}) == len(each)
+    sent = 8 * (6 * CLASSES + CLASSES)  # the frozen layer is not
+    assert curves.upload_bytes.tolist() == [sent] * len(each)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedarena
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import Run, start_run
 
@@ -264,3 +264,28 @@ def test_settings_around_which_arms_lie_are_those_of_a_wrapper(tmp_path: Path) -
         )
         first = run.summary["policy"]["tables"][0]["arms"][0]
         assert first == {"local.lr": 0.1, "local.weight_decay": 0.0} | chosen
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("engine", ["reference", "cohort"])
+@pytest.mark.parametrize("name", ["fedex", "personalized_fedex", "fts"])
+def test_an_arm_that_diverges_is_the_worst_and_ends_nothing(name: str, engine: str, tmp_path: Path) -> None:
+    bold = {"name": name, "search": {"local.lr": [0.1, 1e38]}}
+    changes: dict[str, Any] = {"policy": bold, "engine": engine, "algorithm": "scaffold", "rounds": 8}
+    if name == "personalized_fedex":
+        bold |= {"lr": 0.3, "code": "labels"}
+    run = start_run(settings(**changes, evaluation={"every": 1}), tmp_path)
+    lr, loss = columns(run.jobs, "local.lr", "loss")
+    assert (lr > 1).any()
+    assert np.array_equal(np.isnan(loss), lr > 1)
+    (after,) = columns(run.rounds, "loss")
+    assert np.isfinite(after).all()
+    assert after[-1] < 0.9 * after[0]
+    if name == "fedex":
+        assert run.summary["policy"]["best"] == {"local.lr": 0.1}
+        assert run.summary["policy"]["probabilities"][0][1] < 0.01
+
+
+def test_without_a_policy_divergence_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        start_run(settings(local={"lr": 1e38}), tmp_path)

@@ -21,6 +21,7 @@ from fedarena.cli import leaf_metrics
 from fedarena.cli import hpo
 from fedarena.cli import hpo_compare
 from fedarena.cli import hpo_rates
+from fedarena.cli import hpo_privacy
 from fedarena.cli.base import main
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "heterogeneity",
     "hpo",
     "hpo_compare",
+    "hpo_privacy",
     "hpo_rates",
     "leaf_metrics",
     "main",

@@ -25,6 +25,10 @@ ProblemSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the runs, such as federation.alpha=0.1; repeatable."),
 ]
+GridValues = Annotated[
+    list[str] | None,
+    typer.Option("--grid", metavar="KEY=[VALUES]", help="Other values than the bins, such as model.width=[16,64]."),
+]
 
 
 @hpo_command
@@ -154,38 +158,43 @@ def table(
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="The largest fidelity. [the problem's]")] = None,
     noted: Annotated[int | None, typer.Option("--noted", help="How many rounds are noted. [about 40]")] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option("--grid", metavar="KEY=[VALUES]", help="Other values than the bins, such as model.width=[16,64]."),
-    ] = None,
+    grid: GridValues = None,
     bits: Annotated[int, typer.Option("--bits", help="Bits of mantissa that scores are rounded to.")] = 12,
     training: Annotated[
         Literal["auto", "lanes", "one_by_one"], typer.Option("--training", help="Many trials at once, or one by one.")
     ] = "auto",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where lanes compute.")] = "auto",
+    carry: Annotated[
+        Path | None,
+        typer.Option("--carry", help="Train nothing; write the trials to this file, for a machine with torch alone."),
+    ] = None,
+    trained: Annotated[
+        Path | None, typer.Option("--trained", help="Train nothing; take what that machine made of the trials.")
+    ] = None,
     folder: DataFolder = None,
     epsilon: Epsilon = None,
     settings: ProblemSettings = None,
 ) -> None:
     """Make the table of a problem by training its whole grid; the same command goes on with one that was cut short."""
     from fedarena.core.outside_text import as_file_name
-    from fedarena.hpo.tables.making import make_table
+    from fedarena.hpo.tables.making import carry_table, make_table
     from fedarena.hpo.tables.recipe import make_recipe
-    from fedarena.runs.config import parse_overrides
 
     declared = _declared(name, folder, epsilon, settings)
-    values: dict[str, Any] = {
-        key: value if isinstance(value, list) else [value] for key, value in parse_overrides(grid or []).items()
-    }
     recipe = make_recipe(
         declared,
-        seeds=_numbers(seeds, "--seeds"),
-        rates=None if rates is None else _numbers(rates, "--rates"),
+        seeds=numbers_of(seeds, "--seeds"),
+        rates=None if rates is None else numbers_of(rates, "--rates"),
         rounds=rounds,
         noted=noted,
-        grid=values,
+        grid=grid_of(grid),
         bits=bits,
     )
+    if carry is not None:
+        trials = carry_table(recipe, carry)
+        say(f"Trials: {carry} ({trials:,} trials, {carry.stat().st_size:,} bytes)")
+        say(f"To train them: python -m fedarena.hpo.tables.elsewhere {carry.name} trained.npz")
+        return
     path = output or Path(f"{as_file_name(declared.name)}.parquet")
     with progress_bar() as advance:
         made = make_table(
@@ -193,6 +202,7 @@ def table(
             path,
             training=training,
             device=device,
+            trained=trained,
             progress=lambda done, total: advance(done, total, f"Training {done:,} of {total:,} trials"),
         )
     size = path.stat().st_size
@@ -251,7 +261,15 @@ def _declared(name: str, folder: Path | None, epsilon: float | None, settings: l
     return declare(name, folder=folder, epsilon=epsilon, settings=parse_overrides(settings or []))
 
 
-def _numbers(text: str, option: str) -> list[Any]:
+def grid_of(options: list[str] | None) -> dict[str, list[Any]]:
+    """Values of hyperparameters, as they are given on the command line."""
+    from fedarena.runs.config import parse_overrides
+
+    found = parse_overrides(options or [])
+    return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
+
+
+def numbers_of(text: str, option: str) -> list[Any]:
     """Numbers with commas, or spaces, between them."""
     try:
         return [float(word) if "." in word else int(word) for word in text.replace(",", " ").split()]

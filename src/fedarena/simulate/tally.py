@@ -69,7 +69,7 @@ def describe_round(
         "clients": int(used.sum()),
         "samples": int(samples.sum()),
         "steps": tally.steps,
-        "train_loss": float((tally.losses[used] * samples).sum() / samples.sum()) if len(samples) else None,
+        "train_loss": _mean_loss(tally.losses[used], samples),
         "bytes_down": int(done.bytes_down.sum()),
         "real_bytes_down": _real_bytes(done.bytes_down, real_bytes_down),
         "bytes_up": int(done.bytes_up.sum()),
@@ -153,3 +153,11 @@ def _real_bytes(planned: IntArray, real: FloatArray | None) -> int | None:
     if real is None or not known.any():
         return None
     return int(planned[~known].sum() + real[known].sum())
+
+
+def _mean_loss(losses: FloatArray, samples: IntArray) -> float | None:
+    """Over the samples of those who have a loss; who diverged under a policy has none."""
+    known = ~np.isnan(losses)
+    if not known.all():
+        losses, samples = losses[known], samples[known]
+    return float((losses * samples).sum() / samples.sum()) if len(samples) else None

@@ -37,7 +37,7 @@ from fedarena.transforms.aggregators.collected import collect_rows, collected_ro
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
-from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
+from fedarena.transforms.rows import BoolArray, FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import SENT, dense, wire_bytes
 
@@ -130,6 +130,9 @@ class UpdatePath:
         uploaded: list[IntArray] = []
         observed: dict[str, float | Tensor] = {}
         for result in results:
+            diverged = _diverged(result)
+            if diverged.any():
+                result = _as_if_nothing_was_learned(result, diverged)
             rows = Rows(
                 result.update,
                 result.jobs,
@@ -145,11 +148,16 @@ class UpdatePath:
             add_up = collect_rows if self._colluding else self.aggregator.add_up
             added = {step: add_up(some) for step, some in _by_server_step(rows)}
             # A sum shows whether all terms are finite, and there is less of it to look at.
-            if not (np.isfinite(result.losses).all() and all(is_finite(partial.tensors) for partial in added.values())):
+            losses = result.losses[~diverged]
+            if not (np.isfinite(losses).all() and all(is_finite(partial.tensors) for partial in added.values())):
                 _refuse_what_is_not_finite(result, rows)
             for step, partial in added.items():
                 partials[step] = self.merge(partials[step], partial) if step in partials else partial
-            states += self._kept_by(rows, {**result.client_states, **kept}, shard)
+            keeping, state = rows, {**result.client_states, **kept}
+            if result.client_states and diverged.any():  # who diverged keeps what it had
+                keeping, state = _some(rows, state, np.flatnonzero(~diverged))
+            if len(keeping):
+                states += self._kept_by(keeping, state, shard)
             if sent is not None:
                 uploaded.append(sent)
             done.append(result)
@@ -322,6 +330,41 @@ def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:
     if (steps == steps[0]).all():
         return [(int(steps[0]), rows)]
     return [(step, rows.take(np.flatnonzero(steps == step))) for step in np.unique(steps).tolist()]
+
+
+def _some(rows: Rows, state: Groups, positions: IntArray) -> tuple[Rows, Groups]:
+    """Some of the clients, and what they keep."""
+    return rows.take(positions), map_groups(lambda t: t[positions], state)
+
+
+def _diverged(result: JobResults) -> BoolArray:
+    """Whose training came to nothing finite, where a policy lets clients try hyperparameters that may be too bold.
+
+    Elsewhere nobody is passed over: what is not finite ends the run.
+    """
+    nobody = np.zeros(len(result.clients), dtype=np.bool_)
+    if result.jobs.decisions is None or result.validated is None:
+        return nobody
+    judged = result.validated
+    found = ~np.isfinite(result.losses) | ~finite_rows(result.update, len(result.clients))
+    return found | ((judged.samples > 0) & ~np.isfinite(judged.after))
+
+
+def _as_if_nothing_was_learned(result: JobResults, diverged: BoolArray) -> JobResults:
+    """Updates of zero of those who diverged, whose losses are infinite to those who judge, and else unknown."""
+    assert result.validated is not None
+    judged = result.validated
+    rows = torch.from_numpy(diverged)
+
+    def cleared(t: Tensor) -> Tensor:
+        return t.masked_fill(rows.to(t.device).view(-1, *[1] * (t.dim() - 1)), 0)
+
+    return replace(
+        result,
+        update=map_groups(cleared, result.update),
+        losses=np.where(diverged, np.nan, result.losses),
+        validated=replace(judged, after=np.where(diverged & (judged.samples > 0), np.inf, judged.after)),
+    )
 
 
 def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:

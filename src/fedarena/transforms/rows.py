@@ -17,6 +17,7 @@ from fedarena.train.jobs import IntArray
 from fedarena.train.validation import Validated
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -145,4 +146,4 @@ def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = 
     return {g: {name: add_up(t, factor_of(g, name)) for name, t in ts.items()} for g, ts in updates.items()}
 
 
-__all__ = ["FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "unflat", "weighted_sum"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "unflat", "weighted_sum"]

@@ -6,7 +6,7 @@ regret, few searches find one (Figures 3, 9 and 11 of FedHPO-Bench).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +47,20 @@ class GridValues:
         return normalized_regret(values, self.best, self.worst)
 
 
-def grid_values(problem: Problem, fidelity: Fidelity | None = None, seed: int = 0) -> GridValues:
-    """Asks a problem for every configuration of its grid; that of a table takes milliseconds."""
+def grid_values(
+    problem: Problem, fidelity: Fidelity | None = None, seed: int = 0, told: Callable[[], None] | None = None
+) -> GridValues:
+    """Asks a problem for every configuration of its grid; that of a table takes milliseconds.
+
+    `told` is called after each of them.
+    """
     configurations = tuple(problem.space.grid())
-    values = np.array([problem.query(one, fidelity, seed).value for one in configurations], dtype=np.float64)
-    values[np.isnan(values)] = np.inf
+    values = np.full(len(configurations), np.inf)
+    for place, one in enumerate(configurations):
+        value = problem.query(one, fidelity, seed).value
+        values[place] = np.inf if np.isnan(value) else value
+        if told is not None:
+            told()
     if not np.isfinite(values).any():
         raise BadInputError(f"No configuration of {problem.name} comes to a finite {problem.objective}")
     return GridValues(problem.name, configurations, values)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedarena.data import Federation
 from fedarena.models import Task, Tensors, constant_tensors, trainable_parameters
 from fedarena.models.dropout import KeyedDropout
-from fedarena.runs.building import build_task
-from fedarena.runs.config import RunConfig
-from fedarena.runs.weights import start_from
 
 _DROPOUT = "dropout"
+ModelSettings = Mapping[str, Any]  # its name and options
+Build = Callable[[ModelSettings, int], Task]  # of these settings, drawn with this seed
 
 
 @dataclass(frozen=True)
@@ -29,39 +26,36 @@ class TrialModel:
 
 
 class TrialModels:
-    """Builds models as `fedarena.run` does, each once.
+    """Builds models as `fedarena.run` does, each once; `settings` are those of all trials' models.
 
     Trials that differ in dropout share a task, whose layers are told what to drop.
     """
 
-    def __init__(self, federation: Federation, first: RunConfig, configs: Sequence[RunConfig]):
-        self._federation, self._first = federation, first
+    def __init__(self, build: Build, settings: Sequence[ModelSettings]):
+        self._build = build
         self._dropouts: dict[str, set[float]] = {}
-        for config in configs:
-            if isinstance(config.model.get(_DROPOUT), float):
-                self._dropouts.setdefault(_architecture(config), set()).add(config.model[_DROPOUT])
+        for one in settings:
+            if isinstance(one.get(_DROPOUT), float):
+                self._dropouts.setdefault(_architecture(one), set()).add(one[_DROPOUT])
         self._made: dict[tuple[str, int], TrialModel] = {}
         self._tasks: dict[str, list[Task]] = {}
 
-    def of(self, config: RunConfig) -> TrialModel:
+    def of(self, settings: ModelSettings, seed: int) -> TrialModel:
         """The model of a trial."""
-        shares = self._dropouts.get(_architecture(config), set())
+        shares = self._dropouts.get(_architecture(settings), set())
         if len(shares) < 2:
-            return self._built(config)
+            return self._built(settings, seed)
         most = max(shares)
-        built = self._built(config.model_copy(update={"model": config.model | {_DROPOUT: most}}))
+        built = self._built({**settings, _DROPOUT: most}, seed)
         layers = [layer for layer in built.task.module.modules() if isinstance(layer, KeyedDropout)]
         if any(layer.p != most for layer in layers):  # some have a share of their own
-            return self._built(config)
-        return TrialModel(built.task, built.start, config.model[_DROPOUT])
+            return self._built(settings, seed)
+        return TrialModel(built.task, built.start, settings[_DROPOUT])
 
-    def _built(self, config: RunConfig) -> TrialModel:
-        key = (repr([sorted(part.items(), key=str) for part in (config.model, config.adaptation)]), config.seed)
+    def _built(self, settings: ModelSettings, seed: int) -> TrialModel:
+        key = (repr(sorted(settings.items(), key=str)), seed)
         if key not in self._made:
-            complete = config.model_copy(update={"task": self._first.task})
-            task = build_task(complete, self._federation)
-            if config.weights is not None:
-                start_from(task.module, Path(config.weights))
+            task = self._build(settings, seed)
             start = {name: p.detach().clone() for name, p in trainable_parameters(task.module).items()}
             self._made[key] = TrialModel(self._shared(key[0], task), start)
         return self._made[key]
@@ -76,6 +70,6 @@ class TrialModels:
         return task
 
 
-def _architecture(config: RunConfig) -> str:
-    options: dict[str, Any] = {name: value for name, value in config.model.items() if name != _DROPOUT}
+def _architecture(settings: ModelSettings) -> str:
+    options: dict[str, Any] = {name: value for name, value in settings.items() if name != _DROPOUT}
     return repr(sorted(options.items(), key=str))

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedarena.algorithms import ALGORITHMS
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 from fedarena.core.words import counted
 from fedarena.data import Federation
-from fedarena.hpo.lanes.arrangement import Trial
+from fedarena.hpo.lanes.carried import CarriedData, CarriedPart, CarriedSamples, CarriedTrials
 from fedarena.hpo.lanes.curves import IntArray, TrialCurves
-from fedarena.hpo.lanes.models import TrialModels
+from fedarena.hpo.lanes.making import TrialSettings, make_trials
+from fedarena.hpo.lanes.models import ModelSettings
 from fedarena.hpo.lanes.planning import Scene
 from fedarena.hpo.lanes.training import LaneTrainer, Progress, all_rounds
-from fedarena.runs.building import Experiment, GivenParts, open_federation, prepare
+from fedarena.models import Task
+from fedarena.runs.building import Experiment, GivenParts, build_task, data_spec, open_federation, prepare
 from fedarena.runs.config import AUTOMATIC_MODEL, RunConfig, resolve_settings
 from fedarena.runs.observer import Observer
+from fedarena.runs.weights import start_from
 from fedarena.train.engine import Part
 from fedarena.train.hardware import DeviceName, Hardware
 
 Settings = Mapping[str, Any]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+# What goes along to another machine, or does not matter there; of `_PLAIN` there is nothing to carry.
+_CARRIED = frozenset(
+    {
+        *("name", "label", "seed", "rounds", "horizon", "cohort", "federation", "model", "task", "algorithm", "local"),
+        *("evaluation", "selector", "client_lr_schedule", "server_lr_schedule", "keep", "track", "engine"),
+        "client_states_ram_bytes",
+    }
+)
 _MAY_DIFFER = frozenset({"seed", "cohort", "local", "model", "algorithm", "name", "label"})
 # What lanes do not simulate, and what stands for not asking for it.
 _PLAIN: dict[str, Any] = {
@@ -36,6 +47,7 @@ _PLAIN: dict[str, Any] = {
     "attack": "none",
     "privacy": "none",
     "download": "none",
+    "policy": "none",
     "transforms": [],
     "callbacks": [],
 }
@@ -113,15 +125,27 @@ def _check_rounds(rounds: int, note_rounds: Sequence[int] | IntArray | None) -> 
     return noted
 
 
-def _make_trainer(
-    base: Settings,
-    trials: Sequence[Settings],
-    rounds: int,
-    note_rounds: IntArray,
-    best: bool,
-    device: DeviceName,
-    workers: int | None,
-) -> LaneTrainer:
+@dataclass(frozen=True)
+class PlannedTrials:
+    """Trials that were checked and can be lanes, before their models are built."""
+
+    federation: Federation
+    config: RunConfig  # of the first, complete: what all of them have in common
+    scene: Scene
+    settings: list[TrialSettings]
+    horizon: int
+
+    def build(self, model: ModelSettings, seed: int) -> Task:
+        """The task of such a model as a run has it, with the weights that it starts from."""
+        config = self.config.model_copy(update={"model": dict(model), "seed": seed})
+        task = build_task(config, self.federation)
+        if config.weights is not None:
+            start_from(task.module, Path(config.weights))
+        return task
+
+
+def plan_trials(base: Settings, trials: Sequence[Settings], rounds: int) -> PlannedTrials:
+    """Resolves the settings of all trials, and refuses what does not fit or cannot be lanes."""
     settings, given = _with_federation(base)
     settings["rounds"] = rounds
     configs = [resolve_settings(settings, trial) for trial in trials]
@@ -134,18 +158,61 @@ def _make_trainer(
     # Builds and checks every part of a run; all that it would evaluate on are the samples there must be.
     evaluation = replace(first.evaluation, part="train")
     experiment = prepare(first.model_copy(update={"evaluation": evaluation}), Observer(), given)
-    options = dict(first.engine)
+    if first.engine.get("precision") == "bf16":
+        raise BadInputError("Trials as lanes compute in full precision; leave engine.precision out")
+    made = [_trial_settings(number, config, first, experiment) for number, config in enumerate(configs)]
+    return PlannedTrials(federation, first, _scene(experiment), made, first.horizon or first.rounds)
+
+
+def carry_trials(base: Settings, trials: Sequence[Settings], *, rounds: int) -> CarriedTrials:
+    """The same trials, with their samples, for a machine that has torch and numpy alone."""
+    planned = plan_trials(base, trials, rounds)
+    config = planned.config
+    for name in RunConfig.model_fields:
+        plain = RunConfig.model_fields[name].default
+        if name not in _CARRIED and name not in _PLAIN and getattr(config, name) != plain:
+            raise BadInputError(
+                f"Trials with {name}={quoted(getattr(config, name))} cannot be carried to another machine; leave it "
+                "out, or train them here"
+            )
+    parts = {}
+    for part, clients in planned.scene.scored.items():
+        samples = planned.federation.samples(clients, part)
+        parts[part] = CarriedPart(clients, CarriedSamples(dict(samples.columns), samples.offsets))
+    return CarriedTrials(
+        data=CarriedData(parts),
+        spec=data_spec(planned.federation),
+        task=config.task,
+        selector=config.selector,
+        client_lr_schedule=config.client_lr_schedule,
+        server_lr_schedule=config.server_lr_schedule,
+        rounds=rounds,
+        horizon=planned.horizon,
+        dtype=config.engine.get("dtype", "float32"),
+        precision=config.engine.get("precision", "full"),
+        settings=planned.settings,
+    )
+
+
+def _make_trainer(
+    base: Settings,
+    trials: Sequence[Settings],
+    rounds: int,
+    note_rounds: IntArray,
+    best: bool,
+    device: DeviceName,
+    workers: int | None,
+) -> LaneTrainer:
+    planned = plan_trials(base, trials, rounds)
+    options = dict(planned.config.engine)
     hardware = Hardware(
         options["device"] if device == "auto" and "device" in options else device,
         threads=1,
         dtype=options.get("dtype", "float32"),
         precision=options.get("precision", "full"),
     )
-    if hardware.precision == "bf16":
-        raise BadInputError("Trials as lanes compute in full precision; leave engine.precision out")
-    models = TrialModels(federation, first, configs)
-    made = [_make_trial(number, config, first, experiment, models) for number, config in enumerate(configs)]
-    return LaneTrainer(_scene(experiment), made, hardware, note_rounds, best, workers)
+    made = make_trials(planned.settings, planned.build, len(planned.scene.clients), planned.horizon)
+    return LaneTrainer(planned.scene, made, hardware, note_rounds, best, workers)
 
 
 def _with_federation(base: Settings) -> tuple[dict[str, Any], GivenParts]:
@@ -183,7 +250,7 @@ def check_plain(config: RunConfig) -> None:
         raise BadInputError("Trials in lanes are scored on all clients; leave evaluation.max_clients out")
 
 
-def _make_trial(number: int, config: RunConfig, first: RunConfig, experiment: Experiment, models: TrialModels) -> Trial:
+def _trial_settings(number: int, config: RunConfig, first: RunConfig, experiment: Experiment) -> TrialSettings:
     clients = experiment.simulation.training_clients
     cohort = config.cohort or experiment.simulation.cohort
     if cohort > len(clients):
@@ -191,13 +258,8 @@ def _make_trial(number: int, config: RunConfig, first: RunConfig, experiment: Ex
             f"cohort is {cohort} in trial {number}, but the federation {experiment.federation.name!r} has only "
             f"{counted(len(clients), 'client')} to train on"
         )
-    options = dict(config.algorithm)
-    algorithm = ALGORITHMS.get(options.pop("name"))(**options)
-    algorithm.prepare(len(clients), config.local, config.horizon or config.rounds)
-    model = models.of(
-        config if config.model["name"] != AUTOMATIC_MODEL else config.model_copy(update={"model": first.model})
-    )
-    return Trial(number, config.seed, cohort, config.local, algorithm, model.task, model.start, model.dropout)
+    model = first.model if config.model["name"] == AUTOMATIC_MODEL else config.model
+    return TrialSettings(config.seed, cohort, config.local, model, config.algorithm)
 
 
 def _scene(experiment: Experiment) -> Scene:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedarena.core.errors import BadInputError
-from fedarena.hpo.problems.declared import Declared
 from fedarena.hpo.tables.table import Table, read_table
+
+if TYPE_CHECKING:
+    from fedarena.hpo.problems.declared import Declared
 
 ENDING = ".parquet"
 

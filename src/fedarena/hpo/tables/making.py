@@ -17,15 +17,25 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from fedarena.core.errors import BadInputError
+from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import replacing, write_json
 from fedarena.hpo.cost import SystemModel
+from fedarena.hpo.lanes.trials import carry_trials
 from fedarena.hpo.problems.declared import decisive
 from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.problems.raw import RawProblem
+from fedarena.hpo.tables.elsewhere import TableWork, TrainedCells
 from fedarena.hpo.tables.recipe import Recipe
-from fedarena.hpo.tables.table import WORK, Table, describe_table, read_table, rounded, write_table
-from fedarena.hpo.tables.trainers import LanesIfPossible, OneByOne, Trainer, TrialsAsLanes
+from fedarena.hpo.tables.rounding import rounded
+from fedarena.hpo.tables.table import WORK, Table, describe_table, read_table, write_table
+from fedarena.hpo.tables.trainers import (
+    LanesIfPossible,
+    OneByOne,
+    Trainer,
+    TrialsAsLanes,
+    table_scores,
+    table_trials,
+)
 from fedarena.runs.environment import describe_environment
 from fedarena.train.hardware import DeviceName
 
@@ -42,17 +52,28 @@ def make_table(
     *,
     training: Training = "auto",
     device: DeviceName = "auto",
+    trained: Path | None = None,
     progress: Progress | None = None,
 ) -> Table:
     """Makes the table, or what is missing of it, and writes it to `path`; one that is there already is read.
 
     `training` is ``"lanes"``, many trials in one computation, or ``"one_by_one"``; ``"auto"`` is the first where it can
-    be done.
+    be done. With `trained`, nothing is trained here: that file has what another machine made of `carry_table`'s.
     """
     if path.exists():
         if describe_table(path)["about"].get("recipe_fingerprint") == recipe.fingerprint:
             return read_table(path)
         raise BadInputError(f"{path} is there already and holds another table; remove it, or choose another name")
+    if trained is None:
+        return _make_here(recipe, path, training, device, progress)
+    problem = _raw_problem(recipe, path)
+    means, where = _read_trained(trained, recipe, problem)
+    table = _assemble(recipe, problem, means, TrialsAsLanes.name, where)
+    write_table(table, path)
+    return table
+
+
+def _make_here(recipe: Recipe, path: Path, training: Training, device: DeviceName, progress: Progress | None) -> Table:
     parts = path.with_name(path.name + _PARTS)
     parts.mkdir(parents=True, exist_ok=True)
     lock = FileLock(parts / _LOCK)
@@ -62,14 +83,32 @@ def make_table(
         raise BadInputError(f"{path} is being made by another process") from None
     try:
         _check_plan(parts, recipe)
-        problem = RawProblem(recipe.declared, parts / _RUNS, Objective(), SystemModel(), recipe.rounds[-1])
+        problem = _raw_problem(recipe, parts / _RUNS)
         trainer = _trainer(training, problem, recipe, device)
-        table = _assemble(recipe, problem, trainer, _train_all(recipe, trainer, parts, progress))
+        means = _train_all(recipe, trainer, parts, progress)
+        table = _assemble(recipe, problem, means, trainer.name, None)
         write_table(table, path)
     finally:
         lock.release()
     shutil.rmtree(parts, ignore_errors=True)
     return table
+
+
+def carry_table(recipe: Recipe, path: Path) -> int:
+    """Writes the trials of a table and their samples to a file, for `train_elsewhere`; tells how many they are."""
+    problem = _raw_problem(recipe, path)
+    trials = table_trials(problem, recipe, recipe.configurations())
+    work = TableWork(
+        trials=carry_trials(problem.settings, trials, rounds=recipe.rounds[-1]),
+        problem=recipe.declared.name,
+        made_for=_made_for(recipe, problem),
+        scores=table_scores(problem),
+        noted=recipe.rounds,
+        bits=recipe.bits,
+        seeds=len(recipe.seeds),
+    )
+    work.write(path)
+    return len(trials)
 
 
 def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: DeviceName) -> Trainer:
@@ -78,8 +117,18 @@ def _trainer(training: Training, problem: RawProblem, recipe: Recipe, device: De
     return (TrialsAsLanes if training == "lanes" else LanesIfPossible)(problem, recipe, device)
 
 
-def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> dict[int, FloatArray]:
-    """The scores of every configuration, ``[rates, seeds, scores, rounds]``; blocks on disk are not trained."""
+def _raw_problem(recipe: Recipe, runs_folder: Path) -> RawProblem:
+    """The problem as training answers it; where nothing is run, the folder is not touched."""
+    return RawProblem(recipe.declared, runs_folder, Objective(), SystemModel(), recipe.rounds[-1])
+
+
+def _made_for(recipe: Recipe, problem: RawProblem) -> str:
+    """What tells trials that were carried elsewhere from others."""
+    return f"{recipe.fingerprint} {problem.federation.fingerprint}"
+
+
+def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress | None) -> FloatArray:
+    """Means over seeds, ``[configurations, rates, scores, rounds]``; blocks on disk are not trained."""
     found: dict[int, FloatArray] = {}
     per_configuration = len(recipe.rates) * len(recipe.seeds)
     total, configurations = recipe.trials(), recipe.configurations()
@@ -99,13 +148,33 @@ def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress
         found |= dict(zip(places, values, strict=True))
     if progress is not None:
         progress(total, total)
-    return found
+    return np.stack([found[place].mean(1) for place in range(len(configurations))])
 
 
-def _assemble(recipe: Recipe, problem: RawProblem, trainer: Trainer, found: dict[int, FloatArray]) -> Table:
+def _read_trained(path: Path, recipe: Recipe, problem: RawProblem) -> tuple[FloatArray, dict[str, Any]]:
+    """The same means of what was trained elsewhere, and where that was."""
+    trained = TrainedCells.read(path, _made_for(recipe, problem))
+    cells = len(recipe.configurations()) * len(recipe.rates)
+    lacking = sum(cell not in trained.values for cell in range(cells))
+    if lacking:
+        raise BadInputError(
+            f"{path} lacks {lacking:,} of {cells:,} cells of the table; train the rest where it comes from, "
+            "with the same file for what is trained"
+        )
+    values = np.stack([trained.values[cell] for cell in range(cells)]).astype(np.float64)
+    shape = (-1, len(recipe.rates), len(table_scores(problem)), len(recipe.rounds))
+    if values[0].shape != shape[2:]:
+        raise DamagedFileError(f"{path} has other scores or rounds than the table, or is damaged")
+    return values.reshape(shape), trained.where
+
+
+def _assemble(
+    recipe: Recipe, problem: RawProblem, means: FloatArray, training: str, where: dict[str, Any] | None
+) -> Table:
+    """The table of means over seeds, ``[configurations, rates, scores, rounds]``."""
     configurations = recipe.configurations()
     with np.errstate(over="ignore"):
-        values = rounded(np.stack([found[place].mean(1) for place in range(len(configurations))]), recipe.bits)
+        values = rounded(means, recipe.bits)
     work = {name: np.zeros((len(configurations), len(recipe.rates)), dtype=np.int64) for name in WORK}
     for place, configuration in enumerate(configurations):
         for column, rate in enumerate(recipe.rates):
@@ -119,10 +188,11 @@ def _assemble(recipe: Recipe, problem: RawProblem, trainer: Trainer, found: dict
         "settings": json.loads(json.dumps(decisive(recipe.declared.settings), default=str)),
         "federation_fingerprint": problem.federation.fingerprint,
         "mantissa_bits": recipe.bits,
-        "trained": trainer.name,
+        "trained": training,
         "command": environment["command"],
         "versions": environment["versions"],
         "hardware": environment["hardware"],
+        **({} if where is None else {"trained_elsewhere": where}),
     }
     return Table(
         problem=recipe.declared.name,
@@ -130,7 +200,7 @@ def _assemble(recipe: Recipe, problem: RawProblem, trainer: Trainer, found: dict
         grid=recipe.grid,
         rates=recipe.rates,
         rounds=recipe.rounds,
-        scores=trainer.scores,
+        scores=table_scores(problem),
         values=values,
         present=np.ones(values.shape[:2], dtype=np.bool_),
         work=work,

@@ -14,7 +14,8 @@ from fedarena.core.outside_text import quoted
 from fedarena.hpo.problems.declared import Declared, settings_digest
 from fedarena.hpo.problems.raw import usual_rate
 from fedarena.hpo.space import Configuration
-from fedarena.hpo.tables.table import FORMAT, MANTISSA_BITS
+from fedarena.hpo.tables.rounding import MANTISSA_BITS
+from fedarena.hpo.tables.table import FORMAT
 
 USUAL_SEEDS = (0, 1, 2)  # as in the paper, every configuration is trained three times
 USUAL_NOTED = 40
@@ -74,13 +75,7 @@ def make_recipe(
     `noted` is how many rounds are noted, or which; `grid` has other values for some hyperparameters than the bins of
     their ranges.
     """
-    chosen = {one.name: tuple((grid or {}).get(one.name) or one.grid()) for one in declared.space}
-    for name, values in (grid or {}).items():
-        if name not in chosen:
-            raise BadInputError(f"{declared.name} has no hyperparameter {quoted(name)}; it has {', '.join(chosen)}")
-        chosen[name] = tuple(declared.space[name].check(value) for value in values)
-        if len(set(map(str, values))) < len(values):
-            raise BadInputError(f"The grid of {name} names a value twice: {quoted(list(values))}")
+    chosen = grid_values_of(declared, grid)
     last = declared.table_rounds if rounds is None else _whole(rounds, "rounds", 1)
     if isinstance(noted, int) or noted is None:
         which = noted_rounds(last, USUAL_NOTED if noted is None else _whole(noted, "noted", 1))
@@ -102,6 +97,18 @@ def make_recipe(
         rounds=which,
         bits=bits,
     )
+
+
+def grid_values_of(declared: Declared, grid: Mapping[str, Sequence[Any]] | None) -> dict[str, tuple[Any, ...]]:
+    """The values of every hyperparameter: the bins of its range, or those that are given."""
+    chosen = {one.name: tuple((grid or {}).get(one.name) or one.grid()) for one in declared.space}
+    for name, values in (grid or {}).items():
+        if name not in chosen:
+            raise BadInputError(f"{declared.name} has no hyperparameter {quoted(name)}; it has {', '.join(chosen)}")
+        chosen[name] = tuple(declared.space[name].check(value) for value in values)
+        if len(set(map(str, values))) < len(values):
+            raise BadInputError(f"The grid of {name} names a value twice: {quoted(list(values))}")
+    return chosen
 
 
 def noted_rounds(last: int, number: int = USUAL_NOTED) -> tuple[int, ...]:

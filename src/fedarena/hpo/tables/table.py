@@ -32,7 +32,6 @@ WORK = ("clients", "download_bytes", "upload_bytes", "steps")
 FORMAT = 1
 _KEY = b"fedarena"
 _ZSTD_LEVEL = 19
-MANTISSA_BITS = 12  # of a score: a relative error of at most 1.3e-4
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
@@ -71,16 +70,6 @@ class Table:
         """A score, ``[configurations, rates, rounds]``."""
         found: FloatArray = self.values[:, :, self.scores.index(name)]
         return found
-
-
-def rounded(values: npt.ArrayLike, bits: int = MANTISSA_BITS) -> FloatArray:
-    """Numbers with so many bits of mantissa, to the nearest."""
-    numbers = np.asarray(values, dtype=np.float32)
-    dropped = 23 - bits
-    raw = numbers.view(np.uint32).astype(np.uint64)
-    near = (raw + np.uint64(1 << (dropped - 1))) >> np.uint64(dropped) << np.uint64(dropped)
-    cut = near.astype(np.uint32).view(np.float32)
-    return np.where(np.isfinite(numbers), cut, numbers)
 
 
 def write_table(table: Table, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -78,13 +78,8 @@ class TrialsAsLanes:
         """All sample rates and seeds of these configurations together."""
         from fedarena.hpo.lanes import train_trials
 
-        recipe, cohort = self._recipe, self._problem.cohort
-        trials = [
-            {**configuration, "cohort": cohort(rate), "seed": seed}
-            for configuration in configurations
-            for rate in recipe.rates
-            for seed in recipe.seeds
-        ]
+        recipe = self._recipe
+        trials = table_trials(self._problem, recipe, configurations)
         curves = train_trials(
             self._problem.settings,
             trials,
@@ -125,6 +120,16 @@ class LanesIfPossible:
             found = self._trainer.train(configurations, told)
         self._succeeded = True
         return found
+
+
+def table_trials(problem: RawProblem, recipe: Recipe, configurations: Sequence[Configuration]) -> list[dict[str, Any]]:
+    """What is trained of some configurations: with every sample rate, and those of a rate with every seed."""
+    return [
+        {**configuration, "cohort": problem.cohort(rate), "seed": seed}
+        for configuration in configurations
+        for rate in recipe.rates
+        for seed in recipe.seeds
+    ]
 
 
 def table_scores(problem: RawProblem) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from fedarena.transforms.rows import Rows
 from fedarena.transforms.wire import Sent, Wire
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 # By what hyperparameters are judged: the loss of a client's model after local training, or that minus the one before.
 Judgement = Literal["after", "difference"]
 JudgedOn = Literal["validation", "train"]
@@ -62,9 +63,10 @@ class Judged:
 
     decisions: FloatArray  # a row each, in the terms of the policy
     clients: IntArray
-    losses: FloatArray  # by the judgement that the policy wants; 0 where nothing can be said
+    losses: FloatArray  # by the judgement that the policy wants; 0 where nothing can be said, or they diverged
     before: FloatArray  # the loss of what a client downloaded; NaN unless the judgement is the difference
     weights: FloatArray  # by what its message is to be multiplied so that clients count as they should; 0: not at all
+    diverged: BoolArray  # who came to no finite loss: nothing is worse than their hyperparameters
 
 
 class Policy(Transform):
@@ -177,12 +179,14 @@ class Policy(Transform):
             return None
         losses = validated.after - validated.before if self.judgement == "difference" else validated.after
         known = np.isfinite(losses) & (validated.samples > 0)
-        weights = known.astype(np.float64)
+        diverged = np.isposinf(validated.after) & (validated.samples > 0)
+        weights = (known | diverged).astype(np.float64)
         if not self.facts.is_private:
             given = np.ones(len(rows)) if self.facts.counts_equally else rows.weights
             relative = np.divide(validated.samples, given, out=np.zeros(len(rows)), where=given > 0)
             weights = weights * relative
-        return Judged(decisions, rows.jobs.clients, np.where(known, losses, 0.0), validated.before, weights)
+        said = np.where(known, losses, 0.0)
+        return Judged(decisions, rows.jobs.clients, said, validated.before, weights, diverged)
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy", base=Policy, takes=())

@@ -110,14 +110,17 @@ class FedEx(PolicyOfArms):
 
     def message(self, judged: Judged, kept: Groups, server: Groups) -> tuple[Tensors, Groups]:
         """A client's part of the gradients, of the mean of s - b, and of the weights."""
-        surplus = judged.weights * self.surplus(judged.losses, self.baseline.value(server[_BASELINE]))
+        baseline = self.baseline.value(server[_BASELINE])
+        judged = self.counting(judged, baseline)
+        surplus = judged.weights * self.surplus(judged, baseline)
         chosen, chances = self.chosen(judged.decisions), self.chances(judged.decisions)
         sent: Tensors = {}
         for place, table in enumerate(self.tables):
             of_arm = surplus if self.facts.is_private else surplus / chances[:, place]
             sent[f"gain:{place}"] = one_hot(chosen[:, place], of_arm, len(table))
         if not self.facts.is_private:
-            sent |= {"surplus": torch.from_numpy(surplus), "weight": torch.from_numpy(judged.weights)}
+            usual = np.where(judged.diverged, 0.0, surplus)  # what diverged is not what is usual
+            sent |= {"surplus": torch.from_numpy(usual), "weight": torch.from_numpy(judged.weights)}
         return sent, kept
 
     def learn(self, message: Tensors, server: Groups, context: JobContext) -> Groups:

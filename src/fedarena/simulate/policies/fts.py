@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,8 @@ class FTS(Policy):
 
     def message(self, judged: Judged, kept: Groups, server: Groups) -> tuple[Tensors, Groups]:
         """Observations come to the beliefs of clients, who then share a sample."""
+        if self.judgement == "after":  # no loss is known that diverging could count as
+            judged = replace(judged, weights=np.where(judged.diverged, 0.0, judged.weights))
         gains = self.gains(judged)
         distances, y = self.compared(gains, server)
         told = judged.weights > 0
@@ -206,10 +209,11 @@ class FTS(Policy):
         return sent, {_BELIEF: after}
 
     def gains(self, judged: Judged) -> FloatArray:
-        """By which share losses got smaller, or minus the losses."""
+        """By which share losses got smaller, or minus the losses; who diverged has a loss that doubled."""
         if self.judgement == "after":
             return -judged.losses
-        return -judged.losses / np.maximum(np.abs(np.nan_to_num(judged.before)), _TINY)
+        losses = np.where(judged.diverged, np.abs(judged.before), judged.losses)
+        return -losses / np.maximum(np.abs(np.nan_to_num(judged.before)), _TINY)
 
     def compared(self, gains: FloatArray, server: Groups) -> tuple[FloatArray, FloatArray]:
         """How far gains are from the mean so far, and the same in units of how far they usually are."""

@@ -174,7 +174,9 @@ class PersonalizedFedEx(PolicyOfArms):
 
     def message(self, judged: Judged, kept: Groups, server: Groups) -> tuple[Tensors, Groups]:
         """The gradients of every client's part of the loss."""
-        surplus = torch.from_numpy(judged.weights * self.surplus(judged.losses, self._level(server)))
+        baseline = self._level(server)
+        judged = self.counting(judged, baseline)
+        surplus = torch.from_numpy(judged.weights * self.surplus(judged, baseline))
 
         def loss(network: Tensors, code: Tensor, chosen: Tensor, surplus: Tensor) -> Tensor:
             each = [logs.gather(0, chosen[place : place + 1])[0] for place, logs in enumerate(self.logs(network, code))]
@@ -184,8 +186,10 @@ class PersonalizedFedEx(PolicyOfArms):
         gradients = vmap(grad(loss), in_dims=(None, 0, 0, 0))(
             server["network"], self.codes(judged.clients), chosen, surplus
         )
-        sent = {**gradients, "surplus": surplus}
-        return (sent if self.facts.is_private else {**sent, "weight": torch.from_numpy(judged.weights)}), kept
+        if self.facts.is_private:
+            return {**gradients, "surplus": surplus}, kept
+        usual = surplus.masked_fill(torch.from_numpy(judged.diverged), 0)  # what diverged is not what is usual
+        return {**gradients, "surplus": usual, "weight": torch.from_numpy(judged.weights)}, kept
 
     def learn(self, message: Tensors, server: Groups, context: JobContext) -> Groups:
         """A step of the optimizer, and the next baseline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedarena.simulate.policies.base import (
     Baseline,
     FloatArray,
     IntArray,
+    Judged,
     JudgedOn,
     Judgement,
     Policy,
@@ -21,6 +23,7 @@ from fedarena.simulate.policies.base import (
 )
 
 ENTROPY, BASELINE = "policy_entropy", "policy_baseline"
+_WORST = 10.0  # times the usual loss: what diverging counts as
 
 
 class PolicyOfArms(Policy):
@@ -93,14 +96,23 @@ class PolicyOfArms(Policy):
         best = np.eye(probabilities.shape[1])[probabilities.argmax(1)]
         return np.where(decided[:, None], best, probabilities)
 
-    def surplus(self, losses: FloatArray, baseline: float | None) -> FloatArray:
+    def surplus(self, judged: Judged, baseline: float | None) -> FloatArray:
         """How much worse than usual jobs went; before the first loss there is nothing to compare with.
 
-        In private runs, at most the bound, and in the scale of what is sent.
+        Who diverged went as badly as a loss of ten times the usual one. In private runs it is at most the bound, and in
+        the scale of what is sent.
         """
-        if self.facts.is_private:
-            return self.scale * np.clip((losses - (baseline or 0.0)) / self.bound, -1.0, 1.0)
-        return losses - (0.0 if baseline is None else baseline)
+        usual = 0.0 if baseline is None else baseline
+        found = np.where(judged.diverged, (_WORST - 1) * abs(usual), judged.losses - usual)
+        if not self.facts.is_private:
+            return found
+        return self.scale * np.where(judged.diverged, 1.0, np.clip(found / self.bound, -1.0, 1.0))
+
+    def counting(self, judged: Judged, baseline: float | None) -> Judged:
+        """The same, of whom those are not heard who diverged before there was anything to compare with."""
+        if baseline is not None or self.facts.is_private:
+            return judged
+        return replace(judged, weights=np.where(judged.diverged, 0.0, judged.weights))
 
     @property
     def columns(self) -> dict[str, str]:
