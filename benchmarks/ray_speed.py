@@ -190,7 +190,8 @@ def main() -> int:
             same = "same bits" if ray["model_after_warm_up"] == alone["model_after_warm_up"] else "OTHER BITS"
             print(
                 f"{workers} workers: a round takes {alone['seconds_per_round']:.3f} s with engine=cohort, "
-                f"{ray['seconds_per_round']:.3f} s with engine=ray ({ray['seconds_per_round'] / alone['seconds_per_round']:.2f}x), estimated {expected[workers]:.3f} s; "
+                f"{ray['seconds_per_round']:.3f} s with engine=ray "
+                f"({ray['seconds_per_round'] / alone['seconds_per_round']:.2f}x), {expected[workers]:.3f} s estimated; "
                 f"start {ray['start_seconds']:.1f} s; driver {ray['peak_bytes'] / 2**20:.0f} MiB; {same}",
                 flush=True,
             )

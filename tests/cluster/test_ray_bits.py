@@ -23,11 +23,11 @@ ALGORITHMS = (
 )
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.1, "partial_work": True},
-    "fedbn": {"local_layers": ["0.*"]},
+    "fedbn": {"local_layers": ["1.*"]},
     "local_only": {"learning_rates": [0.01, 0.1]},
 }
 WORKERS = tuple(map(int, os.environ.get("FEDARENA_TEST_WORKERS", "1,2,3").split(",")))  # fewer on a small machine
-ADDS_UP_STATES = ("scaffold", "feddyn")  # which updates to older models would break
+ADDS_UP_STATES = ("scaffold", "feddyn", "mocha")  # which updates to older models would break
 
 
 @pytest.fixture(scope="module", autouse=True)
