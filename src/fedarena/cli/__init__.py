@@ -19,6 +19,7 @@ from fedarena.cli import data_stats
 from fedarena.cli import data_export
 from fedarena.cli import leaf_metrics
 from fedarena.cli import hpo
+from fedarena.cli import estimate
 from fedarena.cli import hpo_compare
 from fedarena.cli import hpo_rates
 from fedarena.cli import hpo_privacy
@@ -35,6 +36,7 @@ __all__ = [
     "data_prepare",
     "data_stats",
     "data_verify",
+    "estimate",
     "heterogeneity",
     "hpo",
     "hpo_compare",

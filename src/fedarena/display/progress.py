@@ -24,6 +24,7 @@ from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment
 from fedarena.runs.round_text import round_text
 from fedarena.simulate import RoundOutcome
+from fedarena.train import Engine, RayEngine
 
 
 def bars_of_runs(console: Screen) -> Progress:
@@ -56,6 +57,7 @@ class ProgressBars(Reporting):
         self._config: dict[str, Any] = {}
         self._begin_hour = 0.0
         self._hours: float | None = None  # of virtual time, after which the run ends
+        self._engine: Engine | None = None
 
     def __enter__(self) -> ProgressBars:
         self._progress.start()
@@ -93,6 +95,7 @@ class ProgressBars(Reporting):
             self._progress.remove_task(self._task)
         self._metric = _leading_metric(run)
         self._config = run.config.to_dict()
+        self._engine = run.simulation.engine
         self._rounds = run.config.rounds
         self._begin_hour, self._hours = run.config.clock.start_hour, run.config.clock.hours
         label = self._label or str(run.config.name)
@@ -111,6 +114,9 @@ class ProgressBars(Reporting):
         """Moves the bar on."""
         round, metric = outcome.snapshot.round, self._metric
         score = round_text(outcome.row, metric, self._config)
+        crew = ""
+        if isinstance(self._engine, RayEngine) and self._engine.crew is not None:
+            crew = f", {self._engine.crew.describe()}"
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
             score = f"{score} after {quantity(3600 * hours, SECONDS)}"
@@ -118,11 +124,11 @@ class ProgressBars(Reporting):
             fields = {} if score is None else {"score": score}
             # A run that ends by the clock is as far as the clock is, if that is further.
             done = max(round, 0 if self._hours is None else min(1.0, hours / self._hours) * self._rounds)
-            count = f"{round}/{self._rounds}"
+            count = f"{round}/{self._rounds}{crew}"
             self._progress.update(self._task, completed=done, count=count, **fields)  # type: ignore[arg-type]
         elif score is not None:
             prefix = f"{self._label}: " if self._label else ""
-            self._print(f"{prefix}round {round} of {self._rounds}, {score}")
+            self._print(f"{prefix}round {round} of {self._rounds}, {score}{crew}")
 
     def stopped(self, folder: Path) -> None:
         """Says how to go on."""

@@ -405,6 +405,8 @@ class Run:
 
     def _finish(self, status: str, message: str | None) -> None:
         experiment = self.experiment
+        if self._crew is not None:
+            self._recorder.log(f"trained by {self._crew.describe()}")
         self._recorder.log(status if message is None else f"{status}: {message}")
         invitable = len(self._simulation.training_clients)
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)

@@ -62,6 +62,9 @@ class Crew(Protocol):
     ) -> Iterator[MetricStates]:
         """The states of chunks of clients with their own models, in their order; positions are within a chunk."""
 
+    def describe(self) -> str:
+        """Who works, and how much each of them has done, for people."""
+
 
 @ENGINES.register("ray")
 class RayEngine(CohortEngine):

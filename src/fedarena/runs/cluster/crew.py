@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedarena.core.errors import BadInputError, NotFiniteError, RunFailedError
-from fedarena.core.words import some
+from fedarena.core.words import counted, some
 from fedarena.metrics.totals import MetricStates
 from fedarena.models import Tensors
 from fedarena.runs.building import Experiment
@@ -33,6 +33,7 @@ from fedarena.train.engine import IntArray, Part
 from fedarena.train.execution import available_cores
 from fedarena.transforms import ShardResult
 
+_MOST_TOLD = 4  # workers whose shares are told one by one
 _INLINE_BYTES = 1 << 15  # what is smaller travels with every message
 _SECONDS_FOR_OTHERS = 10.0  # that the slower workers have to answer before the first round begins
 
@@ -208,6 +209,16 @@ class RayCrew:
 
         for answer in self._answers([task(clients) for clients in chunks]):
             yield unpack_measured(answer["measured"][0])
+
+    def describe(self) -> str:
+        """How many workers there are, their shares of all the work so far, and how many were lost."""
+        shares = sorted((share for _, share in self.pool.shares()), reverse=True)
+        said = counted(len(shares), "worker")
+        if 1 < len(shares) <= _MOST_TOLD:
+            said += f" ({', '.join(f'{share:.0%}' for share in shares)})"
+        elif shares and len(shares) > 1:
+            said += f" ({shares[-1]:.1%} to {shares[0]:.1%} each)"
+        return said + (f", {self.pool.lost} lost" if self.pool.lost else "")
 
     def _answers(self, tasks: Sequence[Task]) -> Iterator[Message]:
         try:
