@@ -24,13 +24,13 @@ from torch.nn import functional as F
 class Learner(nn.Module):
     """A classifier with the methods that pfl asks for."""
 
-    def __init__(self, network: nn.Module):
+    def __init__(self, network: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy):
         super().__init__()
-        self.network = network
+        self.network, self.criterion = network, criterion
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy."""
-        return F.cross_entropy(self.network(x), y)
+        """Mean over the samples."""
+        return self.criterion(self.network(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
         """The loss, for evaluation, which is not measured."""
@@ -38,28 +38,39 @@ class Learner(nn.Module):
 
 
 def make_run(network: nn.Module, columns: dict[str, Any], case: Any, cohort: int) -> Callable[[int], None]:
-    """A function that does so many rounds."""
-    learner = Learner(network).cuda()
+    """A function that does so many rounds of users who all have as many samples."""
+    tensors = [torch.from_numpy(columns[name][: cohort * case.samples]).cuda() for name in ("x", "y")]
+    users = list(zip(*(t.split(case.samples) for t in tensors), strict=True))
+    return make_run_of_users(network, users, case, F.cross_entropy)
+
+
+def make_run_of_users(
+    network: nn.Module,
+    users: list[tuple[Tensor, ...]],
+    local: Any,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[int], None]:
+    """A function that does so many rounds of all these users, who have their samples on the GPU already."""
+    learner = Learner(network, criterion).cuda()
     model = PyTorchModel(
         learner,
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(learner.parameters(), lr=1.0),
     )
-    tensors = [torch.from_numpy(columns[name][: cohort * case.samples]).cuda() for name in ("x", "y")]
-    pieces = zip(*(t.split(case.samples) for t in tensors), strict=True)
-    users = {number: Dataset(piece, user_id=str(number)) for number, piece in enumerate(pieces)}
-    data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
+    datasets = {number: Dataset(samples, user_id=str(number)) for number, samples in enumerate(users)}
+    data = FederatedDataset(datasets.__getitem__, get_user_sampler("minimize_reuse", list(datasets)))
     backend = SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()])
-    local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.01, local_batch_size=case.batch_size)
+    epochs = getattr(local, "epochs", None) or 1
+    training = NNTrainHyperParams(local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=local.batch_size)
 
     def run(rounds: int) -> None:
         params = NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=10**9,
-            train_cohort_size=cohort,
+            train_cohort_size=len(users),
             val_cohort_size=None,
         )
         with contextlib.redirect_stdout(None):
-            FederatedAveraging().run(params, backend, model, local, send_metrics_to_platform=False)
+            FederatedAveraging().run(params, backend, model, training, send_metrics_to_platform=False)
 
     return run
