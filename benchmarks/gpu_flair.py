@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from fedarena.algorithms import FedAvg
 from fedarena.models import DataSpec, build_model
-from fedarena.models.augmentation import AUGMENTATIONS
+from fedarena.models.augmentation import CropAndFlip
 from fedarena.models.tasks import task_class
 from fedarena.simulate import Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining
@@ -101,10 +101,10 @@ class RandomPictures:
 
 def make_task(work: Work) -> Any:
     """The model that sees crops, with its loss."""
-    spec = DataSpec(work.kind, work.classes, (3, SEEN, SEEN))  # type: ignore[arg-type]
-    augmentation = AUGMENTATIONS.get("crop_and_flip")(size=SEEN)
-    module = build_model(work.model, spec, {}, SEED)
-    return task_class("auto", spec)(module, spec, augmentation=augmentation)
+    stored, seen = (DataSpec(work.kind, work.classes, (3, side, side)) for side in (STORED, SEEN))  # type: ignore[arg-type]
+    task = task_class("auto", stored)(build_model(work.model, seen, {}, SEED), stored)
+    task.augmentation = CropAndFlip(size=SEEN)
+    return task
 
 
 def make_ours(work: Work, data: RandomPictures, precision: Any) -> tuple[Callable[[int], None], dict[str, Any]]:
@@ -242,7 +242,8 @@ def main() -> None:
         print(
             f"{name}: {speeds['ours']:,.0f} samples/s, {row['of_central']:.0%} of central ({speeds['central']:,.0f}); "
             + (f"{row['times_pfl']:.1f} times pfl ({speeds['pfl']:,.0f}); " if row["times_pfl"] else "")
-            + f"{verdict}; first round {row['first_round_seconds']:.0f} s, {row['peak_bytes'] / 2**30:.1f} GiB; {row['engine']}",
+            + f"{verdict}; first round {row['first_round_seconds']:.0f} s, {row['peak_bytes'] / 2**30:.1f} GiB; "
+            f"{row['engine']}",
             flush=True,
         )
         if name == "fedscale":
