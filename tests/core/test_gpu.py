@@ -24,15 +24,16 @@ from fedarena.transforms.poisoned_data import PoisonedData
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 
 
+@pytest.mark.parametrize("plan", ["together", "apart"])
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
 @pytest.mark.parametrize("model", FAMILIES)
-def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
+def test_models_train_as_on_the_cpu(model: str, compile: bool, plan: str) -> None:
     reference = make_engine(ReferenceEngine, model, FedAvg(), LOCALS["momentum, decay"], device="cpu")
     broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
     expected = train(reference, clients, broadcast, {})
     runs = []
     for _ in range(2):
-        options = {"device": "cuda", "lanes": 4, "compile": compile}
+        options = {"device": "cuda", "lanes": 4, "compile": compile, "plan": plan}
         engine = make_engine(CohortEngine, model, FedAvg(), LOCALS["momentum, decay"], **options)
         runs.append(train(engine, clients, engine.place(broadcast), {}))
     for client, (update, *_) in expected.items():

@@ -240,6 +240,16 @@ def test_memory_is_used_again_only_when_nobody_needs_it(function) -> None:
     assert torch.equal(b, before[1])
 
 
+def test_results_keep_their_layout() -> None:
+    """Operations that were recorded after an addition rely on how its result lies in memory."""
+    rows, columns = torch.randn(3, 4), torch.randn(4, 3).t()
+    traced = trace(lambda a, b: [a + b, b + a], rows, columns)
+    layouts = [t.stride() for t in traced(rows, columns)]
+    reuse_memory(traced)
+    assert layouts[0] != layouts[1]
+    assert [t.stride() for t in traced(rows, columns)] == layouts
+
+
 def test_memory_is_used_again() -> None:
     a, b = torch.randn(3, 3), torch.randn(3, 3)
     traced = trace(lambda a, b: [(a + b).relu().neg() * 2], a, b)

@@ -24,12 +24,13 @@ from fedarena.models.dropout import KeyedDropout, dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
-from fedarena.train.lanes import LanePool, LaneTraining, PlannedWork
+from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
 from fedarena.train.layers import LayerTracker, count_output_bytes
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -40,7 +41,7 @@ from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.tensors import Groups, innermost_channels, map_groups
 from fedarena.train.validation import Validated, Validation
 from fedarena.train.vectorizing import noting_slow_operations
 
@@ -57,6 +58,9 @@ _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 32
 _MOST_GPU_LANES = 4096
+# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
+_LARGE_LANE_BYTES = 1 << 28
+_MOST_APART = 32
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
@@ -88,6 +92,7 @@ class CohortEngine:
         seed: int,
         *,
         device: DeviceName = "auto",
+        plan: Plan | None = None,
         lanes: int | None = None,
         workers: int | None = None,
         threads: int = 1,
@@ -112,15 +117,17 @@ class CohortEngine:
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
-        self.lanes = lanes if lanes is not None else self._suitable_lanes(self._bytes_per_lane())
+        self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        if self.hardware.is_gpu:
+            self.choices["plan"] = self.plan
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         self.draws = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         check_own_hooks(algorithm, task)
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
-        self.programs = StepPrograms(self._step)
+        self.programs = StepPrograms(self._step if self.plan == "together" else self._step_alone)
         self._pool = LanePool()
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
@@ -132,7 +139,13 @@ class CohortEngine:
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
-        options = {"lanes": self.lanes, "workers": self.workers, "compile": self.compile, **self.hardware.options}
+        options = {
+            "plan": self.plan,
+            "lanes": self.lanes,
+            "workers": self.workers,
+            "compile": self.compile,
+            **self.hardware.options,
+        }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
 
     def validate_on(self, part: Part, compare: bool) -> None:
@@ -226,6 +239,19 @@ class CohortEngine:
             p.numel() * p.element_size() for p in self.task.module.parameters()
         )
 
+    def _suitable(self, lanes: int | None, plan: Plan | None) -> tuple[int, Plan]:
+        """How many clients train at once, and how: a function of sizes alone, so that runs can be repeated."""
+        if lanes is not None:  # such as in runs from before there were plans
+            return lanes, plan or "together"
+        bytes_per_lane = self._bytes_per_lane()
+        if plan is None:
+            large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
+            plan = "apart" if large and _has_convolutions(self.task) else "together"
+        if plan == "apart" and self.hardware.is_gpu:
+            room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
+            return max(1, min(_MOST_APART, room)), plan
+        return self._suitable_lanes(bytes_per_lane), plan
+
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
         if self.hardware.is_gpu:
@@ -297,42 +323,14 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
-
-        def client_step(
-            params: Tensors,
-            state: Groups,
-            number: Tensor,
-            columns: Tensors,
-            mask: Tensor,
-            key: Tensor,
-            kept: Groups,
-            job: Tensors,
-            broadcast: Groups,
-        ) -> tuple[Tensors, Groups, Tensor]:
-            samples = {**self.task.batch(columns), "key": key}
-            if not self.exact_batches:
-                samples["mask"] = mask
-            client = Client(broadcast, kept, context_of(job).at_step(number))
-
-            def loss_of(params: Tensors) -> Tensor:
-                dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
-                with self.hardware.rounding(), passes_of(self.algorithm), dropped:
-                    return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
-
-            grad, loss = grad_and_value(loss_of)(params)
-            grad = corrected_gradient(self.algorithm, grad, params, client)
-            scale, own = client.job.lr_scale, client.job.hyperparameters
-            params, state = optimizer_step(self.local, params, grad, state, number, scale, own)
-            return params, state, loss
-
         # Attention in plain operations: what else torch has for it would be computed client by client.
         with LayersAsProducts() if self.hardware.is_gpu else nullcontext(), sdpa_kernel(SDPBackend.MATH):
-            params, state, losses = vmap(client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
+            params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,
                 changing.numbers,
                 {
-                    name: values if self.hardware.is_gpu else _channels_last(values)
+                    name: values if self.hardware.is_gpu else innermost_channels(values)
                     for name, values in batch.columns.items()
                 },
                 batch.mask,
@@ -343,6 +341,67 @@ class CohortEngine:
             )
         loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
         return Changing(params, state, changing.numbers + 1, loss_sums)
+
+    def _step_alone(self, changing: Changing, given: Given, batch: Batch) -> Changing:
+        """The same for a single lane, without `vmap`: libraries convolve with one set of weights better than we do."""
+
+        def first(groups: Groups) -> Groups:
+            return map_groups(lambda t: t[0], groups)
+
+        in_layout = NormalizedAsTheyLie() if self.hardware.is_gpu else nullcontext()
+        with in_layout:
+            params, state, loss = self._client_step(
+                {name: p[0] for name, p in changing.params.items()},
+                first(changing.optimizer),
+                changing.numbers[0],
+                {name: innermost_channels(values)[0] for name, values in batch.columns.items()},
+                batch.mask[0],
+                batch.keys[0],
+                first(given.states),
+                {name: t[0] for name, t in given.jobs.items()},
+                given.broadcast if given.shared else first(given.broadcast),
+                alone=True,
+            )
+        return Changing(
+            {name: p.unsqueeze(0) for name, p in params.items()},
+            map_groups(lambda t: t.unsqueeze(0), state),
+            changing.numbers + 1,
+            changing.loss_sums + loss * batch.mask.sum(1),
+        )
+
+    def _client_step(
+        self,
+        params: Tensors,
+        state: Groups,
+        number: Tensor,
+        columns: Tensors,
+        mask: Tensor,
+        key: Tensor,
+        kept: Groups,
+        job: Tensors,
+        broadcast: Groups,
+        alone: bool = False,
+    ) -> tuple[Tensors, Groups, Tensor]:
+        """One gradient step of one client: its parameters, the state of its optimizer, and the loss.
+
+        If it is `alone`, and not one of many in `vmap`, torch has shorter ways.
+        """
+        samples = {**self.task.batch(columns), "key": key}
+        if not self.exact_batches:
+            samples["mask"] = mask
+        known = context_of(job)
+        client = Client(broadcast, kept, known.at_step(number) if job else known)  # nobody asks if nothing is known
+
+        def loss_of(params: Tensors) -> Tensor:
+            dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
+            with self.hardware.rounding(), passes_of(self.algorithm), dropped:
+                return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
+
+        grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
+        grad = corrected_gradient(self.algorithm, grad, params, client)
+        scale, own = client.job.lr_scale, client.job.hyperparameters
+        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
+        return params, state, loss
 
     def _handed_out(self, samples: Tensors) -> Any:
         """The batch as an algorithm gets it: sealed, if it is padded and the loss is somebody's own."""
@@ -392,14 +451,21 @@ class CohortEngine:
         return self._validation.of(trained, before, clients)
 
 
-def _channels_last(values: Tensor) -> Tensor:
-    """Images ``[lanes, batch, channels, height, width]`` with the channels innermost in memory.
+def _gradient_and_value(function: Callable[[Tensors], Tensor]) -> Callable[[Tensors], tuple[Tensors, Tensor]]:
+    """What torch.func's function of this name gives, by layers' own gradients, which need not have gradients again."""
 
-    Nothing else changes; but pooling is much faster on a CPU that way.
-    """
-    if values.dim() != 5:
-        return values
-    return values.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    def both(params: Tensors) -> tuple[Tensors, Tensor]:
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        with torch.enable_grad():
+            loss = function(leaves)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True)), loss.detach()
+
+    return both
+
+
+def _has_convolutions(task: Task) -> bool:
+    return any(isinstance(layer, torch.nn.modules.conv._ConvNd) for layer in task.module.modules())
 
 
 def _bytes_per_lane(task: Task, batch_size: int) -> int:

@@ -214,6 +214,8 @@ def reuse_memory(traced: GraphModule) -> None:
         if replacement is None:
             continue
         if node.target in _COMMUTATIVE and not node.kwargs and not owners.gives_up(node, node.args[0]):
+            if not owners.gives_up(node, node.args[1]):
+                continue  # in another order, the result may have another layout, which a later operation relies on
             node.args = node.args[1], node.args[0]
         if not owners.gives_up(node, node.args[0]):
             continue

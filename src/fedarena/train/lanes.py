@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
-from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
+from fedarena.train.streams import LaneStream, beside_each_other
+from fedarena.train.tensors import Groups, innermost_channels, map_groups, of_algorithm, stack_groups
 from fedarena.train.validation import Validated
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
@@ -33,6 +34,10 @@ _WIDTHS_PER_OCTAVE = 8
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 
+# All lanes in one computation, or each in one of its own, which a GPU does beside the others.
+Plan = Literal["together", "apart"]
+
+
 class LaneEngine(Protocol):
     """What lanes need from their engine."""
 
@@ -40,6 +45,7 @@ class LaneEngine(Protocol):
     local: LocalTraining
     seed: int
     lanes: int
+    plan: Plan
     device: torch.device
     compile: bool
     draws: bool  # whether the model draws random numbers while it is trained
@@ -78,6 +84,8 @@ class Lanes:
             like.shared,
         )
         params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
+        if engine.plan == "apart":  # libraries want the weights of convolutions like that, too
+            params = {name: innermost_channels(p) for name, p in params.items()}
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
             params,
@@ -86,6 +94,8 @@ class Lanes:
             torch.zeros_like(one_each),
         )
         self._steps: dict[tuple[int, int, bool], Program] = {}
+        self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
+        self._streams: dict[int, LaneStream] = {}
 
     def step(self, width: int, batch: Batch, widest: bool) -> None:
         """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
@@ -94,6 +104,23 @@ class Lanes:
             changing, given = self.changing.first(width), self.given.first(width)
             self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
         self._steps[form](batch)
+
+    def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
+        """One gradient step in each lane that has `samples`, every one in a computation of its own.
+
+        Batches are filled up to a power of two, and not at all if it must be done exactly.
+        """
+        at_work = np.flatnonzero(samples).tolist()
+        with beside_each_other(self._streams, at_work, batch.mask.device) as streams:
+            for lane, stream in zip(at_work, streams, strict=True):
+                count = int(samples[lane])
+                size = count if exactly else min(1 << (count - 1).bit_length(), batch.mask.shape[1])
+                own = batch.only(lane, size)
+                if (lane, size) not in self._alone:
+                    changing, given = self.changing.only(lane), self.given.only(lane)
+                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream)
+                with stream or nullcontext():
+                    self._alone[lane, size](own)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).
@@ -212,7 +239,9 @@ class LaneTraining:
             if not batches:
                 batches.extend(self._gather(step))
             batch, widest = batches.popleft(), width == self.widths[0]
-            if self.engine.exact_batches:
+            if self.engine.plan == "apart":
+                lanes.step_apart(batch, self.batch_samples[step, :width], self.engine.exact_batches)
+            elif self.engine.exact_batches:
                 lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
             else:
                 lanes.step(width, batch, widest)

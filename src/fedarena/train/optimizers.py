@@ -70,10 +70,12 @@ def optimizer_step(
     number: StepNumber,
     lr_scale: Any = 1.0,
     hyperparameters: Mapping[str, Any] | None = None,
+    at_once: bool = False,
 ) -> tuple[Tensors, Groups]:
     """One step of the local optimizer: new parameters and new state.
 
-    A schedule may scale the learning rate, and `hyperparameters` has what a job sets itself.
+    A schedule may scale the learning rate, and `hyperparameters` has what a job sets itself. Plain steps of all
+    parameters may be taken `at_once`, which `vmap` cannot.
     """
     own = hyperparameters or {}
     lr = own.get("local.lr", local.lr) * lr_scale
@@ -86,6 +88,13 @@ def optimizer_step(
     if isinstance(momentum, Tensor) or momentum:
         grad = {name: momentum * state["momentum"][name] + g for name, g in grad.items()}
         state = {"momentum": grad}
+    if at_once:
+        old, gradients = [params[name] for name in grad], list(grad.values())
+        if isinstance(lr, Tensor):
+            new = torch._foreach_sub(old, torch._foreach_mul(gradients, lr))
+        else:
+            new = torch._foreach_sub(old, gradients, alpha=lr)
+        return dict(zip(grad, new, strict=True)), state
     return {name: params[name] - lr * g for name, g in grad.items()}, state
 
 

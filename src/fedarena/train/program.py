@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
+from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
 TRACING = threading.Lock()  # torch cannot trace in two threads at once
@@ -43,6 +45,12 @@ class Changing:
         return Changing(
             params, map_groups(lambda t: t[:lanes], self.optimizer), self.numbers[:lanes], self.loss_sums[:lanes]
         )
+
+    def only(self, lane: int) -> Changing:
+        """One lane, in the same memory."""
+        params = {name: p[lane : lane + 1] for name, p in self.params.items()}
+        optimizer = map_groups(lambda t: t[lane : lane + 1], self.optimizer)
+        return Changing(params, optimizer, self.numbers[lane : lane + 1], self.loss_sums[lane : lane + 1])
 
     def of(self, lanes: Tensor) -> Changing:
         """Copies of the lanes with these numbers."""
@@ -69,6 +77,11 @@ class Batch:
     mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
 
+    def only(self, lane: int, samples: int) -> Batch:
+        """The first samples of one lane, in the same memory."""
+        columns = {name: values[lane : lane + 1, :samples] for name, values in self.columns.items()}
+        return Batch(columns, self.mask[lane : lane + 1, :samples], self.keys[lane : lane + 1])
+
     def of(self, lanes: Tensor, samples: int) -> Batch:
         """The first samples of the lanes with these numbers."""
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
@@ -94,6 +107,12 @@ class Given:
         broadcast = self.broadcast if self.shared else map_groups(lambda t: t[:lanes], self.broadcast)
         return Given(states, broadcast, {name: t[:lanes] for name, t in self.jobs.items()}, self.shared)
 
+    def only(self, lane: int) -> Given:
+        """One lane, in the same memory."""
+        states = map_groups(lambda t: t[lane : lane + 1], self.states)
+        broadcast = self.broadcast if self.shared else map_groups(lambda t: t[lane : lane + 1], self.broadcast)
+        return Given(states, broadcast, {name: t[lane : lane + 1] for name, t in self.jobs.items()}, self.shared)
+
     def of(self, lanes: Tensor) -> Given:
         """What the lanes with these numbers read."""
         broadcast = self.broadcast if self.shared else map_groups(lambda t: t[lanes], self.broadcast)
@@ -115,32 +134,47 @@ class StepPrograms:
     def __init__(self, step: Step):
         self._step = step
         self._scripts: dict[Any, Callable[..., None]] = {}
-        self._pool: Any = None  # memory that all captured graphs share: they never run at the same time
 
     def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One step without a program, for lanes and batches of a form that is too rare to be worth one."""
         with TRACING:  # the model serves one thread at a time
             return self._step(changing, given, batch)
 
-    def bind(self, changing: Changing, given: Given, example: Batch, *, compile: bool = False) -> Program:
+    def bind(
+        self,
+        changing: Changing,
+        given: Given,
+        example: Batch,
+        *,
+        compile: bool = False,
+        stream: LaneStream | None = None,
+    ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled.
+        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is.
         """
         lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
-            if changing.numbers.device.type == "cuda":
-                return self._capture(changing, given, example, compile)
-            # Names in their order, too: tensors that look alike may stand for something else.
-            named = (changing.params, changing.optimizer, given.states, given.broadcast, given.jobs, example.columns)
-            names = str(pytree.tree_structure(named))
-            form = (given.shared, names, *((t.shape, t.dtype) for t in [*lanes, *example.tensors()]))
-            if form not in self._scripts:
-                self._scripts[form] = self._script(changing, given, example)
-        script = self._scripts[form]
-        return lambda batch: script(*lanes, *batch.tensors())
+            form = _form(changing, given, example)
+            if changing.numbers.device.type != "cuda":
+                if form not in self._scripts:
+                    self._scripts[form] = self._script(changing, given, example)
+                script = self._scripts[form]
+                return lambda batch: script(*lanes, *batch.tensors())
+            if stream is None:
+                step = self._step_in_place(changing, given, example, compile)
+                return self._capture(step, lanes, example, self._stream)
+            return self._capture(self._plain_step(changing, given, example), lanes, example, stream)
 
-    def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
+    @cached_property
+    def _stream(self) -> LaneStream:
+        """For graphs that never run at the same time."""
+        return LaneStream()
+
+    def _flat(
+        self, changing: Changing, given: Given, batch: Batch
+    ) -> tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor]]:
+        """The step as a function of a list of tensors, and the list for these arguments."""
         parts = (
             *(changing.params, changing.optimizer, changing.numbers, changing.loss_sums),
             *(given.states, given.broadcast, given.jobs, batch.columns, batch.mask, batch.keys),
@@ -152,31 +186,46 @@ class StepPrograms:
             now = replace(given, states=parts[4], broadcast=parts[5], jobs=parts[6])
             return self._step(Changing(*parts[:4]), now, Batch(*parts[7:])).tensors()
 
-        return separate_updates(record(flat_step, _leaves(parts)), len(changing.tensors()))
+        return flat_step, _leaves(parts)
+
+    def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
+        return separate_updates(record(*self._flat(changing, given, batch)), len(changing.tensors()))
 
     def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
         pure, updates = self._trace(changing, given, example)
         return script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
 
-    def _capture(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Program:
-        place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
-        tensors = [*changing.tensors(), *given.tensors(), *place]
+    def _plain_step(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+        """The step as it is, without being traced: nothing in it has to be undone for a single lane."""
+        flat_step, _ = self._flat(changing, given, example)
+        changed = len(changing.tensors())
+
+        def step(*tensors: Tensor) -> None:
+            torch._foreach_copy_(list(tensors[:changed]), flat_step(list(tensors)))
+
+        return step
+
+    def _step_in_place(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Callable[..., None]:
         pure, updates = self._trace(changing, given, example)
-        step = in_place(self._compiled(pure, tensors) if compile else pure, updates)
+        tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
+        return in_place(self._compiled(pure, tensors) if compile else pure, updates)
+
+    def _capture(self, step: Callable[..., None], lanes: list[Tensor], example: Batch, on: LaneStream) -> Program:
+        place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
+        tensors = [*lanes, *place]
         copies = [t.clone() for t in tensors]  # the lanes are in use already
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        on.stream.wait_stream(torch.cuda.current_stream())
+        with on:
             for _ in range(_WARM_UPS):
                 step(*copies)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(on.stream)
         del copies
         graph = torch.cuda.CUDAGraph()
         replay: Callable[[], None] = graph.replay
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=on.pool, stream=on.stream):
                 step(*tensors)
-            self._pool = self._pool or graph.pool()
+            on.pool = on.pool or graph.pool()
         except RuntimeError as error:
             torch.cuda.synchronize()
             warnings.warn(
@@ -260,6 +309,13 @@ def _set_form(proxy: Any, value: Any) -> Any:
         value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     proxy.node.meta["val"] = value
     return proxy
+
+
+def _form(changing: Changing, given: Given, batch: Batch) -> Any:
+    """What a program depends on: shapes, types, and names in their order, too, since tensors may look alike."""
+    named = (changing.params, changing.optimizer, given.states, given.broadcast, given.jobs, batch.columns)
+    tensors = [*changing.tensors(), *given.tensors(), *batch.tensors()]
+    return (given.shared, str(pytree.tree_structure(named)), *((t.shape, t.dtype) for t in tensors))
 
 
 def _leaves(parts: Any) -> list[Tensor]:

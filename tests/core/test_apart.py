@@ -1,0 +1,71 @@
+"""Clients in computations of their own, `engine.plan=apart`, train as in one computation and as one at a time."""
+
+from __future__ import annotations
+
+import pytest
+from test_cohort import FAMILIES, LOCALS, SIZES, assert_same, lanes_are_used_again, make_engine, train  # noqa: F401
+
+from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import cohort as cohort_module
+
+CLIENTS = list(range(len(SIZES)))
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("model", FAMILIES)
+def test_every_model_trains_as_one_client_at_a_time(model: str, local: str) -> None:
+    found = []
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3})):
+        engine = make_engine(kind, model, FedAvg(), LOCALS[local], **options)
+        found.append(train(engine, CLIENTS, {"params": engine.initial_params()}, {}))
+    assert_same(*found)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_every_algorithm_trains_as_one_client_at_a_time(name: str) -> None:
+    found = []
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3})):
+        algorithm = ALGORITHMS.get(name)()
+        algorithm.prepare(len(SIZES), LOCALS["epochs"])
+        engine = make_engine(kind, "cnn", algorithm, LOCALS["epochs"], **options)
+        broadcast = algorithm.broadcast(algorithm.server_init(engine.initial_params()))
+        found.append(train(engine, CLIENTS[1:], broadcast, {}))
+    assert_same(*found)
+
+
+class SpreadOfTheBatch(FedAvg):
+    """A loss for which it matters how many samples a batch has, so that no batch may be filled up."""
+
+    def local_loss(self, task, params, batch, client):
+        outputs = task.predict(params, batch)
+        return task.losses(outputs, batch).mean() + 0.1 * outputs.std()
+
+
+def test_own_losses_see_batches_as_they_are() -> None:
+    found = []
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3})):
+        engine = make_engine(kind, "mlp", SpreadOfTheBatch(), LOCALS["epochs"], **options)
+        found.append(train(engine, CLIENTS, {"params": engine.initial_params()}, {}))
+    assert_same(*found)
+
+
+def test_how_clients_train_follows_from_sizes_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, dense = (make_engine(CohortEngine, model, FedAvg(), LocalTraining()) for model in ("cnn", "mlp"))
+    monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
+    monkeypatch.setattr(type(engine.hardware), "free_bytes", lambda self: 1 << 36)
+    assert engine._suitable(None, None)[1] == "together"
+    monkeypatch.setattr(cohort_module, "_LARGE_LANE_BYTES", 1)
+    lanes, plan = engine._suitable(None, None)
+    assert (plan, lanes) == ("apart", cohort_module._MOST_APART)
+    assert engine._suitable(64, None) == (64, "together")  # a run from before there were plans goes on as it began
+    assert engine._suitable(4, "apart") == (4, "apart")
+    assert dense._suitable(None, None)[1] == "together"
+
+
+def test_a_cpu_needs_no_plan() -> None:
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LocalTraining())
+    assert engine.plan == "together"
+    assert "plan" not in engine.choices

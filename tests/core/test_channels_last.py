@@ -1,0 +1,37 @@
+"""Group normalization of pictures with the channels innermost is torch's own."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from fedarena.train.channels_last import NormalizedAsTheyLie
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.sampled_from([1, 2, 3]), st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_values_and_gradients_are_those_of_torch(batch: int, groups: int, size: int, side: int, turned: bool) -> None:
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, groups * size, side, side + 1, generator=random, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last) if turned else x
+    weight, bias = torch.randn(2, groups * size, generator=random, dtype=torch.float64)
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    wanted = torch.randn(x.shape, generator=random, dtype=torch.float64)
+    expected = F.group_norm(leaves[0], groups, *leaves[1:], eps=1e-3)
+    with NormalizedAsTheyLie():
+        found = F.group_norm(leaves[0], groups, *leaves[1:], eps=1e-3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    for ours, theirs in zip(*(torch.autograd.grad(y, leaves, wanted) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+def test_pictures_stay_in_their_layout_and_other_norms_alone() -> None:
+    x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+    with NormalizedAsTheyLie():
+        assert nn.GroupNorm(2, 4)(x).is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(nn.GroupNorm(2, 4, affine=False)(x), F.group_norm(x, 2))
+        flat = torch.randn(3, 4)
+        torch.testing.assert_close(nn.GroupNorm(2, 4)(flat), F.group_norm(flat, 2, torch.ones(4), torch.zeros(4)))
