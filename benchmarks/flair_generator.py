@@ -42,7 +42,7 @@ COARSE = {
 MOST_OF_A_USER = 4_151
 DIFFERENT_PICTURES = 400
 QUALITY = 75
-_MEDIAN, _SIGMA = 1.8, 1.75  # of a lognormal distribution with about the published quartiles and mean
+_MEDIAN, _SIGMA = 2.0, 1.75  # of a lognormal distribution with about the published quartiles and mean
 _PARTITIONS = {"train": "train", "validation": "val", "test": "test"}
 
 

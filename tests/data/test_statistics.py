@@ -50,6 +50,8 @@ def test_labels_equal_those_counted_client_by_client(plain: PlainFederation, chu
             distances.append(0.5 * sum(abs(a - b) for a, b in zip(mix, overall, strict=True)))
     assert found.labels.mean_distance == pytest.approx(np.mean(distances) if distances else 0.0)
     assert found.labels.clients == len(plain.clients)
+    assert found.labels.clients_with.tolist() == [int((of_label > 0).sum()) for of_label in counts.T]
+    assert found.labels.samples == sum(len(client.rows("all", plain.task.label_column)) for client in plain.clients)
     tested = [client for client in plain.clients if len(client.rows("test", plain.task.label_column))]
     assert found.clients_without_test == len(plain.clients) - len(tested)
 
@@ -148,6 +150,17 @@ def test_few_clients_stand_for_many() -> None:
     assert some.sizes.mean == everything.sizes.mean  # sizes are always those of all clients
     again = describe(federation, max_label_clients=300)
     assert again.labels.counts.tolist() == some.labels.counts.tolist()
+
+
+def test_some_clients_are_looked_at_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = load_federation("synthetic")
+    monkeypatch.setattr(statistics, "SOME_CLIENTS", 200)
+    assert describe(federation).labels.clients == 1000
+    monkeypatch.setattr(statistics, "MANY_CLIENTS", 999)
+    assert describe(federation).labels.clients == 200
+    monkeypatch.setattr(statistics, "MANY_CLIENTS", 1000)
+    monkeypatch.setattr(statistics, "MANY_COUNTS", 1000 * federation.task.classes - 1)
+    assert describe(federation).labels.clients == 200
 
 
 def test_those_few_are_not_simply_the_first() -> None:

@@ -11,9 +11,10 @@ from rich.table import Table
 from fedarena.core.console import as_markup
 from fedarena.data.statistics.describe import FederationStatistics
 from fedarena.data.statistics.label_statistics import LabelStatistics
-from fedarena.data.statistics.table1 import SCOPE, counting_note, published_sizes
+from fedarena.data.statistics.table1 import counting_note, published_sizes
 from fedarena.data.store.schema import SourceSpec
 from fedarena.display.drawing.units import ABSENT, count, significant
+from fedarena.display.federations.frequencies import RARE
 from fedarena.display.fleets.picture import percent
 
 _MOST_NAMES = 12  # of inputs that are listed
@@ -44,7 +45,7 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
     table.add_row("", f"the largest {percent(sizes.half_share)} of the clients have half of the samples")
     if (published := published_sizes(source)) is not None:
         table.add_row(
-            "in LEAF's Table 1",
+            f"in {published.paper}'s " + ("Table 1" if published.paper == "LEAF" else "paper"),
             f"{count(published.clients, 'client')}, {published.samples:,} {published.counted}, "
             f"mean {published.mean:,} ± {published.std:,}, of {published.scope}",
         )
@@ -56,7 +57,7 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
         names = column.names or ()
         listed = f" ({', '.join(names[:_MOST_NAMES])}{', …' if len(names) > _MOST_NAMES else ''})" if names else ""
         table.add_row("column", as_markup(f"{name}: {column.dtype}{shape}{kept}{listed}"))
-    _add_labels(table, labels)
+    _add_labels(table, labels, statistics.task == "multi_label")
     if (pixels := statistics.pixels) is not None:
         label = label_text(labels.names, pixels.label)
         table.add_row(
@@ -73,11 +74,13 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
     return table
 
 
-def _add_labels(table: Table, labels: LabelStatistics) -> None:
+def _add_labels(table: Table, labels: LabelStatistics, multi_label: bool) -> None:
     order = sorted(range(len(labels.counts)), key=lambda label: -labels.counts[label])
     total = max(1, int(labels.counts.sum()))
     top = [f"{label_text(labels.names, label)} {labels.counts[label] / total:.1%}" for label in order[:6]]
     table.add_row("labels", as_markup(f"{len(labels.counts)}, most frequent: {', '.join(top)}"))
+    if multi_label and labels.samples:
+        _add_frequencies(table, labels, order)
     table.add_row(
         "label skew",
         f"{labels.mean_distance:.3f} mean total-variation distance of a client's labels to all clients' "
@@ -92,12 +95,26 @@ def _add_labels(table: Table, labels: LabelStatistics) -> None:
         table.add_row("", f"in {count(pairs.pairs, 'pair')} of {count(pairs.clients, 'client')}")
 
 
+def _add_frequencies(table: Table, labels: LabelStatistics, order: Sequence[int]) -> None:
+    """How many samples and clients have the most and the least common label, as FLAIR's paper says it."""
+    for name, label in (("most common", order[0]), ("least common", order[-1])):
+        table.add_row(
+            "label frequency" if label == order[0] else "",
+            as_markup(
+                f"{name}: {label_text(labels.names, label)}, in {percent(labels.counts[label] / labels.samples)} of "
+                f"the samples and at {percent(labels.clients_with[label] / labels.clients)} of the clients"
+            ),
+        )
+    if rare := int((labels.clients_with < RARE * labels.clients).sum()):
+        table.add_row("", f"{rare:,} of {count(len(order), 'label')} at fewer than {RARE:.1%} of the clients")
+
+
 def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -> Table:
     """LEAF's Table 1 for federations, each given with its title and its source; below is what LEAF's paper says."""
     rows = [(title, statistics, published_sizes(source)) for title, source, statistics in found]
     captions = ["half: this share of the clients, the largest first, have half of the samples"]
-    if any(published is not None for _, _, published in rows):
-        captions.append(f"LEAF's paper: {SCOPE}")
+    scopes = {published.paper: published.scope for _, _, published in rows if published is not None}
+    captions += [f"{paper}'s paper: {scope}" for paper, scope in scopes.items()]
     captions += dict.fromkeys(difference for _, source, _ in found if (difference := counting_note(source)) is not None)
     columns = ("federation", "clients", "samples", "mean", "stdev", "skew", "half")
     table = _titled("Samples per client", "\n".join(captions), columns)
@@ -114,7 +131,7 @@ def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -
         )
         if published is not None:
             numbers = (f"{published.clients:,}", f"{published.samples:,}", f"{published.mean:,}", f"{published.std:,}")
-            table.add_row(f"  LEAF's paper, {published.counted}", *numbers, ABSENT, ABSENT, style="dim")
+            table.add_row(f"  {published.paper}'s paper, {published.counted}", *numbers, ABSENT, ABSENT, style="dim")
     return table
 
 

@@ -103,7 +103,7 @@ def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], p
                 "source": federation.source.model_dump(mode="json"),
                 "fingerprint": federation.fingerprint,
                 **as_json(statistics),
-                "leaf_table_1": None if published is None else asdict(published),
+                "leaf_table_1": None if published is None or published.paper != "LEAF" else asdict(published),
             }
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,8 @@ HISTOGRAM_BINS = 40
 CURVE_POINTS = 100
 MOST_COMMON_VALUES = 10
 CLIENTS_PER_CHUNK = 1 << 16
+SOME_CLIENTS = 10_000
+MANY_CLIENTS, MANY_COUNTS = 100_000, 1 << 22  # a count is one of a label at a client
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,14 @@ class FederationStatistics:
     attributes: dict[str, AttributeStatistics]
 
 
-def describe(federation: Federation, max_label_clients: int = 10_000) -> FederationStatistics:
-    """Describes a federation; labels are read from at most `max_label_clients` clients, chosen at random."""
+def describe(federation: Federation, max_label_clients: int | None = None) -> FederationStatistics:
+    """Describes a federation; labels are read from at most `max_label_clients` clients, chosen at random.
+
+    That is everybody where clients and labels are not very many, and `SOME_CLIENTS` elsewhere, unless it is given.
+    """
+    if max_label_clients is None:
+        few = federation.num_clients <= MANY_CLIENTS and federation.num_clients * federation.task.bins <= MANY_COUNTS
+        max_label_clients = federation.num_clients if few else SOME_CLIENTS
     sizes = np.concatenate([federation.counts(clients) for clients in _all_clients(federation)])
     labels = describe_labels(federation, sizes, max_label_clients)
     return FederationStatistics(

@@ -39,6 +39,8 @@ class LabelStatistics:
     names: tuple[str, ...] | None
     counts: IntArray  # [classes], over the clients that were looked at, all parts
     clients: int  # how many were looked at; all unless there are very many
+    samples: int  # which these clients have
+    clients_with: IntArray  # [classes], how many of these clients have each label (Fig. 3 of FLAIR)
     mean_distance: float  # total variation distance of a client's labels to those of all clients, mean over clients
     mean_distance_by_chance: float  # the same, if every client had drawn its labels from those of all clients
     pairs: PairStatistics | None  # None where there are not two clients with labels
@@ -48,9 +50,10 @@ class LabelStatistics:
 def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -> LabelStatistics:
     """The distribution of labels over all clients, or over `max_clients` of them that are chosen at random."""
     clients = choose_clients(federation, "statistics/clients", max_clients)
-    totals = np.zeros(federation.task.bins, dtype=np.int64)
+    totals, clients_with = (np.zeros(federation.task.bins, dtype=np.int64) for _ in range(2))
     for _, counts in _label_counts(federation, clients, sizes):
         totals += counts.sum(axis=0)
+        clients_with += np.count_nonzero(counts, axis=0)
 
     distances, labels_per_client = [np.empty(0)], [np.empty(0, dtype=np.int64)]
     overall = totals / max(totals.sum(), 1)
@@ -65,6 +68,8 @@ def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -
         names=federation.task.bin_names,
         counts=totals,
         clients=len(clients),
+        samples=int(sizes[clients].sum()),
+        clients_with=clients_with,
         mean_distance=float(all_distances.mean()) if len(all_distances) else 0.0,
         mean_distance_by_chance=float(by_chance.mean()) if len(by_chance) else 0.0,
         pairs=_pairs(federation, sizes, overall),

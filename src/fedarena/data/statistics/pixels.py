@@ -26,6 +26,7 @@ LEVELS = 256
 MAX_CLIENTS = 20_000
 MAX_IMAGES = 20_000
 MAX_BYTES = 1 << 28
+MAX_DECODED_BYTES = 1 << 31  # of pictures that are stored compressed, which are read faster than they are decoded
 FEWEST_CLIENTS = 20  # of clients with very many pictures, some are looked at rather than all pictures of one client
 CHUNK_PIXELS = 1 << 21
 
@@ -82,7 +83,9 @@ def pixel_distances(histograms: AnyArray, images: IntArray) -> FloatArray:
 
 def _images_of(federation: Federation, sizes: IntArray, label: int) -> tuple[IntArray, IntArray]:
     """Clients, ascending, and positions of the pictures to look at."""
-    limit = max(1, min(MAX_IMAGES, MAX_BYTES // federation.columns["x"].bytes_per_sample))
+    x = federation.columns["x"]
+    most_bytes = MAX_BYTES if x.encoding is None else MAX_DECODED_BYTES
+    limit = max(1, min(MAX_IMAGES, most_bytes // x.bytes_per_sample))
     asked = random_order(federation.num_clients, "statistics/pictures")[:MAX_CLIENTS]
     chosen: list[tuple[int, IntArray]] = []
     room = limit
@@ -140,7 +143,10 @@ def _histograms(federation: Federation, clients: IntArray, positions: IntArray, 
     steps = (LEVELS - 1) / (high - low) if high > low else 0.0
     histograms = np.empty((len(clients), LEVELS), dtype=np.int32)  # half of what 64 bits would take
     for start, images in _chunks(federation, clients, positions):
-        levels = np.rint((images.astype(np.float64) - low) * steps).astype(np.int64)
+        if images.dtype == np.uint8:
+            levels = images.astype(np.int64)  # bytes are levels
+        else:
+            levels = np.rint((images.astype(np.float64) - low) * steps).astype(np.int64)
         bins = levels + LEVELS * np.arange(len(images))[:, None]
         counts = np.bincount(bins.ravel(), minlength=LEVELS * len(images))
         histograms[start : start + len(images)] = counts.reshape(len(images), LEVELS)

@@ -1,4 +1,4 @@
-"""Table 1 of LEAF (Caldas et al., 2019): what its authors counted, to stand beside what is counted here."""
+"""What authors counted, to stand beside what is counted here: LEAF's Table 1 (Caldas et al., 2019), FLAIR's sizes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class PublishedSizes:
     std: float
     counted: str  # what a sample is there
     scope: str = SCOPE
+    paper: str = "LEAF"
 
 
 # By the federations here that are made from the same data.
@@ -30,9 +31,14 @@ LEAF_TABLE_1 = {
     "reddit": PublishedSizes(1_660_820, 56_587_343, 34.07, 62.95, "comments"),
 }
 
+# Section 4.2 and the notebook explore_labels of FLAIR (Song et al., 2022).
+FLAIR_SIZES = PublishedSizes(51_414, 429_078, 8.35, 51.28, "photos", "all of the data, before max_samples", "FLAIR")
+
 
 def published_sizes(source: SourceSpec) -> PublishedSizes | None:
     """The row to compare a federation with; none where its samples are sequences of what LEAF counts as windows."""
+    if source.name == "flair":
+        return FLAIR_SIZES
     return None if _has_sequences_for_windows(source) else LEAF_TABLE_1.get(source.name)
 
 

@@ -20,14 +20,14 @@ _INVISIBLE: Final = {" ": "␣", "\n": "↵", "\t": "⇥", "": "(empty)"}
 _LONGEST_NAME: Final = 20
 _LONGEST_CLIENT: Final = 10
 _SCALE_BELOW: Final = 62  # pixels from the lower end of the plot to the scale of colours
-_CHARACTER_PIXELS: Final = 7
+CHARACTER_PIXELS: Final = 7
 _NAMES_PIXELS: Final = 600  # of names side by side
 
 
 def pixels_for_names(labels: LabelStatistics) -> int:
     """How much room the names of labels need in addition, if they are turned because they are long."""
     names = [html.unescape(name) for name in _columns(labels, labels.counts[None])[0]]
-    pixels = _CHARACTER_PIXELS * max(map(len, names))
+    pixels = CHARACTER_PIXELS * max(map(len, names))
     return 0 if pixels * len(names) <= _NAMES_PIXELS else pixels
 
 

@@ -14,6 +14,7 @@ from fedarena.display.drawing.stack import LINE, Panel, add_axes, add_heading, s
 from fedarena.display.drawing.style import QUIET_INK, SERIES_LIGHT, empty_figure, figure_text
 from fedarena.display.drawing.units import count
 from fedarena.display.federations.distances import add_pairs, add_pixels
+from fedarena.display.federations.frequencies import add_frequencies, pixels_for_frequencies
 from fedarena.display.federations.labels import add_label_counts, add_label_mix, pixels_for_names
 from fedarena.display.fleets.picture import percent
 
@@ -40,16 +41,23 @@ def federation_figure(statistics: FederationStatistics) -> go.Figure:
         Panel("mix", 400, 10),
     ]
     pairs, pixels = statistics.labels.pairs, statistics.pixels
-    scale = _SCALE + pixels_for_names(statistics.labels)
+    below = _SCALE + pixels_for_names(statistics.labels)  # of the last panel so far
+    if statistics.task == "multi_label":
+        panels.append(Panel("frequencies", 220, below + _HEADING))
+        below = pixels_for_frequencies(statistics.labels) or _AXIS
     if pairs is not None:
-        panels.append(Panel("pairs", 170, scale + _HEADING + LINE))
+        panels.append(Panel("pairs", 170, below + _HEADING + LINE))
+        below = _AXIS
     if pixels is not None:
-        panels.append(Panel("pixels", 190, _AXIS + _HEADING + 3 * LINE))
-    places = stack(figure, panels, below=_AXIS if pairs is not None else scale)
+        panels.append(Panel("pixels", 190, below + _HEADING + 3 * LINE))
+        below = _AXIS
+    places = stack(figure, panels, below=below)
     _add_sizes(figure, statistics, places["sizes"])
     _add_curve(figure, statistics.sizes, places["curve"])
     add_label_counts(figure, statistics.labels, places["counts"])
     add_label_mix(figure, statistics.labels, places["mix"], are_named(statistics))
+    if "frequencies" in places:
+        add_frequencies(figure, statistics.labels, places["frequencies"])
     if pairs is not None:
         add_pairs(figure, pairs, places["pairs"])
     if pixels is not None:
