@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +26,7 @@ from fedarena.data.flair import building, hdf5, pictures, published, staging
 from fedarena.data.flair.archives import find_archives, read_members
 from fedarena.data.flair.checking import Picture, as_png, checked_jpeg
 from fedarena.data.flair.files import FILES
+from fedarena.data.registry import CACHE_VARIABLE
 from fedarena.data.statistics import pixels as pixels_statistics
 from fedarena.data.statistics.flair_counts import compared_with_flair
 from fedarena.display import federation_figure
@@ -352,3 +357,35 @@ def test_pixels_of_compressed_pictures_are_compared(folder: Path, monkeypatch: p
     found = describe(load(folder)).pixels
     assert found is not None
     assert found.images == sum("plant" in labels for user in ALL for labels in expected(user))
+
+
+KILLED = """
+import os, signal, sys
+from fedarena.data import load_federation
+from fedarena.data.flair import pictures, staging
+
+staging.CHECKPOINT_PICTURES = pictures.PICTURES_AT_ONCE = 1
+
+def progress(fraction, words):
+    if words == "Reading photos" and fraction > 0.5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+load_federation("flair", {"folder": sys.argv[1]}, progress)
+"""
+
+
+@pytest.mark.slow
+def test_a_build_that_was_killed_goes_on(tmp_path: Path, built_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write_archives(tmp_path / "raw")
+    variables = {**os.environ, CACHE_VARIABLE: str(built_once)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(place)], env=variables, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    checked: list[int] = []
+
+    def noted(row: int, *rest: Any) -> Picture:
+        checked.append(row)
+        return checked_jpeg(row, *rest)
+
+    monkeypatch.setattr(pictures, "checked_jpeg", noted)
+    check_everything(load(place))
+    assert 0 < len(checked) <= len(entries()) / 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 from flair_files import (
     COARSE_OF,
@@ -26,6 +27,7 @@ from flair_files import (
 )
 
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.data import ColumnSpec, EncodedRows, FederationWriter, TaskSpec
 from fedarena.data.registry import cached_path
 
 Change = Callable[[list[dict[str, Any]]], Any]
@@ -261,3 +263,23 @@ def test_a_build_that_failed_can_be_tried_again(folder: Path) -> None:
     assert load(folder).num_samples == len(entries())
     assert re.fullmatch(r"flair-[0-9a-f]+-[0-9a-f]+", load(folder).path.name)
     assert json.loads((load(folder).path / "federation.json").read_text())["name"] == "flair"
+
+
+def test_photos_that_were_decoded_are_not_looked_at_again(tmp_path: Path) -> None:
+    """A builder that has done so says it; everybody else's files are looked at."""
+    columns = {
+        "x": ColumnSpec(dtype="uint8", shape=(3, 8, 8), encoding="jpeg"),
+        "y": ColumnSpec(dtype="uint8", shape=(1,)),
+    }
+    task = TaskSpec(kind="multi_label", classes=1)
+    y = np.ones((1, 1), np.uint8)
+    for checked in (True, False):
+        with FederationWriter(tmp_path / f"{checked}", name="made", task=task, columns=columns) as writer:
+            files = EncodedRows([b"no picture"], ["1.jpg"], checked=checked)
+            if checked:
+                writer.add_client("ann", train={"x": [jpeg("1")], "y": y})
+                writer.add_clients(["ben"], counts=np.array([[1, 0, 0]]), columns={"x": files, "y": y})
+            else:
+                with pytest.raises(BadInputError, match=r"1\.jpg cannot be decoded"):
+                    writer.add_clients(["ben"], counts=np.array([[1, 0, 0]]), columns={"x": files, "y": y})
+                writer.add_client("ann", train={"x": [jpeg("1")], "y": y})
