@@ -294,6 +294,13 @@ def test_what_cannot_be_adapted_is_refused(
         adapted(model, IMAGES, name, **options)
 
 
+def test_options_need_a_name() -> None:
+    with pytest.raises(BadInputError, match=r"To set options of adaptation \('rank'\), name it: adaptation=adapter"):
+        config(adaptation={"rank": 4})
+    with pytest.raises(BadInputError, match="did you mean 'lora'"):
+        config(adaptation="lor")
+
+
 def test_other_networks_are_refused_with_adaptation_too(tmp_path: Path) -> None:
     task = adapted("blocks", IMAGES, "lora")
     torch.save({"elsewhere.weight": torch.ones(2)}, tmp_path / "other.pt")
