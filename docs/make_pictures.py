@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from fedarena.data import load_federation
 from fedarena.data.statistics.describe import describe
@@ -26,6 +27,16 @@ IMAGES = Path(__file__).parent / "images"
 CLUSTERS, SIGMAS = (50, 100, 200), (0.1, 0.4, 0.7, 1.1, 1.4, 1.7, 2.0)
 START_RANKS, ALPHAS = (0, 100, 350), (1, 2, 3, 4, 5, 10, 100)
 BITS_PER_MEGABYTE = 8e6
+
+
+def draw_contact_sheet(users: int = 7, each: int = 12) -> None:
+    """Pictures of the stand-in for FLAIR, a user a row."""
+    federation = load_federation("flair_like", {"users": 200, "side": 64, "encoding": "none"})
+    everybody = federation.clients("train")
+    chosen = everybody[federation.counts(everybody, "train") >= each][:users]
+    rows = [federation.samples([user], "train").columns["x"][:each].transpose(2, 0, 3, 1) for user in chosen]
+    sheet = np.concatenate([row.reshape(64, -1, 3) for row in rows])
+    Image.fromarray(sheet).save(IMAGES / "flair_like.jpg", quality=85)
 
 
 def draw_samplers() -> None:
@@ -78,5 +89,6 @@ if __name__ == "__main__":
         phones = load_fleet(name, len(clients)).match(clients, None, seed=0)
         write_picture(fleet_figure(describe_fleet(phones, clients, seed=0)), IMAGES / f"fleet-{name}.png")
     draw_samplers()
+    draw_contact_sheet()
     found = measure_heterogeneity(in_order(load_fleet("flash", 100)), np.arange(100))
     write_picture(heterogeneity_figure("flash", found), IMAGES / "heterogeneity-flash.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+import fedarena
 from fedarena.core.errors import BadInputError
 from fedarena.data import load_federation
 from fedarena.data.flair_like.drawing import Images, draw
@@ -18,6 +20,7 @@ from fedarena.data.flair_like.published import coarse_labels, published
 from fedarena.data.flair_like.scenes import SCENES
 from fedarena.data.flair_like.users import groups, sizes
 from fedarena.data.registry import FEDERATIONS
+from fedarena.data.splits import apportion
 from fedarena.data.store.schema import GROUPS
 
 SEED = 5
@@ -155,7 +158,25 @@ def test_taxonomies_tell_the_same() -> None:
     starts = np.cumsum(fine_per_coarse()) - fine_per_coarse()
     np.testing.assert_array_equal(np.maximum.reduceat(of[1628]["y"], starts, axis=1), of[17]["y"])
     assert (coarse.task.kind, structure.task.label_names) == ("multi_label", ("structure",))
-    assert coarse.counts(coarse.clients("all")).max() == 20
+    assert coarse.counts(coarse.clients("train")).max() == 20
+
+
+def test_division_into_users_or_images() -> None:
+    options = {"users": 300, "side": 8, "max_samples": 10, "seed": SEED}
+    by_client = load_federation("flair_like", options)
+    assert by_client.counts(by_client.clients("train")).max() == 10
+    assert by_client.counts(by_client.clients("test")).max() > 10
+    size = sizes(SEED, np.arange(300))
+    within = load_federation("flair_like", {**options, "split": "within_client", "validation_fraction": 0.1})
+    assert len(within.clients("train")) == 300
+    assert (
+        within.counts(within.clients(), "train").tolist()
+        == np.minimum(apportion(size, (0.8, 0.1, 0.1))[:, 0], 10).tolist()
+    )
+    assert (within.counts(within.clients(), "test")[size >= 2] >= 1).all()
+    largest = int(size.argmax())
+    x = within.samples([largest], "test").columns["x"]
+    assert len({picture.tobytes() for picture in x}) == len(x) == apportion(size, (0.8, 0.1, 0.1))[largest, 2]
 
 
 def test_large_pictures_are_jpegs_and_pngs_lose_nothing() -> None:
@@ -219,3 +240,20 @@ def test_wrong_options(options: dict[str, object], sentence: str) -> None:
 def test_every_label_has_a_look_and_a_scene() -> None:
     assert set(LOOKS) == set(coarse_labels())
     assert set().union(*(labels for _, labels in SCENES.values())) == set(coarse_labels())
+
+
+@pytest.mark.parametrize("training", ["natural", "centralized"])
+def test_runs_and_their_reports_call_it_a_stand_in(tmp_path: Path, training: str) -> None:
+    result = fedarena.run(
+        federation={"name": "flair_like", "users": 20, "side": 8},
+        model="logistic_regression",
+        training=training,
+        rounds=1,
+        cohort=1,
+        local={"steps": 1},
+        engine="reference",
+        runs_folder=tmp_path,
+        progress=False,
+    )
+    assert "stand-in for FLAIR" in result.federation_notes[0]
+    assert "stand-in for FLAIR" in (result.path / "report.html").read_text(encoding="utf-8")

@@ -294,3 +294,13 @@ def test_levels_reach_the_screen(make_run):
     shown = capture.get()
     assert shown.index("to 0.2") < shown.index("to 0.3")
     assert headline([make_run()])
+
+
+def test_what_is_to_be_known_of_a_federation_is_said_once(make_run, tmp_path):
+    runs = [make_run("fedavg", seed) for seed in range(2)]
+    note = "A stand-in: the pictures are no photos."
+    told = [replace(run, environment={**run.environment, "federation_notes": [note]}) for run in runs]
+    assert cautions(told)[0].endswith(f": {note}")
+    assert sum(note in line for line in cautions(told)) == 1
+    assert sum(note in line for line in caution_lines(told)) == 1
+    assert not any(note in line for line in cautions(runs))

@@ -48,7 +48,9 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
     """What ``environment.json`` holds of a run that begins now."""
     source = own_source(experiment.config)
     repositories = {"repositories": describe_repositories(source.files.values())} if source.files else {}
-    federation = {"federation": experiment.federation.name}
+    federation: dict[str, Any] = {"federation": experiment.federation.name}
+    if experiment.federation.notes:
+        federation["federation_notes"] = list(experiment.federation.notes)
     attack = describe_attack(experiment.simulation)
     told = {} if attack is None else {"attack": attack}
     policy = describe_policy(experiment.simulation)

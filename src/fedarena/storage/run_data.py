@@ -77,6 +77,11 @@ class RunData:
         place = Path(str(federation["path"])).name if source == "store" and federation.get("path") else source
         return str(self.environment.get("federation") or place)
 
+    @property
+    def federation_notes(self) -> tuple[str, ...]:
+        """What was done to the federation's samples, in sentences; runs of earlier versions do not tell."""
+        return tuple(map(str, self.environment.get("federation_notes", ())))
+
 
 def load_run(folder: Path) -> RunData:
     """Reads a run folder; a run that was killed is read up to its last committed round.

@@ -20,7 +20,15 @@ from fedarena.data.flair_like.published import coarse_labels
 from fedarena.data.flair_like.users import groups, sizes
 from fedarena.data.raw.images import need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
-from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction, apportion, split_anew
+from fedarena.data.splits import (
+    PublishedSplit,
+    Seed,
+    Split,
+    TrainFraction,
+    ValidationFraction,
+    apportion,
+    split_anew,
+)
 from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, ColumnSpec, Encoding, IntArray, TaskSpec
 
 Labels = Literal["coarse", "fine", "structure"]
@@ -34,7 +42,7 @@ _BATCH_BYTES = 1 << 26  # of pictures that are drawn before they are written
 
 
 @FEDERATIONS.register("flair_like")
-@cached_source(version=2)
+@cached_source(version=3)
 def flair_like(
     build: StoreBuild,
     *,
@@ -52,12 +60,13 @@ def flair_like(
 ) -> None:
     """A stand-in for FLAIR: pictures of `side` x `side` pixels that the tool draws, with FLAIR's numbers.
 
-    Of every ten `users` eight are in train, one in validation and one in test; the first ones are the same however many
-    there are, and FLAIR has 51,414. `labels` are the 17 coarse ones, the 1,628 fine ones inside these, or whether an
-    image shows a structure. Who has more images than `max_samples` has only so many here, as in the paper. `noise` is
-    the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the store holds JPEGs, like FLAIR; smaller
-    pictures are stored as pixels, because decoding would take longer than training on them. `encoding` overrules that.
-    With ``split: within_client`` everybody trains and is tested, as personal models need it.
+    Of every ten `users` eight are in train, one in validation and one in test, and the first ones are the same however
+    many there are; FLAIR has 51,414. With ``split="within_client"`` everybody trains and is tested, as personal models
+    need it; fractions are 0.8 and 0 unless they are given. `labels` are the 17 coarse ones, the 1,628 fine ones inside
+    these, or whether an image shows a structure. Users who train have at most `max_samples` images for it, as in the
+    paper, which tests on all. `noise` is the deviation of the grain of pixels from 0 to 1. From a `side` of 64 on the
+    store holds JPEGs, like FLAIR; smaller pictures are stored as pixels, because decoding would take longer than
+    training on them. `encoding` overrules that.
     """
     names = {"coarse": coarse_labels(), "fine": fine_names(), "structure": ("structure",)}[labels]
     task = TaskSpec(kind="multi_label", classes=len(names), label_names=names)
@@ -71,16 +80,10 @@ def flair_like(
         "y": ColumnSpec(dtype="uint8", shape=(len(names),)),
     }
     everybody = np.arange(users)
-    images_of, group_of = sizes(seed, everybody), groups(seed, everybody)
-    stored = np.minimum(images_of, max_samples or images_of.max())
+    images_of = sizes(seed, everybody)
     division = split_anew(split, train_fraction, validation_fraction, split_seed)
-    if division is not None:
-        group_of = np.array([GROUPS.index(group) for group in division.groups(users)])
-    if division is not None and division.kind == "within_client":  # a user's pictures come in no particular order
-        counts = apportion(stored, division.fractions)
-    else:
-        counts = np.zeros((users, len(PARTS)), dtype=np.int64)
-        counts[everybody, group_of] = stored
+    group_of, counts = _divided(images_of, groups(seed, everybody), division, max_samples)
+    stored = counts.sum(axis=1)
     ends = np.cumsum(stored)
     batch = max(1, _BATCH_BYTES // (3 * side * side))
     with build.writer(task=task, columns=columns, notes=[NOTE]) as writer:
@@ -98,6 +101,22 @@ def flair_like(
             )
             start = stop
             build.progress(int(ends[stop - 1]) / int(ends[-1]), "drawing pictures")
+
+
+def _divided(
+    sizes: IntArray, group_of: IntArray, division: Split | None, max_samples: int | None
+) -> tuple[IntArray, IntArray]:
+    """Every user's group, and how many images of each are stored for training, validation and test."""
+    if division is not None:
+        group_of = np.array([GROUPS.index(group) for group in division.groups(len(sizes))])
+    if division is not None and division.kind == "within_client":
+        counts = apportion(sizes, division.fractions)  # a user's images come in no particular order
+    else:
+        counts = np.zeros((len(sizes), len(PARTS)), dtype=np.int64)
+        counts[np.arange(len(sizes)), group_of] = sizes
+    train = PARTS.index("train")
+    counts[:, train] = np.minimum(counts[:, train], max_samples or sizes.max())
+    return group_of, counts
 
 
 def _samples(

@@ -21,12 +21,20 @@ def cautions(runs: Sequence[RunData]) -> list[str]:
     """A sentence for everything that changes what the results mean."""
     methods = methods_of(runs)
     return [
+        *_federation_notes(runs),
         *_broken(methods),
         *_steps_left_out(methods),
         *privacy_cautions(methods),
         *_never_invited(methods),
         *_short_days(methods),
     ]
+
+
+def _federation_notes(runs: Sequence[RunData]) -> Iterator[str]:
+    """What is to be known of the samples, such as that they are made up."""
+    notes = dict.fromkeys((run.federation_name, note) for run in runs for note in run.federation_notes)
+    for name, note in notes:
+        yield f"{name}: {note}"
 
 
 def _broken(methods: Sequence[Method]) -> Iterator[str]:
