@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from test_cohort import FAMILIES, LOCALS, SIZES, make_engine, train
+from test_image_networks import SOME_CLIENTS, all_blocks, engine_for_all_blocks
 from test_job_hyperparameters import own_settings
 from torch.nn import functional as F
 
 from fedarena.algorithms import ALGORITHMS, FedAvg, Scaffold
+from fedarena.models import MODELS
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
@@ -40,6 +42,20 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool) -> None:
             first, second = (run[client][0]["params"][name] for run in runs)
             torch.testing.assert_close(first.cpu(), value, rtol=0, atol=1e-10)
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("norm", ["group", "frozen_batch"])
+def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(norm: str, compile: bool, monkeypatch) -> None:
+    monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
+    reference = engine_for_all_blocks(ReferenceEngine, norm, device="cpu")
+    broadcast = {"params": reference.initial_params()}
+    expected = train(reference, SOME_CLIENTS, broadcast, {})
+    engine = engine_for_all_blocks(CohortEngine, norm, device="cuda", lanes=4, compile=compile)
+    found = train(engine, SOME_CLIENTS, engine.place(broadcast), {})
+    for client, (update, *_) in expected.items():
+        for name, value in update["params"].items():
+            torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])

@@ -21,10 +21,11 @@ from fedarena.models.imagenet.mobilenet import InvertedResidual
 from fedarena.models.imagenet.resnet import BasicBlock, Bottleneck
 from fedarena.models.imagenet.shufflenet import ShuffleBlock
 from fedarena.runs.weights import start_from
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Engine, LocalTraining, ReferenceEngine
 
 IMAGENET = DataSpec("classification", 1000, (3, 224, 224))
 PHOTOS = DataSpec("multi_label", 17, (3, 32, 32))
+SOME_CLIENTS = [1, 2, 3, 4, 6]
 # By name and options: parameters at 1,000 classes as torchvision publishes them, and its function.
 PUBLISHED: dict[str, tuple[str, dict[str, Any], int]] = {
     "resnet18": ("resnet18_imagenet", {}, 11_689_512),
@@ -213,25 +214,30 @@ class OfAllBlocks(nn.Module):
         return scores
 
 
+def all_blocks(spec: DataSpec, *, norm: str) -> nn.Module:
+    network = OfAllBlocks(spec, norm)
+    for layer in network.modules():
+        if isinstance(layer, FrozenBatchNorm):
+            layer.running_mean.normal_(std=0.1)
+            layer.running_var.uniform_(0.5, 2)
+    return network
+
+
+def engine_for_all_blocks(kind: Any, norm: str, **options: Any) -> Engine:
+    spec = DataSpec("classification", 4, (3, 18, 18))
+    local, algorithm = LocalTraining(epochs=1, batch_size=8, lr=0.05), FedAvg()
+    algorithm.prepare(len(SOME_CLIENTS), local)
+    task = make_task(build_model("all_blocks", spec, {"norm": norm}, seed=0), spec)
+    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64", **options)
+
+
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
 def test_many_clients_train_as_one_at_a_time(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_blocks(spec: DataSpec) -> nn.Module:
-        network = OfAllBlocks(spec, norm)
-        for layer in network.modules():
-            if isinstance(layer, FrozenBatchNorm):
-                layer.running_mean.normal_(std=0.1)
-                layer.running_var.uniform_(0.5, 2)
-        return network
-
     monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
-    spec = DataSpec("classification", 4, (3, 18, 18))
-    local, clients, found = LocalTraining(epochs=1, batch_size=8, lr=0.05), [1, 2, 3, 4, 6], []
+    found = []
     for kind in (ReferenceEngine, CohortEngine):
-        algorithm = FedAvg()
-        algorithm.prepare(len(clients), local)
-        task = make_task(build_model("all_blocks", spec, {}, seed=0), spec)
-        engine = kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64")
-        found.append(train(engine, clients, {"params": engine.initial_params()}, {}))
+        engine = engine_for_all_blocks(kind, norm)
+        found.append(train(engine, SOME_CLIENTS, {"params": engine.initial_params()}, {}))
         assert not engine.notes
     assert_same(*found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ from logistic_clients import (
     run_simulation,
 )
 
-from fedarena.algorithms import Ditto, FedAvg, FedAvgM, FedBN, LocalOnly, Mocha, Reptile
+from fedarena.algorithms import Ditto, FedAvg, FedAvgM, FedBN, LocalHead, LocalOnly, Mocha, Reptile
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.models import DataSpec, build_model, make_task
@@ -135,6 +137,56 @@ def test_fedbn_with_nothing_shared_trains_alone(make_federation, engine_kind) ->
     assert_close(end, start)
     assert_scored_with(last, own)
     assert last.row["bytes_up"] == 0
+
+
+@ENGINES
+def test_fedper(make_federation, engine_kind) -> None:
+    """Trained together, a head that stays is a local layer of FedBN."""
+    ours, fedbn = (
+        run_simulation(make_federation, a, DECAY, engine_kind)[1].snapshot
+        for a in (LocalHead(head_layers=["*.bias"]), FedBN(local_layers=["*.bias"]))
+    )
+    assert all(torch.equal(t, fedbn.state["params"][name]) for name, t in ours.state["params"].items())
+    for i in range(len(SIZES)):
+        mine, theirs = (snapshot.client_states.get(i) for snapshot in (ours, fedbn))
+        assert (mine is None and theirs is None) or torch.equal(mine["local"]["1.bias"], theirs["local"]["1.bias"])
+
+
+@ENGINES
+def test_fedrep(make_federation, engine_kind) -> None:
+    head_steps, decaying = 3, LocalTraining(epochs=2, batch_size=5, lr=0.2, weight_decay=0.02)
+    algorithm = LocalHead(head_layers=["*.bias"], head_steps=head_steps)
+    start, end, memories, last = run(make_federation, algorithm, engine_kind, decaying)
+    w, own = start, {}
+    for round, cohort in cohorts():
+        ends = []
+        for i in cohort:
+            steps = itertools.count()
+
+            def in_turn(gradient, present, steps=steps):
+                trained = BIAS if next(steps) < head_steps else ~BIAS
+                return np.where(trained, gradient + decaying.weight_decay * present, 0)
+
+            all_steps = head_steps + 2 * -(-SIZES[i] // 5)
+            ends.append(
+                local_sgd(np.where(BIAS, own.get(i, start), w), i, round, in_turn, decaying, steps=all_steps)[0]
+            )
+        own |= dict(zip(cohort, ends, strict=True))
+        w = np.where(BIAS, start, by_samples(cohort) @ np.array(ends))
+    assert_close(end, w)
+    for i, model in own.items():
+        assert_close(memories[i]["local"]["1.bias"].numpy(), model[BIAS])
+    assert_scored_with(last, {i: np.where(BIAS, own.get(i, start), w) for i in range(len(SIZES))})
+
+
+def test_the_head_is_the_last_layer() -> None:
+    params = {name: torch.ones(2) for name in ("0.weight", "1.norm.weight", "2.weight", "2.bias")}
+    assert list(LocalHead().client_init({"params": params})["local"]) == ["2.weight", "2.bias"]
+    assert list(LocalHead().download({"params": params})["params"]) == ["0.weight", "1.norm.weight"]
+    assert LocalHead().notes(params) == []
+    assert "clients share nothing" in LocalHead(head_layers=["*"]).notes(params)[0]
+    with pytest.raises(BadInputError, match=r"algorithm\.head_layers: no parameter of the model matches '9\.\*'"):
+        LocalHead(head_layers=["9.*"]).server_init(params)
 
 
 def test_fedbn_finds_normalization_layers_or_the_last_layer() -> None:
@@ -249,6 +301,8 @@ def test_operations_of_all_models_count() -> None:
     ("make", "message"),
     [
         (lambda: Ditto(lam=-1), r"algorithm\.lam must be at least 0"),
+        (lambda: LocalHead(head_steps=-1), r"algorithm\.head_steps must be at least 0, not -1"),
+        (lambda: LocalHead(head_steps=1).prepare(3, DECAY), r"local\.optimizer=sgd without momentum"),
         (lambda: Mocha(ridge=-1), r"algorithm\.ridge must be at least 0"),
         (lambda: Reptile(fine_tune_steps=0), r"algorithm\.fine_tune_steps must be above 0"),
         (lambda: Reptile(fine_tune_lr=0.0), r"algorithm\.fine_tune_lr must be above 0"),

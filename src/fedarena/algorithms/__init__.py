@@ -13,6 +13,7 @@ from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedyogi import FedYogi
 from fedarena.algorithms.fetchsgd import FetchSGD
+from fedarena.algorithms.local_head import LocalHead
 from fedarena.algorithms.local_only import LocalOnly
 from fedarena.algorithms.minibatch_sgd import MinibatchSGD
 from fedarena.algorithms.mocha import Mocha
@@ -37,6 +38,7 @@ __all__ = [
     "FedProx",
     "FedYogi",
     "FetchSGD",
+    "LocalHead",
     "LocalOnly",
     "MinibatchSGD",
     "Mocha",

@@ -28,7 +28,7 @@ RATINGS = DataSpec(  # MovieLens 100K's
 MOLECULES = DataSpec(  # MUTAG's
     "classification", 2, (), inputs=(InputSpec("x", (28, 7)), InputSpec("edges", (61, 2), 29))
 )
-_FOR_PHOTOS = ("resnet18", "vit")
+_FOR_PHOTOS = ("resnet", "mobilenet", "shufflenet", "vit")  # how their names begin
 _SEED = 0
 # So small that no weights grow beyond bounds, whatever the model: labels are drawn, there is nothing to learn.
 _TRAINING = LocalTraining(lr=1e-4)
@@ -40,7 +40,7 @@ def data_for(model: str) -> DataSpec:
     """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits."""
     MODELS.get(model)
     specs = [HANDWRITING, TEXT, PHOTOS, TWEETS, RATINGS, MOLECULES]
-    if model in _FOR_PHOTOS:
+    if model.startswith(_FOR_PHOTOS):
         specs.insert(0, PHOTOS)
     refusals = []
     for spec in specs:

@@ -69,7 +69,7 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
 # Parts whose options say nothing before a name is given.
-_NONE_BY_DEFAULT = ("augmentation", "download", "privacy", "attack", "policy")
+_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy")
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -224,7 +224,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             settings[key] = default
         elif key == "model" and isinstance(value, Mapping) and value["name"] == AUTOMATIC_MODEL:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
-        elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value["name"] == "none":
+        elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value == value | default:
             options = quoted(", ".join(option for option in value if option != "name"))
             raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
         elif key == "aggregator" and value in (AUTOMATIC, None):
@@ -266,7 +266,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
 
 def _some_name(registry: Registry[Any]) -> str:
     """One of the parts that do something."""
-    return next((name for name in registry.names() if name != "none"), "…")
+    return next((name for name in registry.names() if name not in ("none", "all")), "…")
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:

@@ -213,10 +213,11 @@ def reuse_memory(traced: GraphModule) -> None:
         replacement = _OVER_FIRST_OPERAND.get(node.target)
         if replacement is None:
             continue
-        if node.target in _COMMUTATIVE and not node.kwargs and not owners.gives_up(node, node.args[0]):
-            node.args = node.args[1], node.args[0]
         if not owners.gives_up(node, node.args[0]):
-            continue
+            # Only what is written over comes first: the first operand also decides how a result lies in memory.
+            if node.target not in _COMMUTATIVE or node.kwargs or not owners.gives_up(node, node.args[1]):
+                continue
+            node.args = node.args[1], node.args[0]
         node.target = replacement
         if node.target in _INTO_GRAD_INPUT:
             node.kwargs = {**node.kwargs, "grad_input": node.args[0]}

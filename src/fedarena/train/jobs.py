@@ -53,6 +53,7 @@ class JobContext:
     key: Any  # int64; what is random about the job depends on it alone
     lr_scale: Any = 1.0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)  # settings of this job, where it has its own
+    step: Any = 0  # of local training, counted from 1; 0 before and after it
 
     def hyperparameter(self, name: str, otherwise: Any) -> Any:
         """What this job has for a setting such as ``local.lr``, where jobs differ in it; else that of the run."""
@@ -60,7 +61,7 @@ class JobContext:
 
     def at_step(self, step: Any) -> JobContext:
         """The same in one of the steps of local training, in which other random numbers are drawn."""
-        return replace(self, key=at_step(self.key, step))
+        return replace(self, key=at_step(self.key, step), step=step)
 
     def uniform(self, purpose: str, like: Tensor) -> Tensor:
         """Numbers in [0, 1) in the shape of `like`, the same on every engine.

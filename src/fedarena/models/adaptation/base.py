@@ -98,7 +98,7 @@ def chosen_layers(usual: Sequence[str], possible: Sequence[str], patterns: Seque
     if patterns is None:
         if not usual:
             known = f"; adaptation.layers names some of {some(list(possible))}" if possible else ""
-            raise BadInputError(f"The model has no layer before its last that could be adapted{known}")
+            raise BadInputError(f"This adaptation has no usual place in the model{known}")
         return list(usual)
     for pattern in patterns:
         if not matching(possible, [pattern]):

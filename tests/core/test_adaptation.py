@@ -1,0 +1,308 @@
+"""What of a model is trained: what travels, what is merged, and how it goes with everything else."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from small_runs import StopAfter, config, content, interrupt
+from test_cohort import ClientsInMemory, assert_same, train
+from torch import Tensor, nn
+
+import fedarena
+from fedarena.algorithms import FedAvg
+from fedarena.core.errors import BadInputError
+from fedarena.models import ADAPTATIONS, MODELS, DataSpec, Task, build_model, make_task, trainable_parameters
+from fedarena.models.adaptation import adapt, merge_low_rank
+from fedarena.models.imagenet.layers import norm_maker
+from fedarena.models.imagenet.mobilenet import InvertedResidual
+from fedarena.models.imagenet.resnet import BasicBlock
+from fedarena.runs.run import resume_run, start_run
+from fedarena.runs.trained_model import export_model
+from fedarena.runs.weights import start_from
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+
+IMAGES = DataSpec("classification", 4, (1, 8, 8))
+TWEETS = DataSpec("classification", 3, (7,), padding=0, unknown=1, tokens=15)
+ON_DIGITS = {
+    "model": {"name": "mlp", "hidden": (12, 7)},
+    "engine": "reference",
+    "algorithm": "fedavg",
+    "rounds": 3,
+    "evaluation.every": 1,
+}
+LORA = {"name": "lora", "rank": 2}
+ADAPTER = {"name": "adapter", "size": 3, "layers": ["2"]}
+HEAD = {"5.weight", "5.bias"}
+
+
+def blocks(spec: DataSpec) -> nn.Module:
+    make_norm = norm_maker("frozen_batch", 1)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, 2, 1),
+        BasicBlock(6, 8, 2, make_norm),
+        InvertedResidual(8, 8, 1, 2, make_norm),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, spec.classes),
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS._parts, "blocks", blocks)
+
+
+def adapted(model: str, spec: DataSpec, name: str, seed: int = 0, **options: Any) -> Task:
+    of_model = {"vit": {"width": 6, "heads": 2, "layers": 1}, "bert_tiny": {"width": 6, "positions": 9}}.get(model, {})
+    task = make_task(build_model(model, spec, of_model, seed=0), spec)
+    adapt(task, ADAPTATIONS.get(name)(**options), name, seed)
+    return task
+
+
+def layers_trained(task: Task) -> set[str]:
+    return {name.rpartition(".")[0] for name in trainable_parameters(task.module)}
+
+
+def disturbed(task: Task) -> None:
+    """What is added starts at zero, which would hide what it does."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in trainable_parameters(task.module).values():
+            p += 0.3 * torch.randn(p.shape, generator=generator)
+
+
+def test_what_is_trained() -> None:
+    assert layers_trained(adapted("vit", IMAGES, "head_only")) == {"head"}
+    norms = adapted("vit", IMAGES, "norms_and_biases")
+    trained = trainable_parameters(norms.module)
+    assert {name for name, p in trained.items() if p.ndim > 1} == {"head.weight"}
+    assert "blocks.0.attention.1.queries.bias" in trained
+    lora = adapted("vit", IMAGES, "lora", layers=["*.queries", "*.values"])
+    assert layers_trained(lora) == {"head", "blocks.0.attention.1.queries", "blocks.0.attention.1.values"}
+    assert not lora.module.blocks[0].attention[1].queries.weight.requires_grad
+    everywhere = layers_trained(adapted("blocks", IMAGES, "lora"))
+    assert everywhere == {"0", "1.conv1", "1.conv2", "1.downsample.0", "2.conv.0.0", "2.conv.2", "5"}  # not 2.conv.1.0
+    places = {name.partition(".adapter")[0] for name in layers_trained(adapted("bert_tiny", TWEETS, "adapter"))}
+    assert places == {"classifier"} | {
+        f"bert.encoder.layer.{n}.{part}.dense" for n in (0, 1) for part in ("output", "attention.output")
+    }
+
+
+def test_what_a_model_froze_itself_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_frozen(spec: DataSpec) -> nn.Module:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Linear(6, spec.classes))
+        model[1].bias.requires_grad_(False)
+        return model
+
+    monkeypatch.setitem(MODELS._parts, "half_frozen", half_frozen)
+    assert set(trainable_parameters(adapted("half_frozen", IMAGES, "norms_and_biases").module)) == {
+        "2.weight",
+        "2.bias",
+    }
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("model", ["vit", "blocks", "bert_tiny"])
+@pytest.mark.parametrize("name", ["lora", "adapter"])
+def test_a_model_begins_as_it_was_and_what_is_added_counts(model: str, name: str) -> None:
+    spec = TWEETS if model == "bert_tiny" else IMAGES
+    plain, task = adapted(model, spec, "all"), adapted(model, spec, name)
+    before, after = plain.module.state_dict(), task.module.state_dict()
+    assert all(torch.equal(after[key], t) for key, t in before.items())
+    batch = plain.meaningless(plain.batch(plain.example(3)), torch.Generator().manual_seed(0))
+    plain.module.eval()
+    task.module.eval()
+    expected = plain.predict({}, batch)
+    torch.testing.assert_close(task.predict({}, batch), expected)
+    twin = copy.deepcopy(task.module)
+    disturbed(task)
+    assert not torch.allclose(task.predict({}, batch), expected, atol=1e-3)
+    torch.testing.assert_close(twin(batch["x"]), expected)  # a copy has its own
+    other = trainable_parameters(adapted(model, spec, name, seed=1).module)
+    again = trainable_parameters(adapted(model, spec, name).module)
+    drawn = [key for key, p in again.items() if key not in before and p.count_nonzero()]
+    assert drawn
+    assert not any(torch.equal(again[key], other[key]) for key in drawn)
+
+
+@pytest.mark.parametrize("layers", [None, ["*conv*"]], ids=["usual", "depthwise as well"])
+def test_merged_weights_compute_the_same(layers: list[str] | None) -> None:
+    task = adapted("blocks", IMAGES, "lora", rank=3, alpha=5.0, layers=layers)
+    assert ("2.conv.1.0" in layers_trained(task)) == (layers is not None)
+    task.module.double().eval()
+    disturbed(task)
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    expected = task.module(x)
+    merged = merge_low_rank(task.module)
+    torch.testing.assert_close(merged(x), expected, rtol=0, atol=1e-12)
+    assert [*merged.state_dict()] == [*adapted("blocks", IMAGES, "all").module.state_dict()]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["lora", "adapter"])
+@pytest.mark.parametrize("model", ["blocks", "bert_tiny"])
+def test_many_clients_train_as_one_at_a_time(name: str, model: str) -> None:
+    spec = TWEETS if model == "bert_tiny" else IMAGES
+    local, clients, found = LocalTraining(epochs=1, batch_size=8, lr=0.1), [1, 2, 3, 4, 6], []
+    for kind in (ReferenceEngine, CohortEngine):
+        algorithm = FedAvg()
+        algorithm.prepare(len(clients), local)
+        task = adapted(model, spec, name)
+        disturbed(task)
+        engine = kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64")
+        params = engine.initial_params()
+        assert params.keys() == trainable_parameters(task.module).keys()
+        found.append(train(engine, clients, {"params": params}, {}))
+        assert not engine.notes
+    assert_same(*found)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_run(config(**ON_DIGITS | {"name": "pretrained"}), tmp_path_factory.mktemp("pretrained")).path
+
+
+@pytest.mark.parametrize("adaptation", ["head_only", "norms_and_biases", LORA, ADAPTER], ids=str)
+def test_only_what_is_trained_travels_and_changes(adaptation: Any, tmp_path: Path, pretrained: Path) -> None:
+    name = adaptation if isinstance(adaptation, str) else adaptation["name"]
+    run = start_run(config(**ON_DIGITS | {"adaptation": adaptation, "weights": str(pretrained)}), tmp_path)
+    log = (run.path / "log.txt").read_text()
+    trained = int(log.partition(f"adaptation={name} trains ")[2].partition(" ")[0].replace(",", ""))
+    assert "starts from scratch" not in log
+    for direction in ("bytes_down", "bytes_up"):
+        assert run.rounds[direction].to_pylist()[1:] == [4 * 4 * trained] * 3
+    before, after = (fedarena.load(path).model().state_dict() for path in (pretrained, run.path))
+    changed = {key for key, t in after.items() if key not in before or not torch.equal(t, before[key])}
+    assert changed >= HEAD
+    if name == "head_only":
+        assert changed == HEAD
+        assert trained == 7 * 10 + 10
+    if name == "adapter":
+        assert all("adapter" in key for key in changed - HEAD)
+    if name == "lora":
+        assert not any("lora" in key for key in after)
+
+
+def test_a_model_that_knows_nothing_is_said(tmp_path: Path) -> None:
+    run = start_run(config(**ON_DIGITS | {"adaptation": "head_only", "rounds": 1}), tmp_path)
+    assert "adaptation=head_only is for pretrained models, and this one starts from scratch" in (
+        (run.path / "log.txt").read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def with_lora(tmp_path_factory: pytest.TempPathFactory, pretrained: Path) -> Any:
+    settings = {"name": "lora", "adaptation": LORA, "weights": str(pretrained), "local.lr": 0.1}
+    return start_run(config(**ON_DIGITS | settings), tmp_path_factory.mktemp("lora"))
+
+
+@pytest.mark.parametrize(
+    "adaptation", [LORA, LORA | {"rank": 3}, LORA | {"alpha": 1.0}, "head_only", "all"], ids=lambda a: str(a)
+)
+def test_what_it_learned_is_where_others_begin(adaptation: Any, with_lora: Any, tmp_path: Path) -> None:
+    settings = ON_DIGITS | {"adaptation": adaptation, "rounds": 1, "weights": str(with_lora.path)}
+    run = start_run(config(**settings), tmp_path)
+    assert run.rounds["loss"][0].as_py() == pytest.approx(with_lora.rounds["loss"][-1].as_py(), rel=1e-5)
+    text = (run.path / "log.txt").read_text()
+    assert ("lora_down" in text) == (adaptation in (LORA | {"rank": 3}, LORA | {"alpha": 1.0}))  # that it is fresh
+
+
+def test_it_is_exported_as_a_plain_model(with_lora: Any, tmp_path: Path) -> None:
+    export_model(with_lora.path, tmp_path / "plain.safetensors")
+    names = safetensors.torch.load_file(tmp_path / "plain.safetensors").keys()
+    assert not any("lora" in name for name in names)
+    settings = {"weights": str(tmp_path / "plain.safetensors"), "rounds": 1}
+    run = start_run(config(**ON_DIGITS | settings), tmp_path)
+    assert run.rounds["loss"][0].as_py() == pytest.approx(with_lora.rounds["loss"][-1].as_py(), rel=1e-5)
+
+
+def test_adapters_are_not_left_out_in_silence(tmp_path: Path, pretrained: Path) -> None:
+    settings = ON_DIGITS | {"adaptation": ADAPTER, "weights": str(pretrained), "rounds": 2}
+    first = start_run(config(**settings | {"name": "first"}), tmp_path)
+    again = start_run(config(**settings | {"weights": str(first.path), "rounds": 1}), tmp_path)
+    assert again.rounds["loss"][0] == first.rounds["loss"][-1]
+    with pytest.raises(BadInputError, match="first does not fit the model: it was trained with adaptation=adapter"):
+        start_run(config(**ON_DIGITS | {"weights": str(first.path), "name": "plain"}), tmp_path)
+
+
+def test_a_resumed_run_equals_one_that_was_never_interrupted(tmp_path: Path, pretrained: Path) -> None:
+    settings = ON_DIGITS | {"adaptation": LORA, "weights": str(pretrained), "name": "run"}
+    whole = start_run(config(**settings), tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config(**settings), tmp_path / "b", StopAfter(2, interrupt))
+    resume_run(tmp_path / "b" / "run")
+    assert content(tmp_path / "b" / "run") == content(whole.path)
+
+
+def test_clipping_and_noise_are_of_what_is_trained(tmp_path: Path, pretrained: Path) -> None:
+    private = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "clip_norm": 1e-6}, "selector": "poisson"}
+    run = start_run(config(**ON_DIGITS | private | {"adaptation": "head_only", "weights": str(pretrained)}), tmp_path)
+    assert run.summary["privacy"]["epsilon"] > 0
+    before, after = (fedarena.load(path).model().state_dict() for path in (pretrained, run.path))
+    moved = {key: (t - before[key]).abs().max().item() for key, t in after.items()}
+    assert {key for key, most in moved.items() if most} == HEAD
+    assert max(moved.values()) < 1e-4
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("algorithm", ["ditto", "fedbn", "scaffold", "fedkd"])
+def test_personal_and_stateful_methods_keep_what_is_trained(algorithm: str, tmp_path: Path, pretrained: Path) -> None:
+    settings = {"algorithm": algorithm, "adaptation": LORA, "weights": str(pretrained), "rounds": 2}
+    run = start_run(config(**ON_DIGITS | settings), tmp_path)
+    if algorithm in ("ditto", "fedbn"):
+        took_part = run.jobs["client"][0].as_py()
+        own, common = (fedarena.load(run.path).model(**which).state_dict() for which in ({"client": took_part}, {}))
+        assert own.keys() == common.keys()
+        assert not torch.equal(own["5.weight"], common["5.weight"])
+
+
+class Uncalled(nn.Module):
+    """Uses the weights of a layer without calling it."""
+
+    def __init__(self, spec: DataSpec):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 5), nn.Linear(5, spec.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(x.flatten(1) @ self.first.weight.t())
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "options", "complaint"),
+    [
+        ("vit", "lora", {"rank": 0}, "adaptation.rank must be at least 1, not 0"),
+        ("vit", "lora", {"alpha": 0.0}, "adaptation.alpha must be above 0, not 0"),
+        ("vit", "adapter", {"size": 0}, "adaptation.size must be at least 1, not 0"),
+        ("vit", "lora", {"layers": ["nobody"]}, "adaptation.layers: 'nobody' matches no layer .* there are patches"),
+        ("vit", "adapter", {"layers": ["head"]}, "adaptation.layers: 'head' matches no layer that can be adapted"),
+        ("logistic_regression", "lora", {}, "This adaptation has no usual place in the model"),
+        ("cnn", "adapter", {}, "no usual place in the model; adaptation.layers names some of 0, 1"),
+        ("uncalled", "lora", {}, r"adaptation=lora cannot reach first\.lora_down, first\.lora_up: the model uses"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(
+    model: str, name: str, options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS._parts, "uncalled", Uncalled)
+    with pytest.raises(BadInputError, match=complaint):
+        adapted(model, IMAGES, name, **options)
+
+
+def test_options_need_a_name() -> None:
+    with pytest.raises(BadInputError, match=r"To set options of adaptation \('rank'\), name it: adaptation=adapter"):
+        config(adaptation={"rank": 4})
+    with pytest.raises(BadInputError, match="did you mean 'lora'"):
+        config(adaptation="lor")
+
+
+def test_other_networks_are_refused_with_adaptation_too(tmp_path: Path) -> None:
+    task = adapted("blocks", IMAGES, "lora")
+    torch.save({"elsewhere.weight": torch.ones(2)}, tmp_path / "other.pt")
+    with pytest.raises(BadInputError, match=r"other\.pt does not fit the model: it has no '0\.weight'"):
+        start_from(task.module, tmp_path / "other.pt")
