@@ -14,7 +14,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.files import replacing
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
-from fedarena.runs.suite import read_suite
+from fedarena.runs.run import start_run
+from fedarena.runs.suite import check_unchanged, read_suite
 from fedarena.storage.run_data import load_runs
 from suite_runs import run_suite
 
@@ -155,3 +156,18 @@ def test_a_label_is_no_reason_to_refuse_runs_that_are_there(tmp_path: Path) -> N
     assert run_suite(replace(suite, runs=renamed), tmp_path, Observer()) == []
     (run,) = load_runs([tmp_path / "s"])
     assert run.label == "a"
+
+
+def test_private_runs_are_kept_whose_noise_was_solved_for(tmp_path: Path) -> None:
+    path = tmp_path / "private.yaml"
+    path.write_text(
+        "base: {federation: {name: digits, partition: {name: iid, clients: 20}}, rounds: 1, cohort: 4,\n"
+        "  engine: reference, privacy: {name: gaussian, epsilon: 2.0}, selector: poisson}\nseeds: [0]\n"
+    )
+    (run,) = read_suite(str(path), {}).runs.items()
+    made = start_run(run[1], tmp_path)
+    assert made.config["privacy"]["noise_multiplier"] > 0
+    check_unchanged(made.path, run[1])
+    other = read_suite(str(path), {"privacy.epsilon": 3.0}).runs[run[0]]
+    with pytest.raises(BadInputError, match=r"holds a run with privacy\.epsilon = 2\.0 instead of 3\.0"):
+        check_unchanged(made.path, other)

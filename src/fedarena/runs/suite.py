@@ -188,10 +188,11 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
     if config.cohort is None:  # the run says how many they are
         for settings in (before, now):
             settings.pop("cohort")
-    for option, value in config.engine.items():
-        if value in (None, "auto"):  # the run says what it came to
-            for settings in (before, now):
-                settings.pop(f"engine.{option}", None)
+    for part in ("engine", "privacy"):
+        for option, value in getattr(config, part).items():
+            if value in (None, "auto"):  # the run says what it came to
+                for settings in (before, now):
+                    settings.pop(f"{part}.{option}", None)
     for key in before | now:
         if key not in NOT_DECISIVE and before.get(key) != now.get(key):
             raise BadInputError(
