@@ -31,12 +31,12 @@ class PrunedTPE(Optimizer):
         space: Space,
         max_rounds: int,
         seed: int,
-        min_rounds: int,
+        min_rounds: int = 1,
         *,
-        eta: int,
-        startup_trials: int,
-        candidates: int,
-        multivariate: bool,
+        eta: int = 3,
+        startup_trials: int = 10,
+        candidates: int = 24,
+        multivariate: bool = False,
     ):
         super().__init__(space, max_rounds, seed, min_rounds)
         check_at_least(2, eta=eta)

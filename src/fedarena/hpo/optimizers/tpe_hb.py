@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from fedarena.hpo.optimizers.optimizer import OPTIMIZERS
 from fedarena.hpo.optimizers.tpe import PrunedTPE
-from fedarena.hpo.space import Space
 
 
 @OPTIMIZERS.register("tpe_hb")
@@ -21,29 +20,6 @@ class HyperbandPrunedTPE(PrunedTPE):
     """
 
     _name: ClassVar[str] = "tpe_hb"
-
-    def __init__(
-        self,
-        space: Space,
-        max_rounds: int,
-        seed: int,
-        min_rounds: int = 1,
-        *,
-        eta: int = 3,
-        startup_trials: int = 10,
-        candidates: int = 24,
-        multivariate: bool = False,
-    ):
-        super().__init__(
-            space,
-            max_rounds,
-            seed,
-            min_rounds,
-            eta=eta,
-            startup_trials=startup_trials,
-            candidates=candidates,
-            multivariate=multivariate,
-        )
 
     def pruner(self, optuna: Any) -> Any:
         """Hyperband's, with a bracket for each rung to begin at."""
