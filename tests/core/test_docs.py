@@ -105,6 +105,8 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
         # file names and classes that stand for the reader's own
         if "FOLDER" in shown or "RUN" in command or "my_module" in shown or "FEDERATION" in command:
             continue
+        if "engine=ray" in command:  # for which there is `make test-ray`
+            continue
         if command[0] == "tune" and "--jobs" in command:  # as above
             continue
         if command in [shortened(["suite", suite]) for suite in SUITES]:

@@ -70,10 +70,11 @@ def resume(
     from fedarena.display.running import resume_with_report
     from fedarena.runs.config import merge, parse_overrides
 
-    given = merge({}, parse_overrides(settings or []))
-    for key in given:
-        if key not in ("rounds", "engine"):
+    overrides = parse_overrides(settings or [])
+    for key in overrides:
+        if key.partition(".")[0] not in ("rounds", "engine"):
             raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
+    given = merge({}, overrides)
     _show(resume_with_report(folder, rounds=given.get("rounds"), elsewhere=given.get("engine")))
 
 
