@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import prepare
+from fedarena.runs.cluster.crew import why_refused
 from fedarena.runs.cluster.messages import (
     pack_groups,
     pack_measured,
@@ -129,6 +131,36 @@ def test_on_a_gpu_a_cohort_is_divided_by_the_plan() -> None:
     assert isinstance(engine, RayEngine)
     assert [len(shard) for shard in engine._shards(np.full(48, 5))] == [8] * 6
     assert len(engine._shards(np.full(2, 5))) == 1
+
+
+MINE: dict[str, Any] = {
+    "node": "here",
+    "versions": {"python": "3.11.7", "fedarena": "1", "torch": "2.6", "numpy": "2", "ray": "2.60"},
+    "federation": "aa",
+    "weights": None,
+    "device": "cpu",
+    "bits": "00",
+}
+
+
+@pytest.mark.parametrize(
+    ("different", "sentence"),
+    [
+        ({}, None),
+        ({"versions": MINE["versions"] | {"python": "3.11.9"}}, None),
+        ({"versions": MINE["versions"] | {"torch": "2.7"}}, "there has torch 2.7, and this machine 2.6; install"),
+        ({"federation": "bb"}, "The federation on there is another one .*copy the store"),
+        ({"weights": "cc"}, "The file of weights on there"),
+        ({"device": "cuda"}, "The worker on there computes on cuda"),
+        ({"bits": "11"}, "there does not compute the same bits.*engine.mixed_hardware=true"),
+        ({"refused": "no module named mine"}, "A worker on there cannot build the run: no module named mine"),
+    ],
+)
+def test_who_is_refused(different: dict[str, Any], sentence: str | None) -> None:
+    reason = why_refused(MINE | {"node": "there"} | different, MINE)
+    assert (reason is None) if sentence is None else re.match(sentence, reason or "")
+    if "bits" in different:
+        assert why_refused(MINE | {"node": "there"} | different, MINE, mixed_hardware=True) is None
 
 
 @pytest.mark.parametrize(

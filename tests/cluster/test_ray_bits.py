@@ -62,7 +62,8 @@ def test_every_algorithm_and_protocol(algorithm: str, protocol: str, tmp_path: P
         {"attack": {"name": "backdoor", "share": 0.2}},
         {"attack": {"name": "label_flip", "share": 0.3}},
         {"training": "iid"},
-        {"policy": {"name": "fedex", "search": {"local.lr": [0.01, 0.1]}}, "federation.validation_fraction": 0.2},
+        {"policy": {"name": "fedex", "search": {"local.lr": [0.01, 0.1]}}, "federation.train_fraction": 0.6}
+        | {"federation.validation_fraction": 0.2},
         {"selector": "power_of_choice"},
         {"engine": {"lanes": 2, "dtype": "float64"}},
     ],

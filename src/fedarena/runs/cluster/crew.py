@@ -13,7 +13,7 @@ from fedarena.core.words import counted, some
 from fedarena.metrics.totals import MetricStates
 from fedarena.models import Tensors
 from fedarena.runs.building import Experiment
-from fedarena.runs.cluster.joining import from_bench, join, leave, take_seat
+from fedarena.runs.cluster.joining import from_bench, import_ray, join, leave, take_seat
 from fedarena.runs.cluster.messages import (
     Message,
     pack_groups,
@@ -75,6 +75,7 @@ class RayCrew:
         note: Callable[[str], None],
         patience: Patience | None = None,
     ):
+        import_ray()  # or a sentence, before anything is computed
         self._experiment, self._engine = experiment, engine
         self._triggered_test = experiment.simulation.triggered_test
         self._sent: dict[int, tuple[Any, tuple[int, Any]]] = {}  # by its identity: what was sent to all, and as what
@@ -122,8 +123,9 @@ class RayCrew:
             hiring = Hiring(
                 start=lambda: from_bench(kind) or remote.remote(),
                 retire=lambda actor: take_seat(kind, actor),
+                begun=lambda actor: actor.is_here.remote(),
                 ask=lambda actor: actor.prepare.remote(order),
-                check=self._refusal,
+                check=lambda answer: why_refused(answer, self._driver, engine.mixed_hardware),
                 room=lambda: self._room(workplace, on_gpu),
                 wanted=wanted,
                 at_once=at_once,
@@ -251,34 +253,6 @@ class RayCrew:
 
     # ---- whom to hire
 
-    def _refusal(self, answer: Message) -> str | None:
-        """Why a worker cannot be used, if so: what is not as it is here, and what would be right."""
-        node, mine = answer["node"], self._driver
-        if "refused" in answer:
-            return f"A worker on {node} cannot build the run: {answer['refused'].strip()}"
-        for package, version in mine["versions"].items():
-            if package == "python" or answer["versions"][package] == version:
-                continue
-            return (
-                f"{node} has {package} {answer['versions'][package]}, and this machine {version}; install the same "
-                "version there"
-            )
-        if answer["federation"] != mine["federation"]:
-            return (
-                f"The federation on {node} is another one (fingerprint {answer['federation']} instead of "
-                f"{mine['federation']}); copy the store from this machine, or remove it there to have it made again"
-            )
-        if answer["weights"] != mine["weights"]:
-            return f"The file of weights on {node} is another one; copy it from this machine"
-        if answer["device"] != mine["device"]:
-            return f"The worker on {node} computes on {answer['device']}, and this machine on {mine['device']}"
-        if answer["bits"] != mine["bits"] and not self._engine.mixed_hardware:
-            return (
-                f"{node} does not compute the same bits as this machine, so results would depend on who computed "
-                "them; use machines of one kind, or engine.mixed_hardware=true, and no two runs will be the same"
-            )
-        return None
-
     def _check_room(self, workplace: Workplace, on_gpu: bool) -> None:
         there = self._ray.cluster_resources()
         if on_gpu and not there.get("GPU"):
@@ -306,3 +280,32 @@ def _gpus_here() -> int:
     import torch
 
     return max(1, torch.cuda.device_count())
+
+
+def why_refused(answer: Message, mine: Message, mixed_hardware: bool = False) -> str | None:
+    """Why a worker cannot be used, if so: what is not as it is here, and what would be right."""
+    node = answer["node"]
+    if "refused" in answer:
+        return f"A worker on {node} cannot build the run: {answer['refused'].strip()}"
+    for package, version in mine["versions"].items():
+        if package == "python" or answer["versions"][package] == version:
+            continue
+        return (
+            f"{node} has {package} {answer['versions'][package]}, and this machine {version}; install the same "
+            "version there"
+        )
+    if answer["federation"] != mine["federation"]:
+        return (
+            f"The federation on {node} is another one (fingerprint {answer['federation']} instead of "
+            f"{mine['federation']}); copy the store from this machine, or remove it there to have it made again"
+        )
+    if answer["weights"] != mine["weights"]:
+        return f"The file of weights on {node} is another one; copy it from this machine"
+    if answer["device"] != mine["device"]:
+        return f"The worker on {node} computes on {answer['device']}, and this machine on {mine['device']}"
+    if answer["bits"] != mine["bits"] and not mixed_hardware:
+        return (
+            f"{node} does not compute the same bits as this machine, so results would depend on who computed "
+            "them; use machines of one kind, or engine.mixed_hardware=true, and no two runs will be the same"
+        )
+    return None

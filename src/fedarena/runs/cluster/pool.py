@@ -33,7 +33,7 @@ class Patience:
     """How long is waited for what; all of it in seconds."""
 
     for_workers: float = 300.0  # until there is one again
-    for_an_answer: float = 900.0  # of a worker who builds the run, from when it has begun to
+    for_an_answer: float = 3600.0  # of the first worker that builds the run, maybe with its federation
     for_a_task: float = 60.0  # at least
     for_first_tasks: float = 3600.0  # when nobody knows how long they take
     of_usual: float = 10.0  # how many times as long as usual
@@ -55,7 +55,7 @@ class Member:
 
     number: int
     actor: Any
-    hired: float
+    has_room: Any  # where it is seen that it has found room
     node: str = "?"
     pid: int = 0
     begun: dict[Any, tuple[int, float]] = field(default_factory=dict)  # what it works on: the task, and since when
@@ -75,6 +75,7 @@ class Hiring:
 
     start: Callable[[], Any]
     retire: Callable[[Any], bool]  # keeps one who has nothing to do for the next run; False: it is not kept
+    begun: Callable[[Any], Any]  # where it is seen that one has found room
     ask: Callable[[Any], Any]
     check: Callable[[Message], str | None]  # of its answer: why it is refused
     room: Callable[[], int]  # for how many workers there is room, all in all
@@ -142,7 +143,7 @@ class Pool:
         while len(self.members) + len(self._asked) < number:
             self._numbers += 1
             actor = self._hiring.start()
-            member = Member(self._numbers, actor, time.monotonic())
+            member = Member(self._numbers, actor, self._hiring.begun(actor))
             self._asked[self._hiring.ask(actor)] = member
 
     def look_around(self) -> None:
@@ -200,10 +201,15 @@ class Pool:
         now = time.monotonic()
         if self.members:
             self._alone_since = now
-        elif now - self._alone_since > self._patience.for_workers:
+        waited = now - self._alone_since
+        if waited <= self._patience.for_workers:
+            return
+        hired = [member.has_room for member in self._asked.values()]
+        building = bool(hired and self._ray.wait(hired, num_returns=1, timeout=0)[0])
+        if not building or waited > self._patience.for_an_answer:
             raise RunFailedError(
-                f"No worker has answered for {self._patience.for_workers:g} seconds; see that the cluster has free "
-                "cores (ray status), then go on with fedarena resume, with any number of workers"
+                f"No worker has answered for {waited:.0f} seconds; see that the cluster has free cores (ray status), "
+                "then go on with fedarena resume, with any number of workers"
             )
 
     # ---- what becomes of workers

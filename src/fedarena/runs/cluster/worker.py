@@ -60,6 +60,10 @@ class Worker:
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()
 
+    def is_here(self) -> bool:
+        """Whether there is room for this worker; where there is none, nobody answers."""
+        return True
+
     def prepare(self, order: Message) -> Message:
         """Builds the run; says where it did so and what came of it."""
         answer = here() | {"pid": os.getpid()}
@@ -83,7 +87,8 @@ class Worker:
             answer["bits"] = fingerprint_of_bits(experiment.simulation)
             answer["device"] = self._engine.hardware.device.type
         except Exception as error:
-            answer["refused"] = str(error) if isinstance(error, FedArenaError) else traceback.format_exc()
+            known = isinstance(error, FedArenaError)
+            answer["refused"] = str(error) if known else traceback.format_exception_only(error)[-1]
         return answer
 
     def train(self, message: Message) -> Message:
