@@ -107,7 +107,8 @@ def test_a_driver_that_ends(number: int, expected: dict[str, Any], tmp_path: Pat
     from fedarena.runs.config import merge, resolve, to_yaml
 
     config.write_text(to_yaml(resolve(merge({}, settings)).to_dict()))
-    command = [sys.executable, "-m", "fedarena.cli", "run", str(config), "--runs", str(tmp_path)]
+    program = "from fedarena.cli import main; main()"
+    command = [sys.executable, "-c", program, "run", str(config), "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     rounds = tmp_path / "parted" / "checkpoint" / "state.json"
     deadline = time.monotonic() + 300
