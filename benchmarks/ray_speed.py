@@ -10,14 +10,15 @@ measurements in this one command; on a machine that others use, they say little.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def measure_here(task: dict[str, Any]) -> dict[str, Any]:
             "model_after_warm_up": hashed,
             "resident_bytes_early": early_bytes,
             "resident_bytes": _resident_bytes(),
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_bytes": _peak_bytes(),
         }
         if run._crew is not None:
             found["workers"] = run._crew.describe()
@@ -100,6 +101,12 @@ def _resident_bytes() -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+def _peak_bytes() -> int:
+    """The most that this process had in memory, with what it shares; not of the one that it was made from."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def in_fresh_process(task: dict[str, Any]) -> dict[str, Any]:
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]])}
     command = [sys.executable, __file__, "--task", json.dumps(task)]
@@ -108,6 +115,20 @@ def in_fresh_process(task: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def _watch(process: subprocess.Popen[str], seen: list[int]) -> None:
+    """Notes how much memory Flower and its workers take, without what they share."""
+    while process.poll() is None:
+        total = 0
+        for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
+            with contextlib.suppress(OSError, ValueError):  # it has ended
+                line = (path.parent / "cmdline").read_bytes()
+                if b"ray::" in line or b"raylet" in line or b"gcs_server" in line or b"flower_speed" in line:
+                    rows = path.read_text().splitlines()
+                    total += sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Pss:"))
+        seen.append(total)
+        time.sleep(1.0)
 
 
 def flower(clients: int, seconds: float) -> dict[str, Any]:
@@ -136,11 +157,13 @@ def flower(clients: int, seconds: float) -> dict[str, Any]:
         env=os.environ | variables,
         cwd=BENCH,
     )
+    seen = [0]
+    watching = threading.Thread(target=_watch, args=(process, seen), daemon=True)
+    watching.start()
     output, _ = process.communicate()
     answer = read_answer(output)
     per_second = float(answer["clients_per_second"])  # type: ignore[arg-type]
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return {"seconds_per_round": clients / per_second, "peak_bytes_of_largest_process": peak, **answer}
+    return {"seconds_per_round": clients / per_second, "peak_bytes_of_all_processes": max(seen), **answer}
 
 
 def estimated(store: Path, clients: int, workers: list[int]) -> dict[int, float]:

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fedarena.runs.config import merge, resolve
 from fedarena.runs.run import Run, resume_run
 from fedarena.train import JobArrays, RayEngine
 from fedarena.train.jobs import Job
+from fedarena.train.validation import Validation
 
 
 def _simulation(settings: dict[str, Any]) -> Any:
@@ -131,6 +133,22 @@ def test_on_a_gpu_a_cohort_is_divided_by_the_plan() -> None:
     assert isinstance(engine, RayEngine)
     assert [len(shard) for shard in engine._shards(np.full(48, 5))] == [8] * 6
     assert len(engine._shards(np.full(2, 5))) == 1
+
+
+def test_models_are_validated_while_others_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that comes later does not copy a module that is in use."""
+    simulation = _simulation(MANY_SHARDS)
+    task, clients = simulation.task, simulation.training_clients[:2]
+    validation = Validation(task, simulation.engine.data, "train", compares=False, stacked=True)
+
+    def in_use(memo: object) -> None:
+        raise NotImplementedError("its parameters are those of somebody's computation")
+
+    monkeypatch.setattr(task.module, "__deepcopy__", in_use, raising=False)
+    rows = {name: torch.stack([p, p]) for name, p in simulation.engine.initial_params().items()}
+    with ThreadPoolExecutor(1) as other:
+        losses = other.submit(validation.of, rows, None, clients).result().after
+    assert np.isfinite(losses).all()
 
 
 MINE: dict[str, Any] = {

@@ -5,6 +5,7 @@ Where clients train with different hyperparameters, this is what tells the good 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,10 @@ class Validation:
     """Scores models, a row per client, on a `part` of their samples: all at once, or one after the other."""
 
     def __init__(self, task: Task, data: ClientData, part: Part, compares: bool, stacked: bool):
-        self._own, self._data, self._part = OwnTask(task), data, part
+        # Threads copy the module when they first need it, maybe while others train with it: from one that nobody uses.
+        unused = copy.copy(task)
+        unused.module = copy.deepcopy(task.module)
+        self._own, self._data, self._part = OwnTask(unused), data, part
         self.compares = compares  # whether the loss before training is wanted, too
         self._score = score_stacked if stacked else score_each
 
