@@ -32,6 +32,7 @@ from fedarena.profiling.training import (
     HANDWRITING,
     MOLECULES,
     PHOTOS,
+    PHOTOS,
     RATINGS,
     TEXT,
     TWEETS,
@@ -171,8 +172,8 @@ def test_every_model_has_data_that_fits(name: str) -> None:
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
         "gcn": MOLECULES,
-    }
-    assert spec is fitting.get(name, HANDWRITING)
+    } | dict.fromkeys(("resnet", "mobilenet", "shufflenet", "vit"), PHOTOS)
+    assert spec is fitting.get(name, fitting.get(re.split(r"\d|_", name)[0], HANDWRITING))
 
 
 def test_resnets_get_photos_and_unknown_models_a_sentence() -> None:

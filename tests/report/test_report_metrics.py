@@ -325,7 +325,7 @@ def test_bars_show_the_leading_metric():
     screen = io.StringIO()
     bars = ProgressBars(Screen(file=screen, width=100))
     config = SimpleNamespace(rounds=3, name="a", clock=SimpleNamespace(start_hour=0.0, hours=None), to_dict=dict)
-    simulation = SimpleNamespace(leading_metric=MSE, attack=NoAttack(), corrupted_clients=())
+    simulation = SimpleNamespace(leading_metric=MSE, attack=NoAttack(), corrupted_clients=(), engine=None)
     bars.started(SimpleNamespace(config=config, simulation=simulation), Path("a"), 0)
     row = {"end_seconds": 0.0, "mse": 12.345, "personal_mse": 1.0}
     bars.finished_round(SimpleNamespace(row=row, snapshot=SimpleNamespace(round=1)))

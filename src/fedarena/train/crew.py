@@ -25,6 +25,7 @@ from fedarena.train.evaluation import (
 )
 from fedarena.train.hardware import DeviceName, DtypeName, Precision
 from fedarena.train.jobs import IntArray, JobArrays
+from fedarena.train.lanes import Plan
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.schedule import batch_width, deal_out
 from fedarena.train.shards import Shard
@@ -91,6 +92,7 @@ class RayEngine(CohortEngine):
         shards: int | None = None,
         mixed_hardware: bool = False,
         device: DeviceName = "auto",
+        plan: Plan | None = None,
         lanes: int | None = None,
         threads: int = 1,
         dtype: DtypeName = "float32",
@@ -104,6 +106,7 @@ class RayEngine(CohortEngine):
         super().__init__(
             *(task, algorithm, local, data, seed),
             device=device,
+            plan=plan,
             lanes=lanes,
             threads=threads,
             dtype=dtype,
