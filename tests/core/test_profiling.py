@@ -32,7 +32,6 @@ from fedarena.profiling.training import (
     HANDWRITING,
     MOLECULES,
     PHOTOS,
-    PHOTOS,
     RATINGS,
     TEXT,
     TWEETS,
