@@ -216,6 +216,8 @@ class RayCrew:
         """How many workers there are, their shares of all the work so far, and how many were lost."""
         shares = sorted((share for _, share in self.pool.shares()), reverse=True)
         said = counted(len(shares), "worker")
+        if not any(shares):
+            return said
         if 1 < len(shares) <= _MOST_TOLD:
             said += f" ({', '.join(f'{share:.0%}' for share in shares)})"
         elif shares and len(shares) > 1:

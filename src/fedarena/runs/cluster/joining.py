@@ -139,6 +139,9 @@ def _check_answers(address: str) -> None:
 
 def _why_not(address: str | None, error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Version mismatch"):
+        there = "on this machine" if address == "auto" else f"at {address}"
+        return f"The Ray cluster {there} is of another version ({' '.join(lines[1:])[:200]}); install the same here"
     reason = (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
     if address is None:
         return f"Ray cannot be started on this machine: {reason}; engine=cohort does without it"
