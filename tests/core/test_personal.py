@@ -249,14 +249,19 @@ def test_a_newcomers_samples_are_divided_and_all_others_are_as_they_were() -> No
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
-def test_chunks_hold_every_client_once_and_few_samples(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(personal, "_SAMPLES_IN_MEMORY", 40)
+def test_chunks_hold_every_client_once_and_few_samples(at_once: int) -> None:
     samples = np.array(COUNTS["test"])
-    chunks = personal._chunks(samples, at_once)
+    chunks = personal._chunks(samples, at_once, most_samples=40)
     assert sorted(np.concatenate(chunks).tolist()) == EVERYBODY.tolist()
     assert all(len(chunk) == 1 or (len(chunk) <= at_once and samples[chunk].sum() <= 40) for chunk in chunks)
     assert np.concatenate([samples[chunk] for chunk in chunks]).tolist() == sorted(samples.tolist(), reverse=True)
     assert len(chunks) == {1: 11, 3: 5, 100: 3}[at_once]
+
+
+def test_chunks_have_fewer_samples_if_these_are_large() -> None:
+    small, large = (DataSpec("multi_label", 2, (3, side, side)) for side in (32, 256))
+    tasks = [make_task(build_model("logistic_regression", spec, {}, seed=0), spec) for spec in (small, large)]
+    assert [personal._samples_in_memory(task) for task in tasks] == [1 << 15, (1 << 30) // (3 * 256 * 256)]
 
 
 def test_notes_say_what_is_done_with_newcomers() -> None:

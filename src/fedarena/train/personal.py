@@ -34,7 +34,8 @@ Array = npt.NDArray[Any]
 _ROWS_AT_ONCE = 1024  # samples in one computation, of all clients together
 _FEWEST_OF_A_CLIENT = 8
 _BATCH_OF_ONE = 64
-_SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has more
+_SAMPLES_IN_MEMORY = 1 << 15  # of all clients of a chunk, unless one alone has more; fewer if they are large:
+_NUMBERS_IN_MEMORY = 1 << 30
 # What scores chunks of clients for somebody, in their order, from what was broadcast and what they keep.
 ScoredElsewhere = Callable[
     [Groups, Mapping[int, Groups], Sequence[IntArray], Part, int],
@@ -121,7 +122,7 @@ class PersonalEvaluation:
                 positions = by_client[np.searchsorted(clients, results.clients, sorter=by_client)]
                 yield score(positions, [results.update["params"]])
 
-        chunks = _chunks(samples, self.lanes or 1)
+        chunks = _chunks(samples, self.lanes or 1, _samples_in_memory(own.task))
         if algorithm.fine_tuning is not None:
             all_scored = fine_tuned()
         elif elsewhere is not None:
@@ -325,7 +326,12 @@ class _StateSums:
         return MetricStates(positions, counts, states, RankedSamples(scores, right, np.concatenate(self._owners)))
 
 
-def _chunks(samples: IntArray, size: int) -> list[IntArray]:
+def _samples_in_memory(task: Task) -> int:
+    numbers = sum(task.example(1)[name].numel() for name in task.inputs)
+    return max(1, min(_SAMPLES_IN_MEMORY, _NUMBERS_IN_MEMORY // max(1, numbers)))
+
+
+def _chunks(samples: IntArray, size: int, most_samples: int) -> list[IntArray]:
     """Clients that are scored together, by position: at most so many, of similar size, and not too many samples."""
     by_samples = np.argsort(-samples, kind="stable")
     until = np.cumsum(samples[by_samples])
@@ -333,7 +339,7 @@ def _chunks(samples: IntArray, size: int) -> list[IntArray]:
     start = 0
     while start < len(samples):
         before = until[start] - samples[by_samples[start]]
-        fitting = int(np.searchsorted(until, before + _SAMPLES_IN_MEMORY, side="right"))
+        fitting = int(np.searchsorted(until, before + most_samples, side="right"))
         end = max(start + 1, min(start + size, fitting))
         chunks.append(by_samples[start:end])
         start = end
