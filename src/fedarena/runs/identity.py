@@ -66,8 +66,8 @@ def settings_fingerprint(config: RunConfig) -> str:
     for part, usual in (("policy", "none"), ("augmentation", "none"), ("adaptation", "all")):
         if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
-    for section, option, usual in (("local", "clip_norm", (None,)), ("engine", "plan", (None, "together"))):
-        if decisive[section].get(option) in usual:
+    for section, option, defaults in (("local", "clip_norm", (None,)), ("engine", "plan", (None, "together"))):
+        if decisive[section].get(option) in defaults:
             decisive[section] = {key: value for key, value in decisive[section].items() if key != option}
     settings = json.dumps(decisive, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
