@@ -327,8 +327,8 @@ class _StateSums:
 
 
 def _samples_in_memory(task: Task) -> int:
-    numbers = sum(task.example(1)[name].numel() for name in task.inputs)
-    return max(1, min(_SAMPLES_IN_MEMORY, _NUMBERS_IN_MEMORY // max(1, numbers)))
+    numbers = sum(values.numel() for values in task.example(1).values())
+    return max(1, min(_SAMPLES_IN_MEMORY, _NUMBERS_IN_MEMORY // numbers))
 
 
 def _chunks(samples: IntArray, size: int, most_samples: int) -> list[IntArray]:
