@@ -28,7 +28,7 @@ def parameters(module: nn.Module) -> int:
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
     for_text = name in ("char_mlp", "lstm", "transformer", "bag_of_words", "bert_tiny")
     for_images = "cnn" in name or name.startswith(("resnet", "mobilenet", "shufflenet", "vit"))
-    unfit = name in ("matrix_factorization", "embedding_mlp", "gcn")
+    unfit = name in ("matrix_factorization", "embedding_mlp", "gcn", "pfl_cnn")
     unfit |= (name in ("bag_of_words", "bert_tiny") and spec is TEXT) or (name == "leaf_celeba_cnn" and spec is DIGITS)
     if for_text != spec.is_text or (for_images and not spec.is_image) or unfit:
         with pytest.raises(BadInputError, match=f"'{name}' needs .* try model={default_model(spec)}"):
@@ -372,6 +372,15 @@ def test_leafs_celeba_model_has_its_size() -> None:
     assert parameters(model) == convolutions + 4 * 2 * 32 + (32 * 5 * 5 + 1) * 2
     with pytest.raises(BadInputError, match=r"model\.channels must be a multiple of 4, not 6"):
         build_model("leaf_celeba_cnn", faces, {"channels": 6}, seed=0)
+
+
+def test_pfls_model_has_its_size_and_normalizes() -> None:
+    model = build_model("pfl_cnn", DataSpec("classification", 10, (3, 32, 32)), {}, seed=0)
+    assert parameters(model) == (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 14 * 14 + 1) * 128 + 129 * 10
+    usual = torch.tensor([0.4914, 0.4822, 0.4465]).view(1, 3, 1, 1).expand(2, 3, 32, 32)
+    assert model[0](usual).abs().max() < 1e-3
+    weight = model[-1].weight  # Glorot and Bengio's bound
+    assert 0.9 < weight.abs().max() / (6 / (128 + 10)) ** 0.5 <= 1
 
 
 def test_a_perceptron_scores_between_0_and_1() -> None:

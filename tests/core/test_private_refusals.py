@@ -77,6 +77,11 @@ REFUSED = [
     ({"privacy.delta": 0.0}, "privacy.delta must be above 0 and below 1"),
     ({"cohort": 21}, "has only 20 clients"),
     ({"privacy.noise_cohort": 21}, "noise_cohort must be from 1 to the population of 20"),
+    ({"privacy.noise_population": 1000}, "privacy.noise_population is for simulated cohorts"),
+    (
+        {"privacy.noise_cohort": 21, "privacy.noise_population": 20},
+        "noise_cohort must be from 1 to the population of 20",
+    ),
     ({"privacy.clip_norm": None}, "noise without clipping protects nobody"),
     ({"privacy.clip_norm": 0.0}, "noise without clipping protects nobody"),
     ({"privacy.noise_multiplier": None}, "needs privacy.epsilon or privacy.noise_multiplier"),

@@ -430,6 +430,18 @@ def test_a_simulated_cohort_is_named_as_such(tmp_path) -> None:
     assert any("simulates the noise of cohorts of 16 with cohorts of 4" in said for said in result.summary["warnings"])
 
 
+def test_a_simulated_cohort_may_come_from_more_clients_than_there_are(tmp_path) -> None:
+    chosen = PRIVATE | {"privacy.noise_cohort": 1000, "privacy.noise_population": 10**6, "rounds": 2}
+    result = start_run(config(**chosen), tmp_path)
+    privacy = result.summary["privacy"]
+    assert privacy["simulated"]
+    assert privacy["population"] == 10**6
+    assert privacy["delta"] == pytest.approx((10**6) ** -1.1)
+    assert privacy["epsilon"] == Sampled(10**6, 1000, 1.0).epsilon(2, privacy["delta"])
+    said = "cohorts of 1,000, drawn from 1,000,000 clients, with cohorts of 4"
+    assert any(said in warning for warning in result.summary["warnings"])
+
+
 @pytest.mark.slow
 def test_a_private_run_that_was_interrupted_ends_in_the_same_bits(tmp_path) -> None:
     chosen = PRIVATE | {

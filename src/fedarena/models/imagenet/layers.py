@@ -12,6 +12,7 @@ from fedarena.core.errors import BadInputError
 
 Norm = Literal["group", "frozen_batch"]
 MakeNorm = Callable[[int], nn.Module]  # a normalization layer for so many channels
+Colours = tuple[float, float, float]
 
 # Mean and standard deviation of red, green and blue on ImageNet, for pictures from 0 to 1.
 _MEAN = (0.485, 0.456, 0.406)
@@ -20,7 +21,7 @@ _EPSILON = 1e-5  # of torch's BatchNorm and GroupNorm
 
 
 class NormalizedColours(nn.Module):
-    """Pictures from 0 to 1 as published weights expect them: less ImageNet's mean, over its standard deviation.
+    """Pictures from 0 to 1 less a mean, over a standard deviation; by default ImageNet's, as published weights expect.
 
     Where there are not three channels, each has the mean of what red, green and blue have.
     """
@@ -28,10 +29,10 @@ class NormalizedColours(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, mean: Colours = _MEAN, deviation: Colours = _DEVIATION):
         super().__init__()
         # Not in files of weights, where torchvision has no such thing either.
-        for name, values in (("mean", _MEAN), ("deviation", _DEVIATION)):
+        for name, values in (("mean", mean), ("deviation", deviation)):
             each = torch.tensor(values)
             each = each if channels == len(values) else each.mean().expand(channels).clone()
             self.register_buffer(name, each.view(-1, 1, 1), persistent=False)

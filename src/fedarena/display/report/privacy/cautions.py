@@ -19,17 +19,17 @@ def privacy_cautions(methods: Sequence[Method]) -> Iterator[str]:
 
 def _simulated(methods: Sequence[Method]) -> Iterator[str]:
     """Methods whose ε nobody has really got."""
-    cohorts: dict[tuple[int, int], list[str]] = {}
+    cohorts: dict[tuple[str, int], list[str]] = {}
     for method in methods:
         for spent in spent_by(method)[:1]:
-            if spent.noise_cohort is not None:
+            if spent.simulated_cohort is not None:
                 size = int(method.runs[0].config["cohort"])
-                cohorts.setdefault((spent.noise_cohort, size), []).append(method.label)
+                cohorts.setdefault((spent.simulated_cohort, size), []).append(method.label)
     for (noise, size), labels in cohorts.items():
         whose = f"of {listing(labels)} " if len(methods) > 1 else ""
         yield (
-            f"ε {whose}is only simulated: {count(size, 'client')} a round had the noise of {noise:,}. It would hold "
-            f"with cohorts of {noise:,}; these clients were less private."
+            f"ε {whose}is only simulated: {count(size, 'client')} a round had the noise of {noise}. It would hold "
+            f"with cohorts of {noise}; these clients were less private."
         )
 
 

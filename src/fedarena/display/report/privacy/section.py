@@ -68,7 +68,7 @@ def _about_epsilon(runs: Sequence[RunData]) -> str:
         whose = (f"{text} ({listing(labels)})" if len(protected) > 1 else text for text, labels in protected.items())
         told += f"Protected: {'; '.join(whose)}. "
     told += "Dashed: the budget. " if any(spent.budget is not None for _, spent in found) else ""
-    cohorts = list(dict.fromkeys(f"{spent.noise_cohort:,}" for _, spent in found if spent.noise_cohort is not None))
+    cohorts = list(dict.fromkeys(filter(None, (spent.simulated_cohort for _, spent in found))))
     if cohorts:
         told += (
             f"Simulated: it would hold with cohorts of {listing(cohorts)} clients, whose noise was added, not these."

@@ -37,6 +37,7 @@ class PrivacySpent:
     neighbours: str | None  # what a reader of the model cannot tell
     mechanism: str
     noise_cohort: int | None  # whose noise was added, if that of another cohort than there was
+    noise_population: int | None  # from which that one would be drawn, if not from these clients
     budget_is_spent: bool  # whether that ended the run
     audit: Audit | None
 
@@ -44,6 +45,15 @@ class PrivacySpent:
     def is_simulated(self) -> bool:
         """Whether the run itself was less private than ε says: its noise was that of a larger cohort."""
         return self.noise_cohort is not None
+
+    @property
+    def simulated_cohort(self) -> str | None:
+        """ "5,000", or "1,000 of 1,000,000", if there is one."""
+        if self.noise_cohort is None:
+            return None
+        return f"{self.noise_cohort:,}" + (
+            f" of {self.noise_population:,}" if self.noise_population is not None else ""
+        )
 
     @property
     def is_refuted(self) -> bool:
@@ -74,6 +84,7 @@ def privacy_spent(run: RunData) -> PrivacySpent | None:
         neighbours=summary.get("neighbours"),
         mechanism=mechanism_of(run),
         noise_cohort=int(settings["noise_cohort"]) if is_simulated(run.config) else None,
+        noise_population=settings.get("noise_population"),
         budget_is_spent=_budget_is_spent(run),
         audit=audit_of(run),
     )

@@ -62,7 +62,7 @@ PRIVACY_COLUMNS: tuple[PrivacyColumn, ...] = (
     PrivacyColumn(
         "noise of cohort",
         "size of the cohort whose noise is simulated",
-        lambda row: _each(row, lambda spent: None if spent.noise_cohort is None else f"{spent.noise_cohort:,}"),
+        lambda row: _each(row, lambda spent: spent.simulated_cohort),
     ),
     PrivacyColumn(
         "audited ε",
