@@ -337,6 +337,12 @@ def test_what_was_published_is_recognized(monkeypatch: pytest.MonkeyPatch, folde
     monkeypatch.setattr(published, "USERS", counts[0])
     monkeypatch.setattr(published, "IMAGES", counts[1])
     assert str(compared_with_flair(load(folder))).endswith("for training, validation and test, as published")
+    counted = str(FILES.counted(FILES.find(str(folder))))  # there are as many users and photos, but other labels
+    assert counted.endswith("17 coarse and 1,628 fine labels were published")
+    monkeypatch.setattr(published, "COARSE_LABELS", 3)
+    monkeypatch.setattr(published, "FINE_LABELS", 6)
+    counted = str(FILES.counted(FILES.find(str(folder))))
+    assert counted.endswith("3 coarse and 6 fine labels, as published")
 
 
 def test_the_published_counts_are_those_at_hand() -> None:
