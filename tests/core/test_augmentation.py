@@ -329,6 +329,12 @@ class Mixing(Augmentation):
         return x - x.mean(0)
 
 
+class Overwriting(Augmentation):
+    def training(self, x: Tensor, keys: Tensor) -> Tensor:
+        x *= 0.5
+        return x
+
+
 class Failing(Augmentation):
     def training(self, x: Tensor, keys: Tensor) -> Tensor:
         raise RuntimeError("too dark")
@@ -344,12 +350,18 @@ class Failing(Augmentation):
             r"training gives \[3, 2, 6, 6\] of torch.float32 for 3 samples, but \[3, 2, 6, 7\] of t",
         ),
         (Mixing, "what evaluation makes of a sample depends on the others in the batch"),
+        (Overwriting, "training overwrites the samples that it is given"),
         (Failing, "does not work on images of shape .*: training: RuntimeError: too dark"),
     ],
 )
 def test_what_an_augmentation_must_not_do_is_refused(kind: type[Augmentation], sentence: str) -> None:
     with pytest.raises(BadInputError, match=sentence):
         try_out_augmentation(kind(), SPEC, SPEC, "own")
+
+
+class Single(Augmentation):
+    def training(self, x: Tensor, keys: Tensor) -> Tensor:
+        return x.float()
 
 
 class OwnLoop(FedAvg):
@@ -381,6 +393,10 @@ class OwnLoop(FedAvg):
         ({"augmentation": {"size": 12}}, r"To set options of augmentation \('size'\), name it: augmentation=crop_and"),
         ({"augmentation": "cropp_and_flip"}, "no augmentation called 'cropp_and_flip'; did you mean 'crop_and_flip'"),
         ({"augmentation": "torch.nn:Linear"}, "must be a subclass of fedarena.models.augmentation.base.Augmentation"),
+        (
+            {"augmentation": Single, "engine": {"name": "cohort", "dtype": "float64"}},
+            r"training gives .* of torch\.float32 for 3 samples, but .* of torch\.float64 is needed",
+        ),
         ({"algorithm": OwnLoop}, "OwnLoop has a training loop of its own, which augmentation cannot reach"),
     ],
 )

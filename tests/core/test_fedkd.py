@@ -28,6 +28,9 @@ from fedarena.algorithms import FedAvg, FedKD
 from fedarena.algorithms.low_rank import compress
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import DataSpec, build_model, make_task
+from fedarena.runs.building import prepare
+from fedarena.runs.config import resolve
+from fedarena.runs.observer import Observer
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, count_training_flops
 from fedarena.train.batches import batch_indices
 
@@ -270,3 +273,9 @@ def test_operations_of_both_models_count() -> None:
 def test_bad_options_get_a_sentence(options, message: str) -> None:
     with pytest.raises(BadInputError, match=message):
         FedKD(**options)
+
+
+@pytest.mark.parametrize("federation", ["shapes_tags", "diabetes"])
+def test_it_is_for_classes(federation: str) -> None:
+    with pytest.raises(BadInputError, match="fedkd is for tasks that predict classes or tokens, and this one predicts"):
+        prepare(resolve({"federation": federation, "algorithm": "fedkd", "cohort": 2}), Observer())

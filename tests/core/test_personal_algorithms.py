@@ -184,7 +184,11 @@ def test_the_head_is_the_last_layer() -> None:
     assert list(LocalHead().client_init({"params": params})["local"]) == ["2.weight", "2.bias"]
     assert list(LocalHead().download({"params": params})["params"]) == ["0.weight", "1.norm.weight"]
     assert LocalHead().notes(params) == []
-    assert "clients share nothing" in LocalHead(head_layers=["*"]).notes(params)[0]
+    assert "they share nothing" in LocalHead(head_layers=["*"]).notes(params)[0]
+    head = {"2.weight": torch.ones(3, 2), "2.bias": torch.ones(3)}  # as head_only trains it
+    last_stays, nothing_shared = FedBN().notes(head)
+    assert "No normalization layers are trained" in last_stays
+    assert "they share nothing" in nothing_shared
     with pytest.raises(BadInputError, match=r"algorithm\.head_layers: no parameter of the model matches '9\.\*'"):
         LocalHead(head_layers=["9.*"]).server_init(params)
 

@@ -21,12 +21,13 @@ from flair_files import COARSE_OF, PHOTOS, USERS, entries, jpeg, load, pixels, w
 from typer.testing import CliRunner
 
 from fedarena.cli import main
+from fedarena.core.errors import DamagedFileError
 from fedarena.data import Federation, describe
 from fedarena.data.flair import building, hdf5, pictures, published, staging
 from fedarena.data.flair.archives import find_archives, read_members
 from fedarena.data.flair.checking import Picture, as_png, checked_jpeg
 from fedarena.data.flair.files import FILES
-from fedarena.data.registry import CACHE_VARIABLE
+from fedarena.data.registry import CACHE_VARIABLE, cache_folder
 from fedarena.data.statistics import pixels as pixels_statistics
 from fedarena.data.statistics.flair_counts import compared_with_flair
 from fedarena.display import federation_figure
@@ -258,6 +259,37 @@ def test_what_was_not_made_durable_is_forgotten(tmp_path: Path) -> None:
         assert stage.position == 0
 
 
+@pytest.mark.parametrize("change", ["bit of the index", "byte of a picture", "an old index"])
+def test_damage_to_what_was_taken_down_does_not_get_into_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(pictures, "PICTURES_AT_ONCE", 1)
+    monkeypatch.setattr(staging, "CHECKPOINT_PICTURES", 1)
+    place = write_folder(tmp_path / "raw")
+
+    def interrupt(fraction: float, words: str) -> None:
+        if words == "Writing":
+            raise InterruptionError
+
+    with pytest.raises(InterruptionError):
+        load(place, progress=interrupt)
+    (work,) = cache_folder().glob(".flair-*.work")
+    index, content = work / "pictures.index", work / "pictures.bin"
+    if change == "byte of a picture":
+        with open(content, "r+b") as file:
+            file.seek(content.stat().st_size // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+        with pytest.raises(DamagedFileError, match=r"pictures\.bin is damaged"):
+            load(place)
+    else:
+        flipped = bytearray(index.read_bytes())
+        flipped[8] ^= 1  # where the first picture begins
+        index.write_bytes(flipped if change == "bit of the index" else index.read_bytes()[8:])
+    check_everything(load(place))
+
+
 def test_archives_that_are_missing_are_fetched(tmp_path: Path) -> None:
     place = write_archives(tmp_path / "raw", 3)
     (place / "small_images-01.tar.gz").unlink()
@@ -305,6 +337,12 @@ def test_what_was_published_is_recognized(monkeypatch: pytest.MonkeyPatch, folde
     monkeypatch.setattr(published, "USERS", counts[0])
     monkeypatch.setattr(published, "IMAGES", counts[1])
     assert str(compared_with_flair(load(folder))).endswith("for training, validation and test, as published")
+    counted = str(FILES.counted(FILES.find(str(folder))))  # there are as many users and photos, but other labels
+    assert counted.endswith("17 coarse and 1,628 fine labels were published")
+    monkeypatch.setattr(published, "COARSE_LABELS", 3)
+    monkeypatch.setattr(published, "FINE_LABELS", 6)
+    counted = str(FILES.counted(FILES.find(str(folder))))
+    assert counted.endswith("3 coarse and 6 fine labels, as published")
 
 
 def test_the_published_counts_are_those_at_hand() -> None:

@@ -240,6 +240,27 @@ def test_hdf5(tmp_path: Path) -> None:
         del file["train/52@N01/image_ids"]
         file["train/52@N01/image_ids"] = [b"1"]
 
+    def labels_of_nothing(file: h5py.File) -> None:
+        columns = file["train/52@N01/labels_col"][()]
+        del file["train/52@N01/labels_col"]
+        file["train/52@N01/labels_col"] = columns[:-1]
+
+    def before_the_first(file: h5py.File) -> None:
+        rows = file["train/52@N01/labels_row"][()].astype(np.int64)
+        del file["train/52@N01/labels_row"]
+        file["train/52@N01/labels_row"] = rows - 1
+
+    def same_part(file: h5py.File) -> None:
+        file.copy("test/30@N02", "dev/31@N02")
+
+    def array(file: h5py.File) -> None:
+        del file["train"]
+        file["train"] = np.zeros((2, 3))
+
+    refuse_changed(labels_of_nothing, "/train/52@N01", "7 labels_row and 6 labels_col")
+    refuse_changed(before_the_first, "/train/52@N01", "photo -1")
+    refuse_changed(same_part, f"{path} has both /dev and /val")
+    refuse_changed(array, f"/train in {path} is an array", "grouped by user")
     refuse_changed(another, f"{path} is not FLAIR's HDF5")
     refuse_changed(two, "/val/52@N01", "train partition", "validation one")
     refuse_changed(label, "/train/52@N01", "label 99")

@@ -564,8 +564,12 @@ def test_what_png_of_8_bits_cannot_hold() -> None:
         from_images(arrays, client=list("aabb"), label=[0, 1, 0, 1], compressed="png")
 
 
-def test_a_truncated_jpeg_is_named(photos: Path) -> None:
+@pytest.mark.parametrize("damage", ["the end is missing", "its middle is zero"])
+def test_a_damaged_jpeg_is_named(photos: Path, damage: str) -> None:
     damaged = photos / "cyd" / "beta_1.jpg"
-    damaged.write_bytes(damaged.read_bytes()[:-30])
-    with pytest.raises(DamagedFileError, match=r"cyd/beta_1\.jpg in .* cannot be decoded"):
+    content = damaged.read_bytes()
+    damaged.write_bytes(
+        content[:-30] if damage == "the end is missing" else content[:-150] + bytes(100) + content[-50:]
+    )
+    with pytest.raises(DamagedFileError, match=r"cyd/beta_1\.jpg in .* is not a picture that can be read"):
         from_images(photos, **PHOTOS, compressed="jpeg")

@@ -147,6 +147,18 @@ def test_a_damaged_store_in_the_cache_says_how_to_repair_it() -> None:
         load_federation(COUNTED)
 
 
+def test_a_store_in_the_place_of_another_is_refused() -> None:
+    path, of_five = load_federation(COUNTED).path, load_federation(COUNTED, {"samples": 5}).path
+    shutil.rmtree(path)
+    shutil.copytree(of_five, path)
+    with pytest.raises(DamagedFileError, match=rf"{path.name} is not .* other options \(samples\)\. Remove the folder"):
+        load_federation(COUNTED)
+    shutil.rmtree(path)
+    shutil.copytree(load_federation("shapes", {"clients": 3}).path, path)
+    with pytest.raises(DamagedFileError, match="of counted that it is called, but of another one"):
+        load_federation(COUNTED)
+
+
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """A file, and an archive that was unpacked; everything is from the same second."""

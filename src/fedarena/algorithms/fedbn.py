@@ -33,13 +33,19 @@ class FedBN(FedAvg):
         self.local_layers, self.beta = local_layers, beta
 
     def notes(self, params: Tensors) -> list[str]:
-        """Says so when the model has nothing that FedBN is named after."""
+        """Says so when nothing that FedBN is named after is trained, and when clients share nothing."""
         if self.local_layers is not None or _personal(params) or _normalization(params):
-            return []
+            return self._sharing_notes(params)
         return [
-            "The model has no normalization layers, so with fedbn its last layer stays on the clients "
-            f"({', '.join(last_layer(params))}); algorithm.local_layers names others"
+            "No normalization layers are trained, so with fedbn the last layer stays on the clients "
+            f"({', '.join(last_layer(params))}); algorithm.local_layers names others",
+            *self._sharing_notes(params),
         ]
+
+    def _sharing_notes(self, params: Tensors) -> list[str]:
+        if len(self._local(params)) < len(params):
+            return []
+        return ["All that is trained stays on the clients, so they share nothing and train alone"]
 
     def server_init(self, params: Tensors) -> Groups:
         """All parameters; those of local layers never change here."""

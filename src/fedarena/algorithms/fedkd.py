@@ -38,6 +38,8 @@ from fedarena.train.jobs import IntArray
 class FedKD(FedAvg):
     """A shared mentee, of which compressed changes are uploaded, and mentors that stay on the clients."""
 
+    predicts = ("classes", "tokens")
+
     def __init__(
         self,
         *,

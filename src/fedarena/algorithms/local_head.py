@@ -53,9 +53,7 @@ class LocalHead(FedBN):
 
     def notes(self, params: Tensors) -> list[str]:
         """Says so when clients share nothing."""
-        if len(self._local(params)) < len(params):
-            return []
-        return ["All that is trained is the head, so with local_head clients share nothing and train alone"]
+        return self._sharing_notes(params)
 
     def server_init(self, params: Tensors) -> Groups:
         """All parameters; those of the head never change here."""

@@ -117,9 +117,11 @@ class CachedSource:
             with suppress(StoreExistsError):  # somebody else built the same store at the same time
                 self._build(StoreBuild(path, self._spec(options), progress), **options)
         try:
-            return Federation.open(path)
+            federation = Federation.open(path)
+            _check_source(federation, self._spec(options))
         except DamagedFileError as error:
             raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
+        return federation
 
     def path(self, **options: Any) -> Path:
         """Where the store is or would be."""
@@ -174,6 +176,26 @@ def state_of(path: Path) -> list[int | str]:
         seen = entry.stat()
         digest.update(os.fsencode(f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0"))
     return [digest.hexdigest()]
+
+
+def _check_source(federation: Federation, expected: SourceSpec) -> None:
+    """Raises if somebody put the store of another source, or of other options, in the place of this one."""
+    found, wanted = (_plain(spec) for spec in (federation.source, expected))
+    if found == wanted:
+        return
+    options = [name for name in wanted["options"] if found["options"].get(name) != wanted["options"][name]]
+    of_others = (
+        f"other options ({', '.join(options)})" if options and found["name"] == wanted["name"] else "another one"
+    )
+    raise DamagedFileError(
+        f"{federation.path} is not the store of {wanted['name']} that it is called, but of {of_others}."
+    )
+
+
+def _plain(spec: SourceSpec) -> dict[str, Any]:
+    """As it is written in a manifest."""
+    plain: dict[str, Any] = json.loads(spec.model_dump_json())
+    return plain
 
 
 def _digest(text: str) -> str:

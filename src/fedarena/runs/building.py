@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
@@ -151,6 +152,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
     options = dict(config.engine)
+    if algorithm.predicts is not None and task.predicts not in algorithm.predicts:
+        raise BadInputError(
+            f"{config.algorithm['name']} is for tasks that predict {' or '.join(algorithm.predicts)}, and this one "
+            f"predicts {task.predicts}; choose another algorithm"
+        )
     if algorithm.trains_freely and task.augmentation is not None:
         raise BadInputError(
             f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
@@ -300,7 +306,8 @@ def build_task(config: RunConfig, federation: Federation) -> Task:
     spec = kind.model_spec(spec)
     augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
     seen = model_sees(augmentation, spec, config.augmentation["name"])
-    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"])
+    dtype = torch.float64 if config.engine.get("dtype") == "float64" else torch.float32
+    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"], dtype)
 
     def make_task(module: nn.Module) -> Task:
         task = kind(module, spec, **task_options)

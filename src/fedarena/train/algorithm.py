@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedarena.metrics.metric import Predicts
 from fedarena.models import Task, Tensors
 from fedarena.train.jobs import Client
 from fedarena.train.optimizers import LocalTraining
@@ -41,6 +42,7 @@ class Algorithm(SystemsHooks):
     client_options: tuple[
         str, ...
     ] = ()  # of the constructor, numbers that may differ from job to job: see `JobContext`
+    predicts: tuple[Predicts, ...] | None = None  # what tasks that it is for predict; None: anything
     expects_weights = False  # whether there is little to learn with a model that starts from scratch
     fine_tuning: LocalTraining | None = None  # how clients train their first personal model further before it is scored
     population: int  # clients that may take part

@@ -61,9 +61,7 @@ class FlairFiles(RawFiles):
             return None
         taxonomy = read_taxonomy(paths[RELATIONSHIP])
         fine = read_photos(paths[METADATA], taxonomy, "fine", lambda done: None)
-        coarse = len(taxonomy.coarse)
-        users, images = photos_by_group(fine)
-        return compare(users, images, f", {coarse:,} coarse and {len(fine.label_names):,} fine labels")
+        return compare(*photos_by_group(fine), labels=(len(taxonomy.coarse), len(fine.label_names)))
 
     @staticmethod
     def _hdf5(place: Path) -> Path | None:

@@ -9,7 +9,7 @@ text with bars between (``labels``). Fine labels have the same under names that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fedarena.core.outside_text import quoted
 from fedarena.data.flair.checking import Picture, as_png
 from fedarena.data.flair.photos import GROUP_OF_PARTITION, Labels, PhotoCollector, Photos, TwoPartitionsError
 from fedarena.data.flair.pictures import Load, PictureSource, Piece
-from fedarena.data.store.schema import GROUPS, AnyArray, Encoding, IntArray
+from fedarena.data.store.schema import GROUPS, AnyArray, Encoding, Group, IntArray
 
 if TYPE_CHECKING:
     import h5py
@@ -49,6 +49,7 @@ def read_hdf5_photos(path: Path, labels: Labels, progress: Callable[[float], Non
         parts = [name for name in file if name in GROUP_OF_PARTITION]
         if not parts:
             raise BadInputError(f"{path} is not FLAIR's HDF5: it has none of the groups train, val and test")
+        _check_parts(file, parts, path)
         names = _label_names(file, prefix, path)
         total = sum(len(file[part]) for part in parts)
         done = 0
@@ -66,6 +67,16 @@ def read_hdf5_photos(path: Path, labels: Labels, progress: Callable[[float], Non
                 if done % 256 == 0:
                     progress(done / total)
     return collector.finish(path)
+
+
+def _check_parts(file: h5py.File, parts: Sequence[str], path: Path) -> None:
+    """Raises unless every part is a group of users, and the only one of its kind."""
+    seen: dict[Group, str] = {}
+    for part in parts:
+        if not hasattr(file[part], "keys"):
+            raise BadInputError(f"/{part} in {path} is an array: the HDF5 file must have photos grouped by user")
+        if (other := seen.setdefault(GROUP_OF_PARTITION[part], part)) != part:
+            raise BadInputError(f"{path} has both /{other} and /{part}, which mean the same; leave one there")
 
 
 def _label_names(file: h5py.File, prefix: str, path: Path) -> dict[int, str] | None:
@@ -97,8 +108,10 @@ def _user(group: Any, prefix: str, names: Mapping[int, str] | None, where: str) 
     of_image: list[list[str]] = [[] for _ in range(number)]
     rows, columns = f"{prefix}labels_row", f"{prefix}labels_col"
     if rows in group and columns in group and names is not None:
-        for row, column in zip(group[rows][()].tolist(), group[columns][()].tolist(), strict=False):
-            if row >= number or column not in names:
+        if group[rows].shape != group[columns].shape:
+            raise BadInputError(f"{where} has {group[rows].size} {rows} and {group[columns].size} {columns}")
+        for row, column in zip(group[rows][()].tolist(), group[columns][()].tolist(), strict=True):
+            if not 0 <= row < number or column not in names:
                 raise BadInputError(f"{where}/{columns} points to photo {row} and label {column}, which do not exist")
             of_image[row].append(names[column])
     elif f"{prefix}labels" in group:

@@ -12,18 +12,25 @@ COARSE_LABELS = 17
 FINE_LABELS = 1_628
 
 
-def compare(users: Mapping[Group, int] | None, images: Mapping[Group, int], labels: str = "") -> str:
-    """What was counted, in words, and what was published where that differs; `users` are left out if they are None."""
+def compare(
+    users: Mapping[Group, int] | None,
+    images: Mapping[Group, int],
+    labels: tuple[int, int] | None = None,
+    note: str = "",
+) -> str:
+    """What was counted, in words, and what was published where that differs.
 
-    def text(users: Mapping[Group, int] | None, images: Mapping[Group, int]) -> str:
-        people = "" if users is None else f"{_listed(users)} users, "
-        return f"{people}{_listed(images)} images for training, validation and test"
+    What is None was not counted: users, or coarse and fine labels.
+    """
 
-    published = text(None if users is None else USERS, IMAGES)
-    found = text(users, images)
-    if found == published:
-        return f"{found}{labels}, as published"
-    return f"{found}{labels}, where {published} were published"
+    def text(people: Mapping[Group, int], photos: Mapping[Group, int], coarse: int, fine: int) -> str:
+        counts = f"{_listed(photos)} images for training, validation and test"
+        counts = counts if users is None else f"{_listed(people)} users, {counts}"
+        return counts if labels is None else f"{counts}, {coarse:,} coarse and {fine:,} fine labels"
+
+    published = text(USERS, IMAGES, COARSE_LABELS, FINE_LABELS)
+    found = text(users or {}, images, *(labels or (0, 0)))
+    return f"{found}{note}, as published" if found == published else f"{found}{note}, where {published} were published"
 
 
 def _listed(numbers: Mapping[Group, int]) -> str:

@@ -38,7 +38,7 @@ def column_of(form: Form, compressed: Compressed | None) -> ColumnSpec:
 
 
 def compressed_picture(pictures: Pictures, index: int, form: Form, wanted: Wanted, compressed: Compressed) -> bytes:
-    """A picture as the file to store."""
+    """A picture as the file to store; raises if it cannot be decoded, so that whoever trains does not meet it."""
     if compressed == "png":
         return _as_png(read_picture(pictures, index, form, wanted))
     source, where = pictures.source(index), pictures.where(index)
@@ -48,6 +48,7 @@ def compressed_picture(pictures: Pictures, index: int, form: Form, wanted: Wante
             f"{where} {problem}, but compressed='jpeg' stores JPEGs as they are; say compressed='png', which stores "
             "any pictures without loss, or leave it out."
         )
+    read_picture(pictures, index, form, wanted)
     assert not isinstance(source, np.ndarray)
     return source.read_bytes() if isinstance(source, Path) else source
 

@@ -30,6 +30,6 @@ def compared_with_flair(federation: Federation) -> str | None:
         images = {group: int(federation.counts(clients[group]).sum()) for group in GROUPS}
         limit = source.options.get("max_samples")
         note = "" if limit is None else f" (at most {limit} of a user for training)"
-        return compare(None, images, note)
+        return compare(None, images, note=note)
     images = {group: int(np.sum(federation.attributes(clients[group])["photos"])) for group in GROUPS}
     return compare({group: len(clients[group]) for group in GROUPS}, images)

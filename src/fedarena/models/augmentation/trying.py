@@ -13,25 +13,36 @@ from fedarena.models.spec import DataSpec
 _SAMPLES = 3
 
 
-def try_out_augmentation(augmentation: Augmentation, spec: DataSpec, seen: DataSpec, name: str) -> None:
-    """Refuses one that gives another form than it says, draws from anything but keys, or mixes samples."""
+def try_out_augmentation(
+    augmentation: Augmentation, spec: DataSpec, seen: DataSpec, name: str, dtype: torch.dtype = torch.float32
+) -> None:
+    """Refuses one that gives another form than it says, draws from anything but keys, or mixes or overwrites samples.
+
+    `dtype` is the type of numbers that the run computes with.
+    """
     if isinstance(augmentation, NoAugmentation):
         return
-    x = torch.rand(_SAMPLES, *spec.input_shape, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(_SAMPLES, *spec.input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     keys = sample_keys(torch.zeros((), dtype=torch.int64), _SAMPLES)
     wanted = torch.Size([_SAMPLES, *seen.input_shape])
     for step in ("training", "evaluation"):
         generators = other_generators()
 
         def augmented(some: slice, seed: int, step: str = step) -> Tensor:
+            given = x[some].clone()
             try:
                 with seeded(seed), torch.no_grad():
-                    if step == "training":
-                        return augmentation.training(x[some].clone(), keys[some])
-                    return augmentation.evaluation(x[some].clone())
+                    training = step == "training"
+                    found = augmentation.training(given, keys[some]) if training else augmentation.evaluation(given)
             except Exception as error:  # somebody's own can fail in any way
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise BadInputError(f"augmentation={name} does not work on {spec}: {step}: {reason:.200}") from error
+            if not torch.equal(given, x[some]):
+                raise BadInputError(
+                    f"augmentation={name}: {step} overwrites the samples that it is given, which others still need; "
+                    "give new ones (x = x * 2 instead of x *= 2)"
+                )
+            return found
 
         everything = slice(None)
         found, again, alone = augmented(everything, 0), augmented(everything, 1), augmented(slice(1, 2), 0)
