@@ -17,7 +17,7 @@ from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import prepare
-from fedarena.runs.cluster.crew import why_refused
+from fedarena.runs.cluster.admission import why_refused
 from fedarena.runs.cluster.messages import (
     pack_groups,
     pack_measured,
@@ -154,6 +154,7 @@ def test_models_are_validated_while_others_train(monkeypatch: pytest.MonkeyPatch
 MINE: dict[str, Any] = {
     "node": "here",
     "versions": {"python": "3.11.7", "fedarena": "1", "torch": "2.6", "numpy": "2", "ray": "2.60"},
+    "source": "ab",
     "federation": "aa",
     "weights": None,
     "device": "cpu",
@@ -167,6 +168,8 @@ MINE: dict[str, Any] = {
         ({}, None),
         ({"versions": MINE["versions"] | {"python": "3.11.9"}}, None),
         ({"versions": MINE["versions"] | {"torch": "2.7"}}, "there has torch 2.7, and this machine 2.6; install"),
+        ({"source": "cd"}, "there has another source of fedarena 1 than this machine; install the same"),
+        ({"versions": MINE["versions"] | {"fedarena": "2"}, "refused": "no such setting"}, "there has fedarena 2, "),
         ({"federation": "bb"}, "The federation on there is another one .*copy the store"),
         ({"weights": "cc"}, "The file of weights on there"),
         ({"device": "cuda"}, "The worker on there computes on cuda"),

@@ -214,10 +214,10 @@ class Pool:
 
     # ---- what becomes of workers
 
-    def lose(self, member: Member) -> None:
-        """A worker is gone; another one is hired."""
+    def lose(self, member: Member, why: str) -> None:
+        """A worker is gone, or taken to be; another one is hired."""
         self.lost += 1
-        self._note(f"W{member.name[1:]} is gone; what it had is done again")
+        self._note(f"W{member.name[1:]} {why}; what it had is done again")
         self.members.pop(member.number, None)
         self._end(member)
         self._hire_up_to(len(self.members) + len(self._asked) + 1)
@@ -281,22 +281,25 @@ class _Working:
 
     def _hand_out(self) -> None:
         """Gives everybody something to do who has nothing, and something in advance, as long as there is enough."""
-        pool = self._pool
-        at_once = pool._hiring.at_once
-        members = sorted(pool.members.values(), key=lambda member: len(member.begun))
-        horizon = self._next + _AHEAD * max(1, (at_once + 1) * len(members))
-        for depth in (at_once, at_once + 1):
+        at_once = self._pool._hiring.at_once
+        members = sorted(self._pool.members.values(), key=lambda member: len(member.begun))
+        for member in members:
+            self._fill(member, at_once, members)
+        if len(self._left) >= at_once * len(members):  # otherwise, who is done first takes what is left
             for member in members:
-                if depth > at_once and len(self._left) < at_once * len(members):
-                    return  # who is done first takes what is left
-                while len(member.begun) < depth:
-                    place = next((place for place in self._left if place < horizon), None)
-                    if place is None:
-                        break
-                    self._left.remove(place)
-                    self._give(member, place)
+                self._fill(member, at_once + 1, members)
         if not self._left:
             self._repeat_slow_ones(members)
+
+    def _fill(self, member: Member, depth: int, members: Sequence[Member]) -> None:
+        """Gives somebody the largest tasks that are left, up to so many, but none whose turn is far away."""
+        horizon = self._next + _AHEAD * (self._pool._hiring.at_once + 1) * len(members)
+        while len(member.begun) < depth:
+            place = next((place for place in self._left if place < horizon), None)
+            if place is None:
+                return
+            self._left.remove(place)
+            self._give(member, place)
 
     def _give(self, member: Member, place: int) -> None:
         task = self._tasks[place]
@@ -379,10 +382,11 @@ class _Working:
         if place >= self._next and place not in self._done and place not in self._left and not elsewhere:
             self._left.insert(0, place)
 
-    def _lose(self, member: Member) -> None:
-        """Somebody is gone: what it had is done again, and what it worked on is suspected."""
+    def _lose(self, member: Member, late_seconds: float | None = None) -> None:
+        """Somebody is gone, or late: what it had is done again, and what it worked on is suspected."""
         had = sorted(member.begun.values(), key=lambda begun: begun[1])
-        self._pool.lose(member)
+        is_late = late_seconds is not None
+        self._pool.lose(member, f"has not answered for {late_seconds:.0f} seconds" if is_late else "is gone")
         member.begun = {}
         for place, _ in reversed(had):
             self._again(place)
@@ -390,10 +394,7 @@ class _Working:
             self._lost[place] += 1
             if self._lost[place] >= _MOST_LOST and place not in self._done:
                 about = self._tasks[place].about()
-                raise RunFailedError(
-                    f"{about} ended {_MOST_LOST} workers, the last one on {member.node}, probably for lack of memory; "
-                    "choose a smaller engine.lanes or fewer workers on a machine; finished rounds are kept"
-                )
+                raise RunFailedError(_never_done(about, member.node, is_late))
 
     def _look_for_late_ones(self) -> None:
         """Whoever takes far too long is taken to be gone."""
@@ -402,9 +403,21 @@ class _Working:
             for position, (place, since) in enumerate(sorted(member.begun.values(), key=lambda begun: begun[1])):
                 turn = 1 + position // self._pool._hiring.at_once
                 if now - since > turn * self._pool.limit_seconds(self._tasks[place]):
-                    self._pool._note(f"{member.name} has not answered for {now - since:.0f} seconds and is given up")
-                    self._lose(member)
+                    self._lose(member, late_seconds=now - since)
                     break
+
+
+def _never_done(about: str, node: str, is_late: bool) -> str:
+    """What to say of a task that has ended as many workers as it may."""
+    if is_late:
+        return (
+            f"{about} has kept {_MOST_LOST} workers busy for far too long, the last one on {node}; see whether your "
+            "own code waits for something there, then go on with fedarena resume; finished rounds are kept"
+        )
+    return (
+        f"{about} ended {_MOST_LOST} workers, the last one on {node}, probably for lack of memory; "
+        "choose a smaller engine.lanes or fewer workers on a machine; finished rounds are kept"
+    )
 
 
 def raise_own(answer: Message, member: Member) -> None:

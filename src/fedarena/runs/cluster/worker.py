@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import platform
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ import yaml
 
 from fedarena.core.errors import BadInputError, FedArenaError, NotFiniteError
 from fedarena.runs.building import Experiment, prepare
+from fedarena.runs.cluster.admission import built, here
 from fedarena.runs.cluster.messages import (
     Message,
     pack_measured,
@@ -26,14 +25,12 @@ from fedarena.runs.cluster.messages import (
     unpack_shard,
     unpack_states,
 )
-from fedarena.runs.cluster.probe import fingerprint_of_bits
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.train import RayEngine
 
 FETCH_SECONDS = 300  # for what was sent to all
-_PACKAGES = ("fedarena", "torch", "numpy", "ray")
 
 
 class Silent(Observer):
@@ -41,14 +38,6 @@ class Silent(Observer):
 
     def warned(self, message: str) -> None:
         """The driver has said so."""
-
-
-def here() -> Message:
-    """What must be the same everywhere, and what this place is called."""
-    return {
-        "node": socket.gethostname(),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
-    }
 
 
 class Worker:
@@ -81,14 +70,10 @@ class Worker:
             changed = own_source(config).changes_since(order["own_source"])
             if changed:
                 raise BadInputError(f"{', '.join(changed)} is not the same there; copy it from the driver's machine")
+            answer |= built(experiment)
             self._experiment = experiment
-            answer["federation"] = experiment.federation.fingerprint
-            answer["weights"] = experiment.weights_fingerprint
-            answer["bits"] = fingerprint_of_bits(experiment.simulation)
-            answer["device"] = self._engine.hardware.device.type
         except Exception as error:
-            known = isinstance(error, FedArenaError)
-            answer["refused"] = str(error) if known else traceback.format_exception_only(error)[-1]
+            answer["refused"] = _why_not(error)
         return answer
 
     def train(self, message: Message) -> Message:
@@ -169,6 +154,14 @@ class Worker:
                     else place(unpack_groups(packed))
                 )
             return self._sent[number]
+
+
+def _why_not(error: Exception) -> str:
+    """Why a run cannot be built here."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or os.environ.get("FEDARENA_CACHE") or "its FEDARENA_CACHE"
+        return f"its disk is full ({where}); make room there, or let FEDARENA_CACHE be a folder with more"
+    return str(error) if isinstance(error, FedArenaError) else traceback.format_exception_only(error)[-1]
 
 
 def fetch(reference: Any) -> Any:
