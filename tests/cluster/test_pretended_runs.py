@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,23 @@ def test_what_comes_back_does_not_lie_in_the_store(tmp_path: Path) -> None:
         run.close()
     kept = [arrived.clients, arrived.losses, *(clients for clients, _ in arrived.client_states)]
     assert all(isinstance(array, np.ndarray) and array.flags.owndata and array.flags.writeable for array in kept)
+
+
+def test_termination_while_ray_starts_is_what_it_is_elsewhere(tmp_path: Path) -> None:
+    """Ray's handler of termination ends the process in its own way; it is there before ours is again."""
+
+    class Asked(BaseException):
+        pass
+
+    def asked(number: int, frame: object) -> None:
+        raise Asked
+
+    before = signal.signal(signal.SIGTERM, asked)
+    try:
+        with pretending(PretendRay()) as ray:
+            ray.init = lambda **options: sys.exit(signal.SIGTERM)  # type: ignore[method-assign]
+            with pytest.raises(Asked):
+                opened(on_cluster(SHORT, 1), tmp_path, "asked")
+        assert signal.getsignal(signal.SIGTERM) is asked
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -162,6 +162,10 @@ def _own_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM and callable(own := before[signal.SIGTERM]):  # by Ray's handler, just installed
+            own(signal.SIGTERM, None)
+        raise
     finally:
         for number, handler in before.items():
             if handler not in (None, signal.SIG_DFL):  # otherwise Ray sees to it that its processes end, too
