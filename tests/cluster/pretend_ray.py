@@ -206,6 +206,7 @@ class PretendRay(ModuleType):
         self.began: list[Call] = []
         self.later: list[tuple[float, Call]] = []
         self._initialized = False
+        self.times_begun = 0
 
     # ---- what FedArena calls
 
@@ -214,6 +215,7 @@ class PretendRay(ModuleType):
 
     def init(self, **options: Any) -> None:
         self._initialized = True
+        self.times_begun += 1
 
     def shutdown(self) -> None:
         self._initialized = False

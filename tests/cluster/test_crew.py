@@ -17,6 +17,7 @@ from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import prepare
+from fedarena.runs.cluster import joining
 from fedarena.runs.cluster.admission import why_refused
 from fedarena.runs.cluster.messages import (
     pack_groups,
@@ -230,6 +231,19 @@ def test_bad_options(options: dict[str, Any], sentence: str, tmp_path: Path) -> 
     with pytest.raises(BadInputError, match=sentence):
         opened(settings, tmp_path, "refused")
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n"], ids=["silent", "another"])
+def test_something_else_than_a_cluster_is_told_apart(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as other:
+        answering = other.submit(lambda: server.accept()[0])
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if greeting:
+            answering.add_done_callback(lambda accepted: accepted.result().sendall(greeting))
+        with pytest.raises(BadInputError, match=f"No Ray cluster answers at {address}"):
+            joining._check_answers(address)
+        answering.result().close()
 
 
 def test_without_ray_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pretend_ray import Call, Fate, PretendRay, pretending
 from small_clusters import MANY_SHARDS, PHONES, Silent, bits, on_cluster, opened, play
 
+import fedarena
 from fedarena.core.errors import RunFailedError
 from fedarena.runs.config import merge
 from fedarena.runs.run import Run, resume_run
@@ -166,3 +167,32 @@ def test_termination_while_ray_starts_is_what_it_is_elsewhere(tmp_path: Path) ->
         assert signal.getsignal(signal.SIGTERM) is asked
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_trials_of_a_study_have_the_same_workers(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    with pretending(PretendRay()) as ray:
+        study = fedarena.tune(
+            on_cluster(SHORT, 1),
+            search={"local.lr": {"from": 0.01, "to": 0.1}},
+            trials=2,
+            sampler="random",
+            name="study",
+            runs_folder=tmp_path,
+            progress=False,
+            **VALIDATED,
+        )
+    assert len(study.trials) == 2
+    assert ray.times_begun == 1
+    assert len(ray.workers) == 1
+    assert not ray.living()
+
+
+def test_runs_of_a_suite_have_the_same_workers(tmp_path: Path) -> None:
+    with pretending(PretendRay()) as ray:
+        base = {key: value for key, value in on_cluster(SHORT, 1).items() if key != "seed"}
+        suite = {"name": "two", "base": base, "matrix": {"local.lr": [0.01, 0.1]}, "seeds": [3]}
+        compared = fedarena.suite(suite, runs_folder=tmp_path, progress=False)
+    assert not compared.failures
+    assert (ray.times_begun, len(ray.workers)) == (1, 1)
+    assert not ray.living()
