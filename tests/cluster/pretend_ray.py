@@ -132,10 +132,10 @@ class Worker:
 
         return SimpleNamespace(remote=remote)
 
-    def die(self) -> None:
+    def die(self, why: str = "the process ended") -> None:
         self.is_dead = True
         for call in self.calls:
-            call.reference.fill(ActorDiedError("the process ended"))
+            call.reference.fill(ActorDiedError(why))
         self.calls = []
 
     def do_one(self) -> None:
@@ -292,7 +292,8 @@ def pretending(ray: PretendRay) -> Iterator[PretendRay]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "ray", ray)
         patch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
-        patch.setattr("fedarena.runs.cluster.pool.time", ray.clock)
+        for module in ("pool", "working"):
+            patch.setattr(f"fedarena.runs.cluster.{module}.time", ray.clock)
         yield ray
     torch.set_num_threads(threads)
     _references.clear()

@@ -170,6 +170,8 @@ MINE: dict[str, Any] = {
         ({"versions": MINE["versions"] | {"python": "3.11.9"}}, None),
         ({"versions": MINE["versions"] | {"torch": "2.7"}}, "there has torch 2.7, and this machine 2.6; install"),
         ({"source": "cd"}, "there has another source of fedarena 1 than this machine; install the same"),
+        ({"source": None}, "there has another source"),
+        ({"versions": {}}, "there has fedarena None"),
         ({"versions": MINE["versions"] | {"fedarena": "2"}, "refused": "no such setting"}, "there has fedarena 2, "),
         ({"federation": "bb"}, "The federation on there is another one .*copy the store"),
         ({"weights": "cc"}, "The file of weights on there"),

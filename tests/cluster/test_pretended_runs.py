@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,7 @@ from pretend_ray import Call, Fate, PretendRay, pretending
 from small_clusters import MANY_SHARDS, PHONES, Silent, bits, on_cluster, opened, play
 
 import fedarena
-from fedarena.core.errors import RunFailedError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.runs.config import merge
 from fedarena.runs.run import Run, resume_run
 from fedarena.storage.run_data import load_run
@@ -196,3 +199,17 @@ def test_runs_of_a_suite_have_the_same_workers(tmp_path: Path) -> None:
     assert not compared.failures
     assert (ray.times_begun, len(ray.workers)) == (1, 1)
     assert not ray.living()
+
+
+@pytest.mark.parametrize(("method", "kind"), [("prepare", BadInputError), ("train", RunFailedError)])
+def test_a_full_disk_on_a_machine_is_named(
+    method: str, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/digits")
+
+    monkeypatch.setattr(f"fedarena.runs.cluster.worker.{'prepare' if method == 'prepare' else 'unpack_shard'}", full)
+    with pretending(PretendRay()), pytest.raises(kind) as error:
+        play(on_cluster(SHORT, 1), tmp_path, "full")
+    assert socket.gethostname() in str(error.value)
+    assert "make room there" in str(error.value)

@@ -50,13 +50,10 @@ def why_refused(answer: Message, mine: Message, mixed_hardware: bool = False) ->
     """Why a worker cannot be used, if so: what is not as it is here, and what would be right."""
     node = answer["node"]
     for package, version in mine["versions"].items():
-        if package == "python" or answer["versions"][package] == version:
+        if package == "python" or (found := answer["versions"].get(package)) == version:
             continue
-        return (
-            f"{node} has {package} {answer['versions'][package]}, and this machine {version}; install the same "
-            "version there"
-        )
-    if answer["source"] != mine["source"]:
+        return f"{node} has {package} {found}, and this machine {version}; install the same version there"
+    if answer.get("source") != mine["source"]:  # which others may not know of
         return (
             f"{node} has another source of fedarena {mine['versions']['fedarena']} than this machine; install the same "
             "there"

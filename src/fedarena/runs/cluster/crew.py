@@ -22,7 +22,8 @@ from fedarena.runs.cluster.messages import (
     unpack_measured,
     unpack_result,
 )
-from fedarena.runs.cluster.pool import Patience, Pool, Task, WorkerSaysError
+from fedarena.runs.cluster.pool import Patience, Pool, Task
+from fedarena.runs.cluster.working import WorkerSaysError, work_off
 from fedarena.runs.cluster.workplace import Elsewhere, Workplace, workplace_of
 from fedarena.train import Groups, OtherTest, RayEngine, Shard, count_bytes
 from fedarena.train.engine import IntArray, Part
@@ -75,7 +76,6 @@ class RayCrew:
             check_room(self._ray, workplace, engine.hardware.is_gpu)
             hiring = hiring_for(self._ray, is_ours, engine, workplace, order, mine)
             self.pool = Pool(self._ray, hiring, note, patience)
-            self.pool.refusal = BadInputError
             self.pool.open(_SECONDS_FOR_OTHERS)
         except BaseException:
             self.close()
@@ -170,7 +170,7 @@ class RayCrew:
 
     def _answers(self, tasks: Sequence[Task]) -> Iterator[Message]:
         try:
-            yield from self.pool.work(tasks)
+            yield from work_off(self.pool, tasks)
         except WorkerSaysError as error:
             raise (BadInputError if error.is_bad_input else RunFailedError)(str(error)) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import threading
@@ -25,6 +24,7 @@ from fedarena.runs.cluster.messages import (
     unpack_shard,
     unpack_states,
 )
+from fedarena.runs.cluster.troubles import is_full_disk
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
@@ -133,11 +133,11 @@ class Worker:
                 answer = do()
         except NotFiniteError as error:
             answer = {"not_finite": (error.what, error.client)}
-        except MemoryError:
-            raise  # which is this machine's, and not a mistake of somebody
         except FedArenaError as error:
             answer = {"bad_input" if isinstance(error, BadInputError) else "failed": str(error)}
         except Exception as error:
+            if isinstance(error, MemoryError) or is_full_disk(error):
+                raise  # which is this machine's, and not a mistake of somebody
             answer = {"exception": (traceback.format_exc(), f"{type(error).__name__}: {error}")}
         return answer | {"seconds": time.perf_counter() - began}
 
@@ -158,8 +158,8 @@ class Worker:
 
 def _why_not(error: Exception) -> str:
     """Why a run cannot be built here."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = error.filename or os.environ.get("FEDARENA_CACHE") or "its FEDARENA_CACHE"
+    if is_full_disk(error):
+        where = getattr(error, "filename", None) or os.environ.get("FEDARENA_CACHE") or "its FEDARENA_CACHE"
         return f"its disk is full ({where}); make room there, or let FEDARENA_CACHE be a folder with more"
     return str(error) if isinstance(error, FedArenaError) else traceback.format_exception_only(error)[-1]
 
