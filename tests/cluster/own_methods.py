@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+from torch import nn
+
 from fedarena.algorithms import FedAvg
 
 
@@ -31,3 +33,19 @@ class Ends(FedAvg):
         if _is_time() and not tried_out:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().client_weight(work)
+
+
+class Branching(nn.Module):
+    """What it computes depends on the data, so that clients cannot train together."""
+
+    def __init__(self, outputs: int):
+        super().__init__()
+        self.layer = nn.Linear(64, outputs)
+
+    def forward(self, x):
+        scores = self.layer(x.flatten(1))
+        return scores * 1.1 if scores.sum() > 0 else scores
+
+
+def branching(spec) -> nn.Module:
+    return Branching(spec.classes)

@@ -17,7 +17,8 @@ from small_clusters import MANY_SHARDS, Silent, bits, on_cluster, opened, play
 
 from fedarena.core.errors import BadInputError
 from fedarena.runs.building import prepare
-from fedarena.runs.cluster.crew import why_refused
+from fedarena.runs.cluster import joining
+from fedarena.runs.cluster.admission import why_refused
 from fedarena.runs.cluster.messages import (
     pack_groups,
     pack_measured,
@@ -154,6 +155,7 @@ def test_models_are_validated_while_others_train(monkeypatch: pytest.MonkeyPatch
 MINE: dict[str, Any] = {
     "node": "here",
     "versions": {"python": "3.11.7", "fedarena": "1", "torch": "2.6", "numpy": "2", "ray": "2.60"},
+    "source": "ab",
     "federation": "aa",
     "weights": None,
     "device": "cpu",
@@ -167,6 +169,10 @@ MINE: dict[str, Any] = {
         ({}, None),
         ({"versions": MINE["versions"] | {"python": "3.11.9"}}, None),
         ({"versions": MINE["versions"] | {"torch": "2.7"}}, "there has torch 2.7, and this machine 2.6; install"),
+        ({"source": "cd"}, "there has another source of fedarena 1 than this machine; install the same"),
+        ({"source": None}, "there has another source"),
+        ({"versions": {}}, "there has fedarena None"),
+        ({"versions": MINE["versions"] | {"fedarena": "2"}, "refused": "no such setting"}, "there has fedarena 2, "),
         ({"federation": "bb"}, "The federation on there is another one .*copy the store"),
         ({"weights": "cc"}, "The file of weights on there"),
         ({"device": "cuda"}, "The worker on there computes on cuda"),
@@ -227,6 +233,19 @@ def test_bad_options(options: dict[str, Any], sentence: str, tmp_path: Path) -> 
     with pytest.raises(BadInputError, match=sentence):
         opened(settings, tmp_path, "refused")
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n"], ids=["silent", "another"])
+def test_something_else_than_a_cluster_is_told_apart(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as other:
+        answering = other.submit(lambda: server.accept()[0])
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if greeting:
+            answering.add_done_callback(lambda accepted: accepted.result().sendall(greeting))
+        with pytest.raises(BadInputError, match=f"No Ray cluster answers at {address}"):
+            joining._check_answers(address)
+        answering.result().close()
 
 
 def test_without_ray_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

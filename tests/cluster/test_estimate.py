@@ -46,6 +46,12 @@ def test_a_slow_link_holds_everybody_up() -> None:
     assert slow.seconds >= (36 * 10**6) / (0.01e9 / 8)
 
 
+def test_machines_without_a_shard_cost_nothing() -> None:
+    few, many = (estimate_round(COST, 1000, machines=machines) for machines in (32, 1000))
+    assert many.seconds == few.seconds
+    assert many.waits_for == few.waits_for
+
+
 def test_the_driver_may_be_what_is_slow() -> None:
     from dataclasses import replace
 
@@ -59,6 +65,35 @@ def test_a_round_is_measured() -> None:
     assert cost.up_bytes >= cost.down_bytes == 4 * (64 * 12 + 12 + 12 * 10 + 10)  # both are the model
     with pytest.raises(BadInputError, match="engine=reference has no shards"):
         measure_round(resolve(merge({}, MANY_SHARDS | {"engine": "reference"})), Silent())
+
+
+def test_a_round_for_gpus_has_their_shards() -> None:
+    few = resolve(merge({}, MANY_SHARDS | {"engine": "cohort", "cohort": 24}))
+    assert len(measure_round(few, Silent(), for_gpus=True).steps) == 6  # of four clients at least
+    own = resolve(merge({}, MANY_SHARDS | {"engine": {"name": "ray", "shards": 1}}))
+    assert len(measure_round(own, Silent(), for_gpus=True).steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--workers", "9", "--gpus", "8"], "a worker has one to itself"),
+        (["--json", "no/such/folder.json"], "is in no folder that is there"),
+    ],
+)
+def test_bad_options_are_told_before_anything_is_measured(options: list[str], sentence: str) -> None:
+    said = CliRunner().invoke(main, ["estimate", "federation=digits", *options])
+    assert said.exit_code == 2
+    assert sentence in " ".join(said.output.split())
+    assert "Measured" not in said.output
+
+
+def test_gpus_that_are_not_here(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(to_yaml(MANY_SHARDS | {"engine": {"lanes": 2, "device": "cpu"}}))
+    said = CliRunner().invoke(main, ["estimate", str(config), "--workers", "4", "--gpus", "4"])
+    assert said.exit_code == 0, said.output
+    assert "--speed says how many times as fast a GPU is" in " ".join(said.output.split())
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from small_clusters import MANY_SHARDS, PHONES, Silent, bits, on_cluster, opened, play
 
+from fedarena.algorithms import ALGORITHMS
 from fedarena.runs.cluster import staying
 from fedarena.runs.run import Run, resume_run
 
@@ -17,10 +18,6 @@ pytest.importorskip("ray")
 os.environ["RAY_AUTH_MODE"] = "disabled"
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-ALGORITHMS = (
-    *("fedavg", "fedavgm", "fedprox", "fedadagrad", "fedadam", "fedyogi", "scaffold", "feddyn", "fednova", "qfedavg"),
-    *("minibatch_sgd", "reptile", "mocha", "ditto", "fedbn", "local_only", "timelyfl", "fetchsgd", "fedkd"),
-)
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.1, "partial_work": True},
     "fedbn": {"local_layers": ["1.*"]},
@@ -44,7 +41,7 @@ def _same_for_all(settings: dict[str, Any], folder: Path, workers: tuple[int, ..
 
 
 @pytest.mark.parametrize("protocol", ["ideal", "deadline", "buffered"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_every_algorithm_and_protocol(algorithm: str, protocol: str, tmp_path: Path) -> None:
     if protocol == "buffered" and algorithm in ADDS_UP_STATES:
         pytest.skip("refused: it adds up what clients keep")

@@ -46,16 +46,23 @@ def estimate(
     has_file = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
     from_file = read_run_file(arguments.pop(0), arguments) if has_file else None
     config = resolve_settings(from_file, parse_overrides(arguments))
-    if json is not None and json.is_dir():
-        raise BadInputError(f"Numbers cannot be written to {str(json)!r}, which is a folder; name a file")
+    if json is not None and (json.is_dir() or not json.parent.is_dir()):
+        why = "is a folder" if json.is_dir() else "is in no folder that is there"
+        raise BadInputError(f"Numbers cannot be written to {str(json)!r}, which {why}; name a file")
+    if workers is not None and gpus is not None and workers > gpus:
+        raise BadInputError(
+            f"{counted(workers, 'worker')} cannot share {counted(gpus, 'GPU')}: a worker has one to itself"
+        )
     most = workers or gpus or 64
     per_machine = 8 if gpus is not None else 16
-    cost = measure_round(config, Observer())
+    cost = measure_round(config, Observer(), for_gpus=gpus is not None)
     screen.say(
         f"Measured here: {counted(len(cost.steps), 'shard')} of {int(cost.steps.sum()):,} steps in a round, "
         f"{quantity(cost.seconds_per_step, SECONDS)} a step; {quantity(cost.down_bytes, BYTES)} down to every machine, "
         f"{quantity(cost.up_bytes, BYTES)} up for every shard, {quantity(cost.merging_seconds, SECONDS)} to add it"
     )
+    if gpus is not None and cost.device == "cpu" and speed == 1.0:
+        screen.say("This machine has no GPU, so a step is that of a core; --speed says how many times as fast a GPU is")
     counts = sorted({*(2**power for power in range(most.bit_length()) if 2**power < most), most})
     found = [estimate_round(cost, count, machines or -(-count // per_machine), gigabits, speed) for count in counts]
     table = Table("workers", "a round", "speedup", "busy", "waits for", box=None, padding=(0, 2, 0, 0))

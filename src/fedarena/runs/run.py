@@ -308,17 +308,17 @@ class Run:
             )
         environment = describe_run(experiment)
         environment["forked_from"] = {"run": str(self.folder.absolute()), "round": self.round}
-        self._recorder.fork(
-            folder,
-            experiment.config.to_yaml(),
-            environment,
-            _describe_fleet(experiment),
-            _attributes(experiment),
-            constant_tensors(experiment.simulation.task.module),
-        )
-        if has_own_fleet:
-            handed_in.save(folder)
         with _crew_of(experiment, self._observer) as crew:
+            self._recorder.fork(
+                folder,
+                experiment.config.to_yaml(),
+                environment,
+                _describe_fleet(experiment),
+                _attributes(experiment),
+                constant_tensors(experiment.simulation.task.module),
+            )
+            if has_own_fleet:
+                handed_in.save(folder)
             return Run(experiment, *_reopen_folder(experiment, folder), self._observer, (), crew)
 
     def __enter__(self) -> Run:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from fedarena.core.errors import FedArenaError
 from fedarena.core.words import some
 from fedarena.runs.building import Experiment
+from fedarena.runs.cluster import staying
 from fedarena.runs.config import read_settings, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
@@ -67,8 +68,9 @@ def main() -> None:
     """Does what is asked for until nothing is any more."""
     observer = _Telling(begin_work())
     try:
-        for line in sys.stdin:
-            observer.tell("ended", failure=do_run(json.loads(line), observer))
+        with staying():
+            for line in sys.stdin:
+                observer.tell("ended", failure=do_run(json.loads(line), observer))
     except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
         raise SystemExit(143) from None
 

@@ -32,7 +32,7 @@ from fedarena.train.shards import Shard
 from fedarena.train.tensors import Groups
 
 # On a GPU, where one machine alone would train all clients at once. A constant, so that all machines get the same bits.
-_GPU_SHARDS = 32
+GPU_SHARDS = 32
 _FEWEST_CLIENTS = 4  # in a shard of a GPU
 _BLOCKS_AT_ONCE = 4  # of an evaluation, which take about as long as a shard
 _MOST = 65536
@@ -117,7 +117,7 @@ class RayEngine(CohortEngine):
         self.address, self.crew_size, self.cores = address, workers, cores
         self.mixed_hardware = mixed_hardware
         if self.hardware.is_gpu and shards is None:
-            self.shards_of_cohort = _GPU_SHARDS
+            self.shards_of_cohort = GPU_SHARDS
         self.choices = {**self.choices, "shards": self.shards_of_cohort}
 
     @property

@@ -19,6 +19,7 @@ from fedarena.hpo.tune.plan import TuningPlan, applies, as_label, in_order, of_l
 from fedarena.hpo.tune.samplers import EXCESSES, make_pruner, make_sampler
 from fedarena.hpo.tune.storage import claiming, lock_of_trial, open_study
 from fedarena.hpo.tune.trial import TrialFailedError, TrialRuns
+from fedarena.runs.cluster import staying
 
 _STATE = optuna.trial.TrialState
 FAILURE, RUNS, ROUNDS, SAME_AS, PRUNED_BECAUSE = (
@@ -52,14 +53,15 @@ class Worker:
 
     def work(self) -> None:
         """Does trials until the study has as many as wanted, or the time is over."""
-        while not self._is_late():
-            claimed = self._claim()
-            if claimed is None:
-                return
-            try:
-                self._observer.ended(self._told(self._do(claimed)))
-            finally:
-                claimed.lock.release()
+        with staying():  # on a cluster, trial after trial has the same workers
+            while not self._is_late():
+                claimed = self._claim()
+                if claimed is None:
+                    return
+                try:
+                    self._observer.ended(self._told(self._do(claimed)))
+                finally:
+                    claimed.lock.release()
 
     def _is_late(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline

@@ -1,6 +1,7 @@
 """Runs on many machines: a crew of Ray workers, each of which has built the same run from its configuration.
 
-Who works is a matter of the pool (`pool`), what is sent to them of `messages`; what they do with it is in `worker`.
+Who works is a matter of the pool (`pool`), who may of `admission` and `hiring`; on what, of `working`. What is sent is
+in `messages`, and what a worker does with it in `worker`.
 """
 
 from fedarena.runs.cluster.crew import RayCrew, hire_crew

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +11,9 @@ from fedarena.core.words import counted, some
 from fedarena.metrics.totals import MetricStates
 from fedarena.models import Tensors
 from fedarena.runs.building import Experiment
-from fedarena.runs.cluster.joining import from_bench, import_ray, join, leave, take_seat
+from fedarena.runs.cluster.admission import built, here
+from fedarena.runs.cluster.hiring import check_room, hiring_for, order_for, settled
+from fedarena.runs.cluster.joining import import_ray, join, leave
 from fedarena.runs.cluster.messages import (
     Message,
     pack_groups,
@@ -22,15 +22,11 @@ from fedarena.runs.cluster.messages import (
     unpack_measured,
     unpack_result,
 )
-from fedarena.runs.cluster.pool import Hiring, Patience, Pool, Task, WorkerSaysError
-from fedarena.runs.cluster.probe import fingerprint_of_bits
-from fedarena.runs.cluster.worker import Worker, here
+from fedarena.runs.cluster.pool import Patience, Pool, Task
+from fedarena.runs.cluster.working import WorkerSaysError, work_off
 from fedarena.runs.cluster.workplace import Elsewhere, Workplace, workplace_of
-from fedarena.runs.config import RunConfig
-from fedarena.runs.own_source import own_source
 from fedarena.train import Groups, OtherTest, RayEngine, Shard, count_bytes
 from fedarena.train.engine import IntArray, Part
-from fedarena.train.execution import available_cores
 from fedarena.transforms import ShardResult
 
 _MOST_TOLD = 4  # workers whose shares are told one by one
@@ -57,13 +53,6 @@ def hire_crew(
     return crew
 
 
-def worker_settings(config: RunConfig) -> RunConfig:
-    """What a worker builds: the same run without what only its driver needs."""
-    engine = config.engine | {"address": None, "workers": 0}
-    only_here: dict[str, Any] = {"fleet": {"name": "ideal"}, "callbacks": [], "track": [], "engine": engine}
-    return config.model_copy(update=only_here)
-
-
 class RayCrew:
     """Workers on a Ray cluster (or on this machine alone), at the service of an engine."""
 
@@ -80,58 +69,13 @@ class RayCrew:
         self._triggered_test = experiment.simulation.triggered_test
         self._sent: dict[int, tuple[Any, tuple[int, Any]]] = {}  # by its identity: what was sent to all, and as what
         self._numbers = 0
-        settings = worker_settings(experiment.config)
-        source = own_source(settings)
-        if definitions := [*source.unknown, *(name for name in source.fingerprints if ":" in name)]:
-            raise BadInputError(
-                f"Workers cannot find {some(definitions)}, which is not in a file that can be imported; put it into "
-                "one, or choose engine=cohort"
-            )
-        self._driver = here() | {
-            "federation": experiment.federation.fingerprint,
-            "weights": experiment.weights_fingerprint,
-            "bits": fingerprint_of_bits(experiment.simulation),
-            "device": engine.hardware.device.type,
-        }
-        wanted = workplace.workers
-        on_gpu = engine.hardware.is_gpu
-        local = workplace.address is None
-        if local and wanted is None:
-            wanted = _gpus_here() if on_gpu else max(1, available_cores() // workplace.cores)
-        self._ray, is_ours = join(workplace.address, (wanted or 1) * workplace.cores)
+        order, mine = order_for(experiment.config), here() | built(experiment)
+        workplace = settled(workplace, engine.hardware.is_gpu)
+        self._ray, is_ours = join(workplace.address, (workplace.workers or 1) * workplace.cores)
         try:
-            needs: dict[str, float] = {"num_gpus": 1.0} if on_gpu else {}
-            self._check_room(workplace, on_gpu)
-            at_once = 1 if on_gpu or engine.trains_one_at_a_time else workplace.cores
-            needs["num_cpus"] = 0 if is_ours or on_gpu else workplace.cores
-            kind = (at_once, tuple(sorted(needs.items())))
-            remote = self._ray.remote(Worker).options(
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=at_once,
-                scheduling_strategy="SPREAD",
-                **needs,
-            )
-            order = self._ray.put(
-                {
-                    "settings": settings.to_yaml(),
-                    "own_source": source.to_json(),
-                    "path": [entry or os.getcwd() for entry in sys.path],
-                    "folder": os.getcwd(),
-                }
-            )
-            hiring = Hiring(
-                start=lambda: from_bench(kind) or remote.remote(),
-                retire=lambda actor: take_seat(kind, actor),
-                begun=lambda actor: actor.is_here.remote(),
-                ask=lambda actor: actor.prepare.remote(order),
-                check=lambda answer: why_refused(answer, self._driver, engine.mixed_hardware),
-                room=lambda: self._room(workplace, on_gpu),
-                wanted=wanted,
-                at_once=at_once,
-            )
+            check_room(self._ray, workplace, engine.hardware.is_gpu)
+            hiring = hiring_for(self._ray, is_ours, engine, workplace, order, mine)
             self.pool = Pool(self._ray, hiring, note, patience)
-            self.pool.refusal = BadInputError
             self.pool.open(_SECONDS_FOR_OTHERS)
         except BaseException:
             self.close()
@@ -226,7 +170,7 @@ class RayCrew:
 
     def _answers(self, tasks: Sequence[Task]) -> Iterator[Message]:
         try:
-            yield from self.pool.work(tasks)
+            yield from work_off(self.pool, tasks)
         except WorkerSaysError as error:
             raise (BadInputError if error.is_bad_input else RunFailedError)(str(error)) from None
 
@@ -252,62 +196,3 @@ class RayCrew:
     def _whose(self, shard: Shard) -> str:
         ids = self._experiment.simulation.client_ids(shard.jobs.clients.tolist())
         return f"The training of {some(ids)}"
-
-    # ---- whom to hire
-
-    def _check_room(self, workplace: Workplace, on_gpu: bool) -> None:
-        there = self._ray.cluster_resources()
-        if on_gpu and not there.get("GPU"):
-            raise BadInputError(
-                "No machine of the Ray cluster has a GPU, and engine.device is cuda; start its nodes with "
-                "ray start --num-gpus, or choose engine.device=cpu"
-            )
-        if not on_gpu and workplace.address is not None and not self._largest_node() >= workplace.cores:
-            raise BadInputError(
-                f"No machine of the Ray cluster has the {workplace.cores} cores of a worker (engine.cores); the "
-                f"largest has {self._largest_node():g}"
-            )
-
-    def _largest_node(self) -> float:
-        return max((node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]), default=0.0)
-
-    def _room(self, workplace: Workplace, on_gpu: bool) -> int:
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if on_gpu:
-            return int(sum(resources.get("GPU", 0.0) for resources in alive))
-        return sum(int(resources.get("CPU", 0.0) // workplace.cores) for resources in alive)
-
-
-def _gpus_here() -> int:
-    import torch
-
-    return max(1, torch.cuda.device_count())
-
-
-def why_refused(answer: Message, mine: Message, mixed_hardware: bool = False) -> str | None:
-    """Why a worker cannot be used, if so: what is not as it is here, and what would be right."""
-    node = answer["node"]
-    if "refused" in answer:
-        return f"A worker on {node} cannot build the run: {answer['refused'].strip()}"
-    for package, version in mine["versions"].items():
-        if package == "python" or answer["versions"][package] == version:
-            continue
-        return (
-            f"{node} has {package} {answer['versions'][package]}, and this machine {version}; install the same "
-            "version there"
-        )
-    if answer["federation"] != mine["federation"]:
-        return (
-            f"The federation on {node} is another one (fingerprint {answer['federation']} instead of "
-            f"{mine['federation']}); copy the store from this machine, or remove it there to have it made again"
-        )
-    if answer["weights"] != mine["weights"]:
-        return f"The file of weights on {node} is another one; copy it from this machine"
-    if answer["device"] != mine["device"]:
-        return f"The worker on {node} computes on {answer['device']}, and this machine on {mine['device']}"
-    if answer["bits"] != mine["bits"] and not mixed_hardware:
-        return (
-            f"{node} does not compute the same bits as this machine, so results would depend on who computed "
-            "them; use machines of one kind, or engine.mixed_hardware=true, and no two runs will be the same"
-        )
-    return None

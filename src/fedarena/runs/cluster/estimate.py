@@ -24,7 +24,8 @@ from fedarena.runs.cluster.messages import pack_groups, pack_result, pack_shard,
 from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.observer import Observer
 from fedarena.simulate import simulate
-from fedarena.train import ENGINES, Groups, OtherTest, RayEngine, Shard
+from fedarena.train import Groups, OtherTest, RayEngine, Shard
+from fedarena.train.crew import GPU_SHARDS
 from fedarena.train.engine import IntArray, Part
 
 _CALL_SECONDS = 0.003  # of the driver for every shard, beside the bytes: what Ray takes to hand it out and to tell
@@ -33,9 +34,9 @@ _MEASURED_SECONDS = 10.0  # are enough for shards; one at least is trained twice
 # What a round waits for, and what helps.
 WAITS = {
     "training": "more workers help",
-    "largest shard": "one worker trains it alone; smaller engine.lanes give smaller shards",
-    "link": "results of all shards go through that of the driver; fewer and larger shards (engine.lanes) help",
-    "driver": "it adds up the results; fewer and larger shards (engine.lanes) help",
+    "largest shard": "one worker trains it alone; smaller engine.lanes (on GPUs, more engine.shards) give smaller ones",
+    "link": "the model goes out to machines, and a sum comes back for every shard; fewer and larger shards help",
+    "driver": "it adds up the results; fewer and larger shards (engine.lanes, or engine.shards on GPUs) help",
 }
 
 
@@ -50,6 +51,7 @@ class RoundCost:
     down_bytes: int  # to every machine, what is broadcast
     message_bytes: int  # to a worker, for a shard
     up_bytes: int  # from a worker, for a shard
+    device: str = "cpu"  # that it was measured on
 
     @property
     def training_seconds(self) -> float:
@@ -77,8 +79,9 @@ def estimate_round(
 ) -> RoundEstimate:
     """Plays a round with so many workers on some machines; each is `speed` times as fast as the measured one.
 
-    With one machine nothing goes through a link.
+    With one machine nothing goes through a link. Machines beyond the number of shards have nothing to do.
     """
+    machines = min(machines, max(1, len(cost.steps)))
     alone = _play(cost, 1, 1, np.inf, speed)
     link = np.inf if machines == 1 else gigabits_per_second * 1e9 / 8
     seconds = _play(cost, workers, machines, link, speed)
@@ -113,9 +116,9 @@ def _play(cost: RoundCost, workers: int, machines: int, link: float, speed: floa
     return driver_free
 
 
-def measure_round(config: RunConfig, observer: Observer) -> RoundCost:
-    """Builds a run, plans its first round, and trains some of its shards here."""
-    experiment = prepare(_on_one_worker(config), observer)
+def measure_round(config: RunConfig, observer: Observer, for_gpus: bool = False) -> RoundCost:
+    """Builds a run, plans its first round, and trains some of its shards here; with `for_gpus`, as GPUs have them."""
+    experiment = prepare(_on_one_worker(config, for_gpus), observer)
     stopwatch = _Stopwatch(experiment)
     simulation = experiment.simulation
     engine = simulation.engine
@@ -134,13 +137,14 @@ def measure_round(config: RunConfig, observer: Observer) -> RoundCost:
     return stopwatch.cost
 
 
-def _on_one_worker(config: RunConfig) -> RunConfig:
+def _on_one_worker(config: RunConfig, for_gpus: bool) -> RunConfig:
     """The same run with a plan for many workers."""
     name = config.engine["name"]
     if name not in ("cohort", "ray"):
         raise BadInputError(f"engine={name} has no shards for many workers; choose engine=ray")
     options = {key: value for key, value in config.engine.items() if key not in ("name", "workers", "address")}
-    assert "ray" in ENGINES.names()
+    if for_gpus and options.get("shards") is None:
+        options["shards"] = GPU_SHARDS
     return resolve({**config.to_dict(), "engine": {"name": "ray", "workers": 0, **options}})
 
 
@@ -189,6 +193,7 @@ class _Stopwatch:
             down_bytes=sum(_bytes_of(pack_groups(groups)) for groups in broadcasts.values()),
             message_bytes=_bytes_of(pack_shard(replace(shards[0], prepared=None))),
             up_bytes=_bytes_of(packed),
+            device=engine.hardware.device.type,
         )
         raise _MeasuredError
         yield  # so that it is a generator like that of other crews

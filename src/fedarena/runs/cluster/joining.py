@@ -14,6 +14,8 @@ from typing import Any
 from fedarena.core.errors import BadInputError
 
 _CONNECT_SECONDS = 10.0
+_HTTP2_SETTINGS = b"\x04"  # the type of the frame that both sides begin with
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _HTTP2_SETTINGS + bytes(5)
 _STORE_BYTES = 2**31  # of Ray's store at most, if the machine has so much to spare
 _STORE_SHARE = 0.2  # of the machine's memory
 _LEAST_STORE_BYTES = 80 * 2**20
@@ -128,13 +130,23 @@ def _check_answers(address: str) -> None:
     if not colon or not port.isdigit():
         raise BadInputError(f"engine.address must be auto or the host:port of a cluster's head, not {address!r}")
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS) as connection:
+            reason = "" if _speaks_grpc(connection) else "something else is there, or it hangs"
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+    if reason:
         raise BadInputError(
             f"No Ray cluster answers at {address} ({reason}); start one there (ray start --head --port {port}), or "
             "leave engine.address out to use this machine alone"
-        ) from None
+        )
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether the other side greets as Ray's head does; Ray itself would wait for that for many minutes."""
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return True  # then it greets otherwise
+    connection.sendall(_HTTP2_GREETING)
+    return connection.recv(9)[3:4] == _HTTP2_SETTINGS
 
 
 def _why_not(address: str | None, error: BaseException) -> str:
@@ -162,6 +174,10 @@ def _own_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM and callable(own := before[signal.SIGTERM]):  # by Ray's handler, just installed
+            own(signal.SIGTERM, None)
+        raise
     finally:
         for number, handler in before.items():
             if handler not in (None, signal.SIG_DFL):  # otherwise Ray sees to it that its processes end, too

@@ -31,6 +31,13 @@ def pack_tensor(t: Tensor) -> Any:
     return array.numpy() if is_plain else (array.numpy(), t.device.type, str(t.dtype).removeprefix("torch."))
 
 
+def _own(values: Any) -> Any:
+    """Arrays (also those of a mapping, or None) in memory of one's own, which can be written to."""
+    if isinstance(values, Mapping):
+        return {name: _own(one) for name, one in values.items()}
+    return np.array(values) if isinstance(values, np.ndarray) else values
+
+
 def unpack_tensor(packed: Any) -> Tensor:
     """The tensor again, in memory of its own."""
     if not isinstance(packed, tuple):
@@ -94,9 +101,9 @@ def pack_shard(shard: Shard) -> Message:
 
 def unpack_shard(message: Message, broadcasts: Mapping[int, Groups]) -> Shard:
     """The shard again."""
-    jobs = JobArrays(**message["jobs"])
+    jobs = JobArrays(**_own(message["jobs"]))
     states = unpack_states(message["states"])
-    return Shard(jobs, broadcasts, states, message["batch_width"], message["start_losses"])
+    return Shard(jobs, broadcasts, states, message["batch_width"], _own(message["start_losses"]))
 
 
 def pack_result(result: ShardResult) -> Message:
@@ -114,17 +121,17 @@ def pack_result(result: ShardResult) -> Message:
 
 
 def unpack_result(message: Message) -> ShardResult:
-    """It again."""
-    arrays = {name: message[name] for name in ("clients", "losses", "uploaded_bytes", "steps")}
+    """It again; nothing of it stays in Ray's store, since rounds are kept until they are written."""
+    arrays = {name: _own(message[name]) for name in ("clients", "losses", "uploaded_bytes", "steps")}
     return ShardResult(
         **arrays,
         partials={step: Partial(unpack_groups(t), dict(numbers)) for step, (t, numbers) in message["partials"].items()},
-        client_states=[(clients, unpack_groups(kept)) for clients, kept in message["client_states"]],
+        client_states=[(_own(clients), unpack_groups(kept)) for clients, kept in message["client_states"]],
         observed={
             name: unpack_tensor(value[0]) if isinstance(value, tuple) else value
             for name, value in message["observed"].items()
         },
-        validated=None if message["validated"] is None else Validated(**message["validated"]),
+        validated=None if message["validated"] is None else Validated(**_own(message["validated"])),
     )
 
 
@@ -135,8 +142,6 @@ def pack_measured(states: MetricStates) -> Message:
 
 def unpack_measured(message: Message) -> MetricStates:
     """They again, as arrays of one's own: a table of all clients would keep Ray's store full."""
-    copied = {name: np.array(message[name]) for name in ("positions", "counts")}
-    states = {name: np.array(values) for name, values in message["states"].items()}
     ranked = message["ranked"]
-    kept = None if ranked is None else RankedSamples(**{name: np.array(values) for name, values in ranked.items()})
-    return MetricStates(**copied, states=states, ranked=kept)
+    copied = {name: _own(message[name]) for name in ("positions", "counts", "states")}
+    return MetricStates(**copied, ranked=None if ranked is None else RankedSamples(**_own(ranked)))

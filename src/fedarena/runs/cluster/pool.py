@@ -1,29 +1,23 @@
 """The workers of a run: they are hired, answer, work, and may be gone at any moment.
 
-Who has answered gets work: whoever has nothing to do takes the largest task that is left. What somebody had who is gone
-is done again by another one. No result depends on any of this, and nothing is waited for without a limit.
+Work is given to those who have answered (`working`). Who is gone is replaced, and nobody is waited for without a limit.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedarena.core.errors import RunFailedError
+from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.words import counted
 from fedarena.runs.cluster.messages import Message
+from fedarena.runs.cluster.troubles import MOST_UNANSWERED, never_answered
 
-_TICK_SECONDS = 1.0  # after which it is looked whether something is overdue
-_MOST_LOST = 3  # workers that a task may end
-_MOST_REFUSALS = 3  # workers in a row that ended before they answered
+TICK_SECONDS = 1.0  # after which it is looked whether something is overdue
 _LOOK_AROUND_SECONDS = 5.0  # for new machines
-_STORE_SECONDS = 300.0  # for a result on its way from another machine
-_AHEAD = 4  # results that may wait for their turn, for everything that can be under way
-# A task that takes so much longer than others of its size is given to somebody else as well, once there is somebody.
-_SLOW_FACTOR, _SLOW_SECONDS = 3.0, 2.0
+STORE_SECONDS = 300.0  # for a result on its way from another machine
 _RECENT = 0.2  # how much the last task counts in how long tasks take
 Method = Literal["train", "measure", "score_personal"]
 
@@ -87,8 +81,9 @@ class Pool:
     """Keeps workers at work. `ray` is the module."""
 
     def __init__(self, ray: Any, hiring: Hiring, note: Callable[[str], None], patience: Patience | None = None):
-        self._ray, self._hiring, self._note = ray, hiring, note
+        self.ray, self._hiring, self.note = ray, hiring, note
         self._patience = patience or Patience()
+        self.at_once = hiring.at_once
         self.members: dict[int, Member] = {}  # who have answered
         self._asked: dict[Any, Member] = {}  # who have not, by where their answer will be
         self._unwanted: set[str] = set()  # reasons that were told
@@ -109,19 +104,15 @@ class Pool:
         self._hire_up_to(self._wanted())
         first: float | None = None
         while self._asked and (first is None or time.monotonic() < first + seconds):
-            self._admit(_TICK_SECONDS, strict=True)
+            self._admit(TICK_SECONDS, strict=True)
             if self.members and first is None:
                 first = time.monotonic()
-            self._check_patience()
+            self.check_patience()
         if self._asked and self._hiring.wanted is not None:
-            self._note(
+            self.note(
                 f"{counted(len(self.members), 'worker')} of {self._hiring.wanted} "
                 f"{'has' if len(self.members) == 1 else 'have'} answered; the others join when there is room for them"
             )
-
-    def work(self, tasks: Sequence[Task]) -> Iterator[Message]:
-        """The answers to all tasks, in their order; each has been checked to be one."""
-        return _Working(self, tasks).results()
 
     def close(self) -> None:
         """Sends everybody home."""
@@ -157,7 +148,7 @@ class Pool:
         """Takes in who has answered; work is given to nobody else."""
         if not self._asked:
             return
-        answered, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=timeout)
+        answered, _ = self.ray.wait(list(self._asked), num_returns=1, timeout=timeout)
         for reference in answered:
             self.admit_one(reference, strict)
 
@@ -165,38 +156,36 @@ class Pool:
         """Takes in a worker whose answer is there."""
         member = self._asked.pop(reference)
         try:
-            answer: Message = self._ray.get(reference, timeout=_STORE_SECONDS)
-        except self._ray.exceptions.RayError as error:
+            answer: Message = self.ray.get(reference, timeout=STORE_SECONDS)
+        except self.ray.exceptions.RayError as error:
             self._failed_in_a_row += 1
             self._end(member)
-            if self._failed_in_a_row >= _MOST_REFUSALS and not self.members:
-                raise RunFailedError(
-                    f"{_MOST_REFUSALS} workers ended before they had built the run; the last one said: {_line(error)}"
-                ) from None
+            if self._failed_in_a_row >= MOST_UNANSWERED and not self.members:
+                raise never_answered(error) from None
             self._hire_up_to(len(self.members) + len(self._asked) + 1)
             return
         self._failed_in_a_row = 0
         reason = self._hiring.check(answer)
         if reason is not None:
             self._end(member)
-            if strict or not self.members:
-                raise self.refusal(reason)
+            if strict:
+                raise BadInputError(reason)
+            if not self.members:
+                raise RunFailedError(f"{reason}; then go on with fedarena resume")
             self._refused += 1
             if reason not in self._unwanted:
                 self._unwanted.add(reason)
-                self._note(f"A worker is not used: {reason}")
+                self.note(f"A worker is not used: {reason}")
             return
         member.node, member.pid = answer["node"], answer["pid"]
         self.members[member.number] = member
-
-    refusal: Callable[[str], Exception] = RunFailedError
 
     @property
     def asked(self) -> list[Any]:
         """Where answers will be."""
         return list(self._asked)
 
-    def _check_patience(self) -> None:
+    def check_patience(self) -> None:
         """Ends a run that has no workers for too long."""
         now = time.monotonic()
         if self.members:
@@ -205,7 +194,7 @@ class Pool:
         if waited <= self._patience.for_workers:
             return
         hired = [member.has_room for member in self._asked.values()]
-        building = bool(hired and self._ray.wait(hired, num_returns=1, timeout=0)[0])
+        building = bool(hired and self.ray.wait(hired, num_returns=1, timeout=0)[0])
         if not building or waited > self._patience.for_an_answer:
             raise RunFailedError(
                 f"No worker has answered for {waited:.0f} seconds; see that the cluster has free cores (ray status), "
@@ -214,17 +203,17 @@ class Pool:
 
     # ---- what becomes of workers
 
-    def lose(self, member: Member) -> None:
-        """A worker is gone; another one is hired."""
+    def lose(self, member: Member, why: str) -> None:
+        """A worker is gone, or taken to be; another one is hired."""
         self.lost += 1
-        self._note(f"W{member.name[1:]} is gone; what it had is done again")
+        self.note(f"W{member.name[1:]} {why}; what it had is done again")
         self.members.pop(member.number, None)
         self._end(member)
         self._hire_up_to(len(self.members) + len(self._asked) + 1)
 
     def _end(self, member: Member) -> None:
         try:
-            self._ray.kill(member.actor, no_restart=True)
+            self.ray.kill(member.actor, no_restart=True)
         except Exception:  # it is gone already, or the cluster is
             return
 
@@ -249,202 +238,3 @@ class Pool:
         """Everybody who works, and the share of all work that it has done."""
         total = sum(member.done for member in self.members.values()) or 1.0
         return [(member.name, member.done / total) for member in self.members.values()]
-
-
-class _Working:
-    """Some tasks that are being worked off."""
-
-    def __init__(self, pool: Pool, tasks: Sequence[Task]):
-        self._pool, self._ray, self._tasks = pool, pool._ray, tasks
-        self._left = sorted(range(len(tasks)), key=lambda place: -tasks[place].size)  # the largest comes first
-        self._done: dict[int, Message] = {}
-        self._lost: Counter[int] = Counter()  # workers that a task has ended
-        self._next = 0  # whose turn it is
-
-    def results(self) -> Iterator[Message]:
-        pool = self._pool
-        try:
-            while self._next < len(self._tasks):
-                pool.look_around()
-                self._hand_out()
-                self._wait()
-                pool._check_patience()
-                while self._next in self._done:
-                    self._hand_out()  # before somebody is busy with what is ready
-                    result = self._done.pop(self._next)
-                    self._next += 1
-                    yield result
-        finally:
-            for member in pool.members.values():
-                member.is_left_alone |= bool(member.begun)
-                member.begun.clear()
-
-    def _hand_out(self) -> None:
-        """Gives everybody something to do who has nothing, and something in advance, as long as there is enough."""
-        pool = self._pool
-        at_once = pool._hiring.at_once
-        members = sorted(pool.members.values(), key=lambda member: len(member.begun))
-        horizon = self._next + _AHEAD * max(1, (at_once + 1) * len(members))
-        for depth in (at_once, at_once + 1):
-            for member in members:
-                if depth > at_once and len(self._left) < at_once * len(members):
-                    return  # who is done first takes what is left
-                while len(member.begun) < depth:
-                    place = next((place for place in self._left if place < horizon), None)
-                    if place is None:
-                        break
-                    self._left.remove(place)
-                    self._give(member, place)
-        if not self._left:
-            self._repeat_slow_ones(members)
-
-    def _give(self, member: Member, place: int) -> None:
-        task = self._tasks[place]
-        method = getattr(member.actor, task.method)
-        member.begun[method.remote(task.message())] = (place, time.monotonic())
-
-    def _repeat_slow_ones(self, members: Sequence[Member]) -> None:
-        """Whoever has nothing to do repeats what takes another one too long; the first result counts."""
-        idle = [member for member in members if not member.begun]
-        copies = Counter(place for member in members for place, _ in member.begun.values())
-        now = time.monotonic()
-        for member in members:
-            for place, since in list(member.begun.values()):
-                expected = self._pool.expected_seconds(self._tasks[place])
-                if not idle or expected is None or copies[place] > 1 or place in self._done or place < self._next:
-                    continue
-                if now - since > max(_SLOW_SECONDS, _SLOW_FACTOR * len(member.begun) * expected):
-                    copies[place] += 1
-                    self._give(idle.pop(), place)
-
-    def _wait(self) -> None:
-        pool = self._pool
-        owners = {reference: member for member in pool.members.values() for reference in member.begun}
-        waiting = [*owners, *pool.asked]
-        if not waiting:
-            time.sleep(_TICK_SECONDS / 10)  # nobody is there, and nobody is asked; others are hired soon
-            return
-        ready, _ = self._ray.wait(waiting, num_returns=1, timeout=_TICK_SECONDS)
-        for reference in ready:
-            if reference in owners:
-                self._take(owners[reference], reference)
-            else:
-                pool.admit_one(reference)
-        if not ready:
-            self._look_for_late_ones()
-
-    def _take(self, member: Member, reference: Any) -> None:
-        """Takes an answer."""
-        if reference not in member.begun:
-            return
-        place, _ = member.begun[reference]
-        exceptions = self._ray.exceptions
-        try:
-            answer: Message = self._ray.get(reference, timeout=_STORE_SECONDS)
-        except (exceptions.ObjectLostError, exceptions.GetTimeoutError):  # it was there, but its machine is gone
-            del member.begun[reference]
-            self._again(place)
-            return
-        except exceptions.RayTaskError as error:
-            if isinstance(getattr(error, "cause", None), MemoryError):
-                self._lose(member)
-                return
-            if _is_store_trouble(error):
-                raise RunFailedError(_full_disk(member, error)) from None
-            del member.begun[reference]
-            if isinstance(getattr(error, "cause", None), (exceptions.ObjectLostError, exceptions.GetTimeoutError)):
-                self._again(place)  # what was sent to all did not get there
-                return
-            raise RunFailedError(f"{member.name} failed: {_line(error)}") from error
-        except exceptions.OutOfDiskError as error:
-            raise RunFailedError(_full_disk(member, error)) from None
-        except exceptions.RayError:
-            self._lose(member)
-            return
-        del member.begun[reference]
-        if place in self._done or place < self._next:
-            return  # somebody else was faster
-        task = self._tasks[place]
-        member.done += task.size
-        member.seconds += answer["seconds"]
-        self._pool.learn(task, answer["seconds"])
-        if place in self._left:
-            self._left.remove(place)
-        raise_own(answer, member)
-        self._done[place] = answer
-
-    def _again(self, place: int) -> None:
-        """Puts a task before all others."""
-        elsewhere = any(place == other for member in self._pool.members.values() for other, _ in member.begun.values())
-        if place >= self._next and place not in self._done and place not in self._left and not elsewhere:
-            self._left.insert(0, place)
-
-    def _lose(self, member: Member) -> None:
-        """Somebody is gone: what it had is done again, and what it worked on is suspected."""
-        had = sorted(member.begun.values(), key=lambda begun: begun[1])
-        self._pool.lose(member)
-        member.begun = {}
-        for place, _ in reversed(had):
-            self._again(place)
-        for place, _ in had[: self._pool._hiring.at_once]:
-            self._lost[place] += 1
-            if self._lost[place] >= _MOST_LOST and place not in self._done:
-                about = self._tasks[place].about()
-                raise RunFailedError(
-                    f"{about} ended {_MOST_LOST} workers, the last one on {member.node}, probably for lack of memory; "
-                    "choose a smaller engine.lanes or fewer workers on a machine; finished rounds are kept"
-                )
-
-    def _look_for_late_ones(self) -> None:
-        """Whoever takes far too long is taken to be gone."""
-        now = time.monotonic()
-        for member in list(self._pool.members.values()):
-            for position, (place, since) in enumerate(sorted(member.begun.values(), key=lambda begun: begun[1])):
-                turn = 1 + position // self._pool._hiring.at_once
-                if now - since > turn * self._pool.limit_seconds(self._tasks[place]):
-                    self._pool._note(f"{member.name} has not answered for {now - since:.0f} seconds and is given up")
-                    self._lose(member)
-                    break
-
-
-def raise_own(answer: Message, member: Member) -> None:
-    """Raises what went wrong in what a worker was sent; that happens once, and is not tried again."""
-    if "exception" in answer:
-        trace, sentence = answer["exception"]
-        raise OwnCodeError(f"{sentence} (on {member.node})", trace)
-    if "bad_input" in answer or "failed" in answer:
-        raise WorkerSaysError(answer)
-
-
-class OwnCodeError(Exception):
-    """What somebody's own method raised on a worker, with the traceback from there."""
-
-    def __init__(self, sentence: str, trace: str):
-        super().__init__(sentence)
-        self.add_note(f"On the worker:\n{trace}")
-
-
-class WorkerSaysError(Exception):
-    """A sentence that a worker has for the user."""
-
-    def __init__(self, answer: Message):
-        super().__init__(answer.get("bad_input") or answer.get("failed"))
-        self.is_bad_input = "bad_input" in answer
-
-
-def _line(error: BaseException) -> str:
-    """What an error comes to, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__).partition(" Worker exit type")[0][:300]
-
-
-def _is_store_trouble(error: BaseException) -> bool:
-    cause = getattr(error, "cause", None)
-    return isinstance(cause, OSError) and cause.errno == 28
-
-
-def _full_disk(member: Member, error: BaseException) -> str:
-    return (
-        f"The disk of {member.node} is full ({_line(error)}); make room there, in /tmp and where the federation lies, "
-        "and go on with fedarena resume; finished rounds are kept"
-    )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ import yaml
 
 from fedarena.core.errors import BadInputError, FedArenaError, NotFiniteError
 from fedarena.runs.building import Experiment, prepare
+from fedarena.runs.cluster.admission import built, here
 from fedarena.runs.cluster.messages import (
     Message,
     pack_measured,
@@ -26,14 +24,13 @@ from fedarena.runs.cluster.messages import (
     unpack_shard,
     unpack_states,
 )
-from fedarena.runs.cluster.probe import fingerprint_of_bits
+from fedarena.runs.cluster.troubles import is_full_disk
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.train import RayEngine
 
 FETCH_SECONDS = 300  # for what was sent to all
-_PACKAGES = ("fedarena", "torch", "numpy", "ray")
 
 
 class Silent(Observer):
@@ -41,14 +38,6 @@ class Silent(Observer):
 
     def warned(self, message: str) -> None:
         """The driver has said so."""
-
-
-def here() -> Message:
-    """What must be the same everywhere, and what this place is called."""
-    return {
-        "node": socket.gethostname(),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
-    }
 
 
 class Worker:
@@ -81,14 +70,10 @@ class Worker:
             changed = own_source(config).changes_since(order["own_source"])
             if changed:
                 raise BadInputError(f"{', '.join(changed)} is not the same there; copy it from the driver's machine")
+            answer |= built(experiment)
             self._experiment = experiment
-            answer["federation"] = experiment.federation.fingerprint
-            answer["weights"] = experiment.weights_fingerprint
-            answer["bits"] = fingerprint_of_bits(experiment.simulation)
-            answer["device"] = self._engine.hardware.device.type
         except Exception as error:
-            known = isinstance(error, FedArenaError)
-            answer["refused"] = str(error) if known else traceback.format_exception_only(error)[-1]
+            answer["refused"] = _why_not(error)
         return answer
 
     def train(self, message: Message) -> Message:
@@ -148,11 +133,11 @@ class Worker:
                 answer = do()
         except NotFiniteError as error:
             answer = {"not_finite": (error.what, error.client)}
-        except MemoryError:
-            raise  # which is this machine's, and not a mistake of somebody
         except FedArenaError as error:
             answer = {"bad_input" if isinstance(error, BadInputError) else "failed": str(error)}
         except Exception as error:
+            if isinstance(error, MemoryError) or is_full_disk(error):
+                raise  # which is this machine's, and not a mistake of somebody
             answer = {"exception": (traceback.format_exc(), f"{type(error).__name__}: {error}")}
         return answer | {"seconds": time.perf_counter() - began}
 
@@ -169,6 +154,14 @@ class Worker:
                     else place(unpack_groups(packed))
                 )
             return self._sent[number]
+
+
+def _why_not(error: Exception) -> str:
+    """Why a run cannot be built here."""
+    if is_full_disk(error):
+        where = getattr(error, "filename", None) or os.environ.get("FEDARENA_CACHE") or "its FEDARENA_CACHE"
+        return f"its disk is full ({where}); make room there, or let FEDARENA_CACHE be a folder with more"
+    return str(error) if isinstance(error, FedArenaError) else traceback.format_exception_only(error)[-1]
 
 
 def fetch(reference: Any) -> Any:
