@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import plotly.graph_objects as go
 import pyarrow as pa
 from torch import Tensor, nn
 
+from fedarena import display
 from fedarena.analysis.leading_metric import leading_metric, metrics_of
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
-from fedarena.display import final_table, metric_figure, write_report
 from fedarena.display.report.attack.judged import Judged, judged
-from fedarena.display.report.attack.matrix import SUCCESS, robustness_matrix
 from fedarena.display.report.classes.table import class_table
 from fedarena.display.report.privacy.spent import PrivacySpent, privacy_spent
 from fedarena.display.reporting import REPORT_FILE
@@ -26,13 +24,16 @@ from fedarena.runs.summary import classes_by_frequency, metrics_of_run, strata
 from fedarena.runs.trained_model import Which, trained_model
 from fedarena.storage.run_data import RunData, label_runs, read_predictions
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 
 class Result(RunData):
     """A run's tables (`rounds`, `clients`, `timings`: Arrow tables; ``.to_pandas()`` converts), summary and plots."""
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """A metric over rounds with the spread over clients; by default the one that the run leads with."""
-        return metric_figure([self], None if metric is None else self._metric(metric))
+        return display.metric_figure([self], None if metric is None else self._metric(metric))
 
     @property
     def privacy(self) -> PrivacySpent | None:
@@ -102,7 +103,7 @@ class Result(RunData):
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Writes the HTML report, by default as ``report.html`` in the run folder."""
-        return write_report([self], Path(path) if path else self.path / REPORT_FILE)
+        return display.write_report([self], Path(path) if path else self.path / REPORT_FILE)
 
     def __repr__(self) -> str:
         metric = leading_metric([self])
@@ -160,7 +161,7 @@ class Comparison(Sequence[Result]):
         Numbers are means over seeds, and ``…_std`` their standard deviation, empty for a single seed. The score is that
         of `metric`, by default the one that the runs lead with.
         """
-        found = final_table(self.runs, None if metric is None else self._metric(metric))
+        found = display.final_table(self.runs, None if metric is None else self._metric(metric))
         name = found.metric.name
         rows = []
         for row in found.rows:
@@ -209,6 +210,8 @@ class Comparison(Sequence[Result]):
 
         The score is that of `metric`, by default the one that the runs lead with; or their ``"attack_success"``.
         """
+        from fedarena.display.report.attack.matrix import SUCCESS, robustness_matrix
+
         column = SUCCESS if metric == SUCCESS else (self._metric(metric) if metric else leading_metric(self.runs)).name
         found = robustness_matrix(self.runs, column)
         if found is None:
@@ -234,13 +237,13 @@ class Comparison(Sequence[Result]):
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """A metric over rounds, a curve per method; by default the one that the runs lead with."""
-        return metric_figure(self.runs, None if metric is None else self._metric(metric))
+        return display.metric_figure(self.runs, None if metric is None else self._metric(metric))
 
     def write_report(
         self, path: Path | str = "report.html", *, title: str | None = None, levels: Sequence[float] | None = None
     ) -> Path:
         """Writes the HTML report that compares the runs; see `fedarena.write_report`."""
-        return write_report(self.runs, path, title, levels)
+        return display.write_report(self.runs, path, title, levels)
 
     def _metric(self, name: str) -> MetricInfo:
         known = {metric.name: metric for metric in metrics_of(self.runs)}

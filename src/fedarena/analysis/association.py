@@ -6,12 +6,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from fedarena.core import streams
+from fedarena.core.later import later
+
+if TYPE_CHECKING:
+    from scipy import stats
+else:
+    stats = later("scipy.stats")
 
 FloatArray = npt.NDArray[np.float64]
 Coefficient = Callable[..., FloatArray]  # of `x`, `y` and the `axis` along which points lie

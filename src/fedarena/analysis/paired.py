@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from fedarena.core import streams
+from fedarena.core.later import later
+
+if TYPE_CHECKING:
+    from scipy import stats
+else:
+    stats = later("scipy.stats")
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from fedarena.analysis.paired import SIGNIFICANT
+from fedarena.core.later import later
+
+if TYPE_CHECKING:
+    from scipy import stats
+else:
+    stats = later("scipy.stats")
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from fedarena.cli.start_up import end_quickly
 from fedarena.core.console import Screen, as_markup
 from fedarena.core.errors import FedArenaError
 from fedarena.core.version import VERSION
@@ -114,6 +115,7 @@ def _register(group: typer.Typer, function: Command, context: dict[str, Any] | N
 def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
+    end_quickly()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # where not all characters can be shown, others still can
             stream.reconfigure(errors="backslashreplace")

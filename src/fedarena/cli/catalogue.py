@@ -10,6 +10,7 @@ import typer
 from fedarena.cli.base import Output, command, messages, screen
 from fedarena.cli.federations import FederationName, FederationSettings, show_federation
 from fedarena.cli.fleets import Clients, FleetName, FleetSettings, open_fleet
+from fedarena.cli.start_up import without_collecting
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import as_file_name
@@ -68,13 +69,14 @@ def list_(
     ] = None,
 ) -> None:
     """Show what there is to choose from, with options and defaults."""
-    from fedarena.core.registry import nearest
-    from fedarena.data import PARTITIONERS
-    from fedarena.display.terminal import names_table, parts_table
-    from fedarena.metrics import METRICS
-    from fedarena.runs.config import NAMED_PARTS
-    from fedarena.runs.suite import builtin_suites
-    from fedarena.track import TRACKERS
+    with without_collecting():
+        from fedarena.core.registry import nearest
+        from fedarena.data import PARTITIONERS
+        from fedarena.display.terminal import names_table, parts_table
+        from fedarena.metrics import METRICS
+        from fedarena.runs.config import NAMED_PARTS
+        from fedarena.runs.suite import builtin_suites
+        from fedarena.track import TRACKERS
 
     plurals = {"privacy": "mechanisms", "policy": "policies"}
     registries = {plurals.get(name, f"{name}s"): part for name, part in NAMED_PARTS.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen, settings_command
+from fedarena.cli.start_up import import_for_runs, without_collecting
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
 from fedarena.core.words import counted
@@ -37,7 +38,8 @@ def run(
     runs: RunsFolder = Path("runs"),
 ) -> None:
     """Run one experiment; without a file, the built-in quickstart."""
-    from fedarena.runs.config import parse_overrides, read_run_file, resolve_settings
+    with without_collecting():
+        from fedarena.runs.config import parse_overrides, read_run_file, resolve_settings
 
     arguments = list(settings or [])
     has_file = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
@@ -50,6 +52,7 @@ def run(
         _, complete = open_federation(config, Observer())
         screen.print(complete.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
         return
+    import_for_runs()
     from fedarena.display.running import run_with_report
 
     _show(run_with_report(config, runs))
@@ -67,14 +70,17 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run that was stopped, or give it more rounds; the result is the same as in one go."""
-    from fedarena.display.running import resume_with_report
-    from fedarena.runs.config import merge, parse_overrides
+    with without_collecting():
+        from fedarena.runs.config import merge, parse_overrides
 
     overrides = parse_overrides(settings or [])
     for key in overrides:
         if key.partition(".")[0] not in ("rounds", "engine"):
             raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
     given = merge({}, overrides)
+    import_for_runs()
+    from fedarena.display.running import resume_with_report
+
     _show(resume_with_report(folder, rounds=given.get("rounds"), elsewhere=given.get("engine")))
 
 
@@ -98,10 +104,11 @@ def suite(
     ] = False,
 ) -> None:
     """Run a matrix of settings and seeds; runs that are finished already are kept, stopped ones go on."""
-    from fedarena.display.running import run_suite_with_report
-    from fedarena.runs.config import parse_overrides
-    from fedarena.runs.suite import read_suite
-    from fedarena.runs.suite_plan import plan_suite
+    with without_collecting():
+        from fedarena.display.running import run_suite_with_report
+        from fedarena.runs.config import parse_overrides
+        from fedarena.runs.suite import read_suite
+        from fedarena.runs.suite_plan import plan_suite
 
     if rerun_stale and keep_stale:
         raise BadInputError("Give --rerun-stale or --keep-stale, not both")
@@ -112,6 +119,7 @@ def suite(
     if dry_run:
         _show_plan(planned, jobs, stale)
         return
+    import_for_runs()
     outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, _notice)
     if not outcome.has_single_reports:
         screen.say(f"Of single runs, `fedarena report {runs / chosen.name}/…` makes a report")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedarena.core.errors import FedArenaError
-from fedarena.display.report.page import write_report
 from fedarena.runs.observer import Observer
 from fedarena.storage.run_data import load_run
 from fedarena.track.export import REPORT_FILE
@@ -21,6 +20,8 @@ class Reporting(Observer):
 
     def report(self, folder: Path) -> Path | None:
         """Writes it; None where there is nothing to report, or no room."""
+        from fedarena.display.report.page import write_report  # draws, which needs libraries that take a while
+
         try:
             path = write_report([load_run(folder)], folder / REPORT_FILE)
         except (FedArenaError, OSError):

@@ -10,7 +10,6 @@ from pathlib import Path
 from fedarena.core.console import Screen
 from fedarena.core.errors import FedArenaError, RunFailedError
 from fedarena.display.progress import ProgressBars
-from fedarena.display.report.page import write_report
 from fedarena.display.reporting import REPORT_FILE, Reporting
 from fedarena.display.suite_progress import SuiteBars
 from fedarena.runs.building import GivenParts
@@ -91,6 +90,8 @@ def run_suite_with_report(
     results = load_runs([run.folder for run in ready if run.folder.exists()], left_out)
     if not results:
         raise RunFailedError(failures[0])
+    from fedarena.display.report.page import write_report
+
     outcome = SuiteOutcome(results, ready[0].folder.parent / REPORT_FILE, failures)
     if outcome.has_single_reports:
         for result in results:
@@ -102,6 +103,8 @@ def run_suite_with_report(
 def _with_report(data: RunData, observer: Observer) -> RunData:
     if isinstance(observer, Reporting) and observer.reported == data.path:
         return data
+    from fedarena.display.report.page import write_report  # draws, which needs libraries that take a while
+
     try:
         write_report([data], data.path / REPORT_FILE)
     except OSError as error:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fedarena.core.errors import BadInputError
 from fedarena.privacy.accounting import (
@@ -256,6 +255,8 @@ def least_noise(epsilon: float, spent: Callable[[float], float], start: float = 
         if low < _LEAST_NOISE:
             return low
         high, low = low, low / 1.5
+    from scipy.optimize import brentq  # takes a moment to import, which only who asks for noise should wait
+
     root = brentq(lambda x: math.log(spent(math.exp(x)) / epsilon), math.log(low), math.log(high), xtol=1e-7)
     found = math.exp(root)
     step = _PRECISION / 10

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.core.words import counted
 from fedarena.data.graphs.graph import features_dtype, padded
 from fedarena.data.store.schema import AnyArray, AttributeType, ColumnSpec, IntArray, TaskSpec
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 # What is known of every client.
 ATTRIBUTES: dict[str, AttributeType] = {"features": "int64", "classes": "int64", "largest_nodes": "int64"}

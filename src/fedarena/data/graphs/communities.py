@@ -8,12 +8,18 @@ nodes know each other, and clients have about as many.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import networkx
 import numpy as np
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.data.store.schema import IntArray
+
+if TYPE_CHECKING:
+    import networkx
+else:
+    networkx = later("networkx")
 
 _TOLERANCE = 20  # nodes that a client may have more than its share, as in FederatedScope …
 _LARGEST_TOLERANCE = 0.1  # … but no more of its share, as graphs may be small

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 
 @dataclass(frozen=True)

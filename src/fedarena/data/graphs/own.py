@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.data.class_labels import sorted_classes
 from fedarena.data.graphs.communities import owners_by_community
 from fedarena.data.graphs.graph import Graph, undirected
@@ -20,6 +20,11 @@ from fedarena.data.registry import Progress
 from fedarena.data.splits import Split
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 SOURCE = "graph"
 

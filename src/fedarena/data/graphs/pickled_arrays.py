@@ -10,14 +10,19 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import read_bytes
+from fedarena.core.later import later
 from fedarena.core.pickles import KNOWN_NAMES, NumberType, PlainUnpickler, parse_pickle, refuse
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 _ARRAY, _MATRIX, _LIST = "numpy.ndarray", "scipy.sparse.csr_matrix", "list"  # what stands for these types
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import read_bytes
+from fedarena.core.later import later
 from fedarena.data.graphs.graph import Graph, one_label_each, undirected
 from fedarena.data.graphs.pickled_arrays import checked_matrix, read_pickled_arrays
 from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 # Of the nodes that are not for testing and of those that are: features, labels, numbers; and all edges. Two further
 # files, x and y, hold the first rows of allx and ally.

@@ -10,16 +10,22 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.data.class_labels import sorted_classes
 from fedarena.data.graphs.collection import GraphCollection
 from fedarena.data.graphs.graph import undirected
 from fedarena.data.raw.trees import RawTree, open_tree
 from fedarena.data.store.schema import AnyArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 NEEDED = ("A", "graph_indicator", "graph_labels")
 OPTIONAL = ("node_labels", "node_attributes")

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
-from scipy import sparse
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.later import later
 from fedarena.core.options import PathOption
 from fedarena.core.registry import nearest
 from fedarena.core.streams import generator
@@ -30,6 +30,11 @@ from fedarena.data.graphs.tu_files import NEEDED, read_tu
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.splits import Seed, Split, TrainFraction, ValidationFraction
+
+if TYPE_CHECKING:
+    from scipy import sparse
+else:
+    sparse = later("scipy.sparse")
 
 _ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets"
 # Datasets of TUDataset that Graph-DC and FederatedScope use.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import rel_entr
 
 from fedarena.core.streams import bits, generator
 from fedarena.data.store.schema import IntArray
@@ -91,6 +90,8 @@ def choose_pairs(clients: int, limit: int) -> tuple[IntArray, IntArray]:
 
 def jensen_shannon_distances(counts: IntArray, first: IntArray, second: IntArray) -> FloatArray:
     """The distance of the mixes of ``counts[first[i]]`` and ``counts[second[i]]`` for every i."""
+    from scipy.special import rel_entr  # takes a moment to import, which no run needs
+
     totals = counts.sum(axis=1, keepdims=True)
     divergences = np.empty(len(first))
     pairs_per_chunk = max(CHUNK_NUMBERS // counts.shape[1], 1)
