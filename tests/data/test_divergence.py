@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
-from fedarena.data import load_federation
-from fedarena.data.statistics import divergence
-from fedarena.data.statistics.divergence import choose_pairs, describe_pairs, jensen_shannon_distances
-from fedarena.data.statistics.label_statistics import describe_labels
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec, load_federation
+from fedarena.data.statistics import dealing, divergence
+from fedarena.data.statistics.divergence import choose_pairs, describe_pairs, jensen_shannon_distances, labels_by_chance
+from fedarena.data.statistics.label_statistics import LabelStatistics, describe_labels
 
 
 def slow_distances(counts: np.ndarray, pairs: list[tuple[int, int]]) -> list[float]:
@@ -31,7 +32,7 @@ def test_distances_equal_those_of_scipy(counts: np.ndarray, chunk: int) -> None:
     pairs = list(combinations(range(len(counts)), 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(divergence, "CHUNK_NUMBERS", chunk)
-        found = describe_pairs(counts, counts.sum(axis=0) / counts.sum())
+        found = describe_pairs(counts, labels_by_chance(counts, counts.sum(axis=0) / counts.sum()))
         distances = jensen_shannon_distances(counts, *np.array(pairs).T)
     expected = slow_distances(counts, pairs)
     np.testing.assert_allclose(distances, expected, atol=1e-7)
@@ -46,7 +47,7 @@ def test_from_the_same_mix_to_nothing_in_common() -> None:
     counts = np.array([[3, 1, 0, 0], [300, 100, 0, 0], [0, 0, 5, 0]])
     distances = jensen_shannon_distances(counts, np.array([0, 0, 2]), np.array([1, 2, 1]))
     assert distances.tolist() == [0, 1, 1]
-    found = describe_pairs(counts, counts.sum(axis=0) / counts.sum())
+    found = describe_pairs(counts, labels_by_chance(counts, counts.sum(axis=0) / counts.sum()))
     assert found.histogram[[0, -1]].tolist() == [1, 2]
 
 
@@ -83,7 +84,8 @@ def test_chance_equals_the_sum_over_all_outcomes() -> None:
         return float(outcomes[one] @ np.array(distances) @ outcomes[other])
 
     means = {pair: expected(*pair) for pair in ((3, 3), (3, 8), (8, 3), (8, 8))}
-    found = describe_pairs(np.stack([sizes, 0 * sizes], axis=1), overall)
+    counts = np.stack([sizes, 0 * sizes], axis=1)
+    found = describe_pairs(counts, labels_by_chance(counts, overall))
     first, second = choose_pairs(len(sizes), divergence.MAX_PAIRS)
     exact = np.mean([means[pair] for pair in zip(sizes[first].tolist(), sizes[second].tolist(), strict=True)])
     # One draw of 200 clients is off by more than 0.01 in every third case, twenty of them hardly ever.
@@ -99,3 +101,36 @@ def test_chance_is_what_clients_alike_would_have() -> None:
     assert iid.distances.mean == pytest.approx(iid.distances_by_chance.mean, rel=0.1)
     assert shards.distances.mean > 2 * shards.distances_by_chance.mean
     assert pairs("iid").distances.mean == iid.distances.mean  # drawn anew, and the same
+
+
+@pytest.mark.parametrize("pool", [1 << 25, 900], ids=["all samples", "every third sample"])
+def test_chance_deals_out_whole_samples_where_they_have_several_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: int
+) -> None:
+    """Labels of a sample differ from each other, so clients who are alike differ less than labels drawn one by one."""
+    monkeypatch.setattr(dealing, "POOL_NUMBERS", pool)
+    monkeypatch.setattr(dealing, "CHUNK_NUMBERS", 100)
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 5, size=400)
+    sizes[0] = 2000  # more than are dealt out of
+    y = np.zeros((int(sizes.sum()), 6), dtype=np.uint8)
+    np.put_along_axis(y, random.random(y.shape).argsort(axis=1)[:, :3], 1, axis=1)
+    y[random.random(len(y)) < 0.1] = 0  # which do not count
+
+    def described(order: np.ndarray) -> LabelStatistics:
+        columns = {"x": np.zeros((len(y), 1), np.float32), "y": y[order]}
+        specs = {"x": ColumnSpec(dtype="float32", shape=(1,)), "y": ColumnSpec(dtype="uint8", shape=(6,))}
+        task, path = TaskSpec(kind="multi_label", classes=6), tmp_path / f"{order[0]}"
+        counts = np.stack([sizes, 0 * sizes, 0 * sizes], axis=1)
+        with FederationWriter(path, name="tags", task=task, columns=specs) as writer:
+            writer.add_clients([f"{client}" for client in range(len(sizes))], counts=counts, columns=columns)
+        return describe_labels(Federation.open(path), sizes, 1000)
+
+    alike, apart = described(np.arange(len(y))), described(np.lexsort(y.T))
+    assert alike.mean_distance == pytest.approx(alike.mean_distance_by_chance, rel=0.03)
+    assert alike.pairs.distances.mean == pytest.approx(alike.pairs.distances_by_chance.mean, rel=0.03)
+    some = alike.mix.counts[alike.mix.counts.any(axis=1)]
+    one_by_one = describe_pairs(some, labels_by_chance(some, np.full(6, 1 / 6)))
+    assert one_by_one.distances_by_chance.mean > 1.1 * one_by_one.distances.mean
+    assert apart.mean_distance > 1.5 * apart.mean_distance_by_chance
+    assert apart.pairs.distances.mean > 1.1 * apart.pairs.distances_by_chance.mean

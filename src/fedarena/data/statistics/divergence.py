@@ -7,6 +7,7 @@ divergence; with logarithms to base 2, which the paper leaves open, it is 0 for 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedarena.core.streams import bits, generator
 from fedarena.data.store.schema import IntArray
 
 FloatArray = npt.NDArray[np.float64]
+Draw = Callable[[np.random.Generator], IntArray]
 
 MAX_CLIENTS = 1_000
 MAX_PAIRS = 10_000
@@ -48,7 +50,7 @@ class PairStatistics:
     clients: int
     pairs: int
     distances: Spread
-    distances_by_chance: Spread  # the same, if every client had drawn its labels from those of all clients
+    distances_by_chance: Spread  # the same, if every client had drawn its labels or samples from those of all clients
     histogram: IntArray  # [HISTOGRAM_BINS], of pairs, from 0 to 1
     histogram_by_chance: FloatArray  # the mean over draws
 
@@ -58,15 +60,13 @@ def table_rows(labels: int) -> int:
     return max(2, min(MAX_CLIENTS, TABLE_NUMBERS // labels))
 
 
-def describe_pairs(counts: IntArray, overall: FloatArray) -> PairStatistics:
-    """Distances of pairs of clients with the labels ``counts[client]``, where all clients together have `overall`."""
+def describe_pairs(counts: IntArray, draw: Draw) -> PairStatistics:
+    """Distances of pairs of clients with the labels ``counts[client]``; `draw` gives such counts by chance."""
     first, second = choose_pairs(len(counts), max(1, min(MAX_PAIRS, ALL_NUMBERS // counts.shape[1])))
     real = jensen_shannon_distances(counts, first, second)
     random = generator(0, "statistics/labels by chance")
     draws = max(FEWEST_DRAWS, min(MOST_DRAWS, ALL_NUMBERS // (len(first) * counts.shape[1])))
-    by_chance = np.concatenate(
-        [jensen_shannon_distances(random.multinomial(counts.sum(axis=1), overall), first, second) for _ in range(draws)]
-    )
+    by_chance = np.concatenate([jensen_shannon_distances(draw(random), first, second) for _ in range(draws)])
     return PairStatistics(
         clients=len(counts),
         pairs=len(first),
@@ -75,6 +75,12 @@ def describe_pairs(counts: IntArray, overall: FloatArray) -> PairStatistics:
         histogram=_histogram(real),
         histogram_by_chance=_histogram(by_chance) / draws,
     )
+
+
+def labels_by_chance(counts: IntArray, overall: FloatArray) -> Draw:
+    """As many labels as each client has, drawn one by one from those of all clients."""
+    numbers = counts.sum(axis=1)
+    return lambda random: random.multinomial(numbers, overall)
 
 
 def choose_pairs(clients: int, limit: int) -> tuple[IntArray, IntArray]:

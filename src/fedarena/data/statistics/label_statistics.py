@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedarena.core.streams import bits
-from fedarena.data.statistics.divergence import FloatArray, PairStatistics, describe_pairs, table_rows
+from fedarena.core.streams import bits, generator
+from fedarena.data.statistics.dealing import LabelledSamples
+from fedarena.data.statistics.divergence import FloatArray, PairStatistics, describe_pairs, labels_by_chance, table_rows
 from fedarena.data.store.federation import ClientSamples, Federation
 from fedarena.data.store.labels import count_labels
 from fedarena.data.store.schema import IntArray
@@ -20,6 +21,8 @@ MIX_CLIENTS = 50
 # What is held in memory at a time: bytes of samples, and numbers in a table of clients and labels.
 CHUNK_BYTES = 1 << 25
 CHUNK_COUNTS = 1 << 22
+# Where samples with several labels are dealt out at random: so often that so many clients get some, but not too often.
+CLIENTS_TO_DEAL_TO, MOST_DEALS = 2_000, 50
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class LabelStatistics:
     samples: int  # which these clients have
     clients_with: IntArray  # [classes], how many of these clients have each label (Fig. 3 of FLAIR)
     mean_distance: float  # total variation distance of a client's labels to those of all clients, mean over clients
-    mean_distance_by_chance: float  # the same, if every client had drawn its labels from those of all clients
+    mean_distance_by_chance: float  # the same, if every client had drawn its labels or samples from those of all
     pairs: PairStatistics | None  # None where there are not two clients with labels
     mix: LabelMix
 
@@ -58,12 +61,15 @@ def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -
     distances, labels_per_client = [np.empty(0)], [np.empty(0, dtype=np.int64)]
     overall = totals / max(totals.sum(), 1)
     for _, counts in _label_counts(federation, clients, sizes):
-        labels = counts.sum(axis=1)
-        mixes = counts[labels > 0] / labels[labels > 0, None]
-        distances.append(0.5 * np.abs(mixes - overall).sum(axis=1))
-        labels_per_client.append(labels[labels > 0])
+        distances.append(_distances(counts, overall))
+        labels_per_client.append(counts.sum(axis=1))
     all_distances = np.concatenate(distances)
-    by_chance = expected_distances(np.concatenate(labels_per_client), overall)
+    labelled = _labelled_samples(federation, clients, sizes)
+    if labelled is None:
+        numbers = np.concatenate(labels_per_client)
+        by_chance = expected_distances(numbers[numbers > 0], overall)
+    else:
+        by_chance = _dealt_distances(labelled, overall)
     return LabelStatistics(
         names=federation.task.bin_names,
         counts=totals,
@@ -72,9 +78,37 @@ def describe_labels(federation: Federation, sizes: IntArray, max_clients: int) -
         clients_with=clients_with,
         mean_distance=float(all_distances.mean()) if len(all_distances) else 0.0,
         mean_distance_by_chance=float(by_chance.mean()) if len(by_chance) else 0.0,
-        pairs=_pairs(federation, sizes, overall),
+        pairs=_pairs(federation, sizes, overall, labelled),
         mix=_label_mix(federation, sizes),
     )
+
+
+def _distances(counts: IntArray, overall: FloatArray) -> FloatArray:
+    """Total variation distances of the labels of clients that have any to those of all clients."""
+    labels = counts.sum(axis=1)
+    mixes = counts[labels > 0] / labels[labels > 0, None]
+    distances: FloatArray = 0.5 * np.abs(mixes - overall).sum(axis=1)
+    return distances
+
+
+def _labelled_samples(federation: Federation, clients: IntArray, sizes: IntArray) -> LabelledSamples | None:
+    """The samples of some clients; None where a sample does not have several labels."""
+    if federation.task.kind != "multi_label":
+        return None
+    chunks = (samples for _, samples in label_chunks(federation, clients, sizes))
+    return LabelledSamples(chunks, federation.task.label_column, int(sizes[clients].sum()), federation.task.bins)
+
+
+def _dealt_distances(labelled: LabelledSamples, overall: FloatArray) -> FloatArray:
+    """The distances of clients to whom samples are dealt out at random, more than once if they are few."""
+    random = generator(0, "statistics/samples by chance")
+    clients_at_once = max(CHUNK_COUNTS // len(overall), 1)
+    times = min(MOST_DEALS, -(-CLIENTS_TO_DEAL_TO // max(len(labelled.counts), 1)))
+    pieces = [
+        labelled.counts[start : start + clients_at_once] for start in range(0, len(labelled.counts), clients_at_once)
+    ]
+    dealt = [_distances(labelled.deal(piece, random), overall) for _ in range(times) for piece in pieces]
+    return np.concatenate([np.empty(0), *dealt])
 
 
 def choose_clients(federation: Federation, purpose: str, limit: int) -> IntArray:
@@ -130,11 +164,19 @@ def label_chunks(
         yield chunk, federation.samples(chunk, columns=[column])
 
 
-def _pairs(federation: Federation, sizes: IntArray, overall: FloatArray) -> PairStatistics | None:
+def _pairs(
+    federation: Federation, sizes: IntArray, overall: FloatArray, labelled: LabelledSamples | None
+) -> PairStatistics | None:
     clients = choose_clients(federation, "statistics/pairs", table_rows(federation.task.bins))
     counts = np.concatenate([counts for _, counts in _label_counts(federation, clients, sizes)])
-    counts = counts[counts.any(axis=1)]
-    return describe_pairs(counts, overall) if len(counts) >= 2 else None
+    has_labels = counts.any(axis=1)
+    if np.count_nonzero(has_labels) < 2:
+        return None
+    counts = counts[has_labels]
+    own = _labelled_samples(federation, clients, sizes)
+    if labelled is None or own is None:
+        return describe_pairs(counts, labels_by_chance(counts, overall))
+    return describe_pairs(counts, lambda random: labelled.deal(own.counts[has_labels], random))
 
 
 def _label_mix(federation: Federation, sizes: IntArray) -> LabelMix:
