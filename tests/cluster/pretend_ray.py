@@ -222,6 +222,9 @@ class PretendRay(ModuleType):
         for worker in self.workers:
             worker.die()
 
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(gcs_address="10.0.0.1:6379")
+
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"CPU": 1.0}} for _ in range(self.room)]
 

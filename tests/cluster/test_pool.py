@@ -222,6 +222,18 @@ def test_the_last_task_is_repeated_by_somebody_idle_and_the_first_result_counts(
         assert list(shop.results([1] * 10)) == list(range(10))  # the answer of the slow one is nobody's
 
 
+def test_who_hangs_with_what_another_one_has_done_gets_nothing_more_and_is_given_up() -> None:
+    with workshop(at(9, "hangs")) as shop:
+        assert list(shop.results([1] * 10)) == list(range(10))
+        for _ in range(50):
+            before = shop.ray.clock.now
+            assert list(shop.results([1] * 4)) == list(range(4))
+            assert shop.ray.clock.now - before < 1.0  # nobody waits for it
+            shop.ray.clock.now += 2.0
+        assert shop.pool.lost == 1
+        assert len(shop.pool.members) == 2  # another one came
+
+
 def test_without_workers_for_five_minutes_a_run_stops() -> None:
     with workshop(at(0, "dies"), wanted=1) as shop:
         shop.ray.room = 0

@@ -133,6 +133,16 @@ def test_a_cluster_that_somebody_else_has_joined_is_left_alone(tmp_path: Path) -
         assert not ray.living()
 
 
+@pytest.mark.parametrize("address", ["10.0.0.2:6379", "10.0.0.1:6380", "127.0.0.1:6380"])
+def test_another_cluster_than_that_of_this_process_is_refused(address: str, tmp_path: Path) -> None:
+    with pretending(PretendRay()) as ray:
+        ray.init()
+        with pytest.raises(BadInputError, match=f"is in the Ray cluster at .* cannot join that at {address}"):
+            opened(on_cluster(SHORT, 1, address=address), tmp_path, "refused")
+        assert not (tmp_path / "refused").exists()
+        opened(on_cluster(SHORT, 1, address="10.0.0.1:6379"), tmp_path, "joined").advance(0).close()
+
+
 def test_what_comes_back_does_not_lie_in_the_store(tmp_path: Path) -> None:
     """An array that is kept for a table would keep all that came with it there."""
     from fedarena.runs.cluster.messages import pack_result, unpack_result

@@ -44,7 +44,7 @@ def import_ray() -> Any:
 def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
     """Ray, connected; and whether the cluster is one on this machine for us alone.
 
-    One that this process is in already is used as it is.
+    One that this process is in already is used as it is; if `address` is that of another one, it is refused.
     """
     global _users, _is_ours
     ray = import_ray()
@@ -61,6 +61,8 @@ def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
                 raise BadInputError(_why_not(address, error)) from None
         _silence(ray)
         _is_ours, _users = True, 0
+    elif address not in (None, "auto"):
+        _check_is_the_same(str(address), ray.get_runtime_context().gcs_address)
     _users += 1
     return ray, address is None and _is_ours
 
@@ -138,6 +140,23 @@ def _check_answers(address: str) -> None:
         raise BadInputError(
             f"No Ray cluster answers at {address} ({reason}); start one there (ray start --head --port {port}), or "
             "leave engine.address out to use this machine alone"
+        )
+
+
+def _check_is_the_same(address: str, joined: str) -> None:
+    """Refuses another cluster than the one that this process is in, since it can be in one only."""
+
+    def resolved(where: str) -> tuple[str, str]:
+        host, _, port = where.removeprefix("ray://").rpartition(":")
+        with suppress(OSError):
+            host = socket.gethostbyname(host)
+        return ("" if host.startswith("127.") else host), port
+
+    (host, port), (other, other_port) = resolved(address), resolved(joined)
+    if port != other_port or (host and other and host != other):
+        raise BadInputError(
+            f"This process is in the Ray cluster at {joined}, and cannot join that at {address} as well; close what is "
+            "open there (or call ray.shutdown()), or use another process"
         )
 
 

@@ -55,12 +55,18 @@ class Member:
     begun: dict[Any, tuple[int, float]] = field(default_factory=dict)  # what it works on: the task, and since when
     done: float = 0.0  # sizes of tasks
     seconds: float = 0.0  # that it worked
-    is_left_alone: bool = False  # with something to do that nobody waits for any more
+    # What nobody waits for any more: since when it works on that, and until when it may.
+    left_behind: dict[Any, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """For people."""
         return f"worker {self.number} on {self.node}"
+
+    @property
+    def busy_with(self) -> int:
+        """How many tasks it has, also of those that nobody waits for."""
+        return len(self.begun) + len(self.left_behind)
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class Pool:
         """Sends everybody home."""
         self.closed = True
         for member in self.members.values():
-            if member.is_left_alone or member.begun or not self._hiring.retire(member.actor):
+            if member.left_behind or member.begun or not self._hiring.retire(member.actor):
                 self._end(member)
         for member in self._asked.values():
             self._end(member)

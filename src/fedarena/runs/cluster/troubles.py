@@ -44,8 +44,12 @@ def one_line(error: BaseException) -> str:
 
 def is_full_disk(error: BaseException) -> bool:
     """Whether something failed for want of room on a disk: here, or in a call whose error this is."""
-    cause = getattr(error, "cause", error)
-    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    cause: BaseException | None = getattr(error, "cause", error)
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def full_disk(node: str, error: BaseException) -> str:

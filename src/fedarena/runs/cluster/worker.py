@@ -159,8 +159,8 @@ class Worker:
 def _why_not(error: Exception) -> str:
     """Why a run cannot be built here."""
     if is_full_disk(error):
-        where = getattr(error, "filename", None) or os.environ.get("FEDARENA_CACHE") or "its FEDARENA_CACHE"
-        return f"its disk is full ({where}); make room there, or let FEDARENA_CACHE be a folder with more"
+        where = str(error).rstrip(".")
+        return f"its disk is full ({where}); make room there, or let its FEDARENA_CACHE be a folder with more"
     return str(error) if isinstance(error, FedArenaError) else traceback.format_exception_only(error)[-1]
 
 

@@ -44,6 +44,7 @@ class _Working:
                 pool.look_around()
                 self._hand_out()
                 self._wait()
+                self._look_for_late_ones()
                 pool.check_patience()
                 while self._next in self._done:
                     self._hand_out()  # before somebody is busy with what is ready
@@ -52,25 +53,26 @@ class _Working:
                     yield result
         finally:
             for member in pool.members.values():
-                member.is_left_alone |= bool(member.begun)
+                member.left_behind |= self._limits(member)
                 member.begun.clear()
 
     def _hand_out(self) -> None:
         """Gives everybody something to do who has nothing, and something in advance, as long as there is enough."""
         at_once = self._pool.at_once
-        members = sorted(self._pool.members.values(), key=lambda member: len(member.begun))
+        members = sorted(self._pool.members.values(), key=lambda member: member.busy_with)
         for member in members:
             self._fill(member, at_once, members)
         if len(self._left) >= at_once * len(members):  # otherwise, who is done first takes what is left
             for member in members:
-                self._fill(member, at_once + 1, members)
+                if not member.left_behind:
+                    self._fill(member, at_once + 1, members)
         if not self._left:
             self._repeat_slow_ones(members)
 
     def _fill(self, member: Member, depth: int, members: Sequence[Member]) -> None:
         """Gives somebody the largest tasks that are left, up to so many, but none whose turn is far away."""
         horizon = self._next + _AHEAD * (self._pool.at_once + 1) * len(members)
-        while len(member.begun) < depth:
+        while member.busy_with < depth:
             place = next((place for place in self._left if place < horizon), None)
             if place is None:
                 return
@@ -84,7 +86,7 @@ class _Working:
 
     def _repeat_slow_ones(self, members: Sequence[Member]) -> None:
         """Whoever has nothing to do repeats what takes another one too long; the first result counts."""
-        idle = [member for member in members if not member.begun]
+        idle = [member for member in members if not member.busy_with]
         copies = Counter(place for member in members for place, _ in member.begun.values())
         now = time.monotonic()
         for member in members:
@@ -98,7 +100,8 @@ class _Working:
 
     def _wait(self) -> None:
         pool = self._pool
-        owners = {reference: member for member in pool.members.values() for reference in member.begun}
+        members = pool.members.values()
+        owners = {reference: member for member in members for reference in (*member.begun, *member.left_behind)}
         waiting = [*owners, *pool.asked]
         if not waiting:
             time.sleep(TICK_SECONDS / 10)  # nobody is there, and nobody is asked; others are hired soon
@@ -109,12 +112,11 @@ class _Working:
                 self._take(owners[reference], reference)
             else:
                 pool.admit_one(reference)
-        if not ready:
-            self._look_for_late_ones()
 
     def _take(self, member: Member, reference: Any) -> None:
         """Takes an answer."""
         if reference not in member.begun:
+            member.left_behind.pop(reference, None)
             return
         place, _ = member.begun[reference]
         exceptions = self._ray.exceptions
@@ -172,15 +174,22 @@ class _Working:
                 about = self._tasks[place].about()
                 raise RunFailedError(never_done(about, member.node, is_late))
 
+    def _limits(self, member: Member) -> dict[Any, tuple[float, float]]:
+        """Since when somebody has been working on what, or waiting to, and until when that may go on."""
+        limits = {}
+        begun = sorted(member.begun.items(), key=lambda item: item[1][1])
+        for position, (reference, (place, since)) in enumerate(begun):
+            turn = 1 + position // self._pool.at_once
+            limits[reference] = since, since + turn * self._pool.limit_seconds(self._tasks[place])
+        return limits
+
     def _look_for_late_ones(self) -> None:
         """Whoever takes far too long is taken to be gone."""
         now = time.monotonic()
         for member in list(self._pool.members.values()):
-            for position, (place, since) in enumerate(sorted(member.begun.values(), key=lambda begun: begun[1])):
-                turn = 1 + position // self._pool.at_once
-                if now - since > turn * self._pool.limit_seconds(self._tasks[place]):
-                    self._lose(member, late_seconds=now - since)
-                    break
+            limits = self._limits(member) | member.left_behind
+            if late := [now - since for since, limit in limits.values() if now > limit]:
+                self._lose(member, late_seconds=max(late))
 
 
 def raise_own(answer: Message, member: Member) -> None:
