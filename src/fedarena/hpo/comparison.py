@@ -182,7 +182,7 @@ class OptimizerComparison:
             if (share := min(budgets[0] / whole_s, 1)) > _GENEROUS:
                 found.append(
                     f"{budgets[0]:,.0f} simulated seconds train {share:.0%} of the table of {name} to the end, so "
-                    f"there is little to choose; a budget such as {_TELLING * whole_s:.0f} tells optimizers apart better"
+                    f"there is little to choose; a budget such as {_TELLING * whole_s:.0f} tells optimizers apart"
                 )
         return found
 
