@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,21 @@ def test_the_papers_optimizers_find_the_best_of_a_table(tmp_path: Path) -> None:
 def longest(search) -> dict[int, int]:
     """By course, the rounds that were paid for."""
     return {one.course: one.rounds for one in search}
+
+
+def test_a_budget_for_most_of_a_table_is_told(tmp_path: Path) -> None:
+    table = small_table()
+    problem = TabularProblem(table, tmp_path / "table.parquet", Objective(), SystemModel())
+    whole_s = sum(problem.query(one).cost_s for one in problem.space.grid())
+    for share, told in (
+        (0.4, []),
+        (0.6, [f"train 60% of the table of lr@31 to the end.* such as {whole_s / 10:.0f} "]),
+    ):
+        found = compare(
+            problem, "random", budget_s=share * whole_s, repetitions=1, folder=tmp_path / str(share), progress=False
+        )
+        assert len(found.notes()) == len(told)
+        assert all(re.search(one, note) for one, note in zip(told, found.notes(), strict=True))
 
 
 def test_accuracy_is_searched_for_upwards(tmp_path: Path) -> None:

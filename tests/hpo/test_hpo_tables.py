@@ -19,13 +19,16 @@ import fedarena
 import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.data import load_federation
 from fedarena.hpo import Fidelity
 from fedarena.hpo.cost import SystemModel
 from fedarena.hpo.problems.declared import find_declared
+from fedarena.hpo.tables import making
 from fedarena.hpo.tables.finding import shipped_tables
 from fedarena.hpo.tables.making import make_table
 from fedarena.hpo.tables.recipe import Recipe, make_recipe, noted_rounds
 from fedarena.hpo.tables.rounding import rounded
+from fedarena.hpo.tables.samples import samples_fingerprint
 from fedarena.hpo.tables.table import Table, read_table, write_table
 from fedarena.hpo.tables.trainers import OneByOne
 
@@ -99,7 +102,7 @@ def test_every_column_has_a_name_that_says_what_it_is(made: Path) -> None:
         *("clients", "download_bytes", "upload_bytes", "steps"),
     ]
     about = read_table(made).about
-    assert {"command", "versions", "federation_fingerprint", "settings"} <= about.keys()
+    assert {"command", "versions", "federation_fingerprint", "samples_fingerprint", "settings"} <= about.keys()
     assert read_table(made).seeds == SEEDS
 
 
@@ -179,6 +182,49 @@ def test_blocks_that_are_damaged_are_trained_again(tmp_path: Path) -> None:
     parts.mkdir()
     (parts / "block-00000.npz").write_bytes(b"PK\x03\x04 nothing")
     assert np.isfinite(make_table(tiny_recipe(), path, training="one_by_one").values).all()
+
+
+def test_how_many_trials_are_stored_at_a_time_makes_no_difference(tmp_path: Path) -> None:
+    grid = {"local.weight_decay": [0.0, 0.001], "local.lr": [0.1, 1.0], "local.batch_size": [16]}
+    recipe, few = (tiny_recipe(grid=grid, at_once=at_once) for at_once in (2_000, 2))
+    assert recipe.fingerprint == few.fingerprint
+    assert [len(list(one.blocks())) for one in (recipe, few)] == [1, 2]
+    whole = make_table(recipe, tmp_path / "whole.parquet", training="one_by_one")
+    path, parts = tmp_path / "few.parquet", tmp_path / "few.parquet.parts"
+    parts.mkdir()
+    # A block of other configurations than the one that is looked for, with as many numbers.
+    wrong = np.full((2, 1, 1, *whole.values.shape[2:]), 7.0)
+    np.savez(parts / "block-00000.npz", values=wrong, places=[1, 2])
+    assert (make_table(few, path, training="one_by_one").values == whole.values).all()
+    with pytest.raises(BadInputError, match="at_once must be whole numbers from 1 on, not 0"):
+        tiny_recipe(at_once=0)
+
+
+def test_a_table_of_other_samples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parts = tmp_path / "own.parquet", tmp_path / "own.parquet.parts"
+    monkeypatch.setattr(OneByOne, "train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        make_table(tiny_recipe(), path, training="one_by_one")
+    monkeypatch.undo()
+    monkeypatch.setattr(making, "samples_fingerprint", lambda federation: "others")
+    with pytest.raises(BadInputError, match="has parts that were trained on other samples than those of own are now"):
+        make_table(tiny_recipe(), path, training="one_by_one")
+    monkeypatch.undo()
+    table = make_table(tiny_recipe(), path, training="one_by_one")
+    assert not parts.exists()
+    assert (make_table(tiny_recipe(), path).values == table.values).all()
+    monkeypatch.setattr(making, "samples_fingerprint", lambda federation: "others")
+    with pytest.raises(BadInputError, match="was made of other samples than those of own are now"):
+        make_table(tiny_recipe(), path)
+
+
+def test_samples_are_told_apart_by_what_they_are(tmp_path: Path) -> None:
+    options = {"partition": {"name": "dirichlet", "clients": 3}, "train_fraction": 0.6, "validation_fraction": 0.2}
+    federation = load_federation("digits", options)
+    shutil.copytree(federation.path, tmp_path / "elsewhere")
+    moved = load_federation("store", {"path": str(tmp_path / "elsewhere")})
+    others = load_federation("digits", {**options, "train_fraction": 0.5})
+    assert samples_fingerprint(federation) == samples_fingerprint(moved) != samples_fingerprint(others)
 
 
 def test_a_table_with_a_gap_says_which(made: Path, tmp_path: Path) -> None:

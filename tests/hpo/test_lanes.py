@@ -268,7 +268,7 @@ def test_the_best_so_far(base: Settings) -> None:
 def test_blocks_can_be_kept_one_by_one(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     each = [{"local.lr": lr, "local.steps": steps} for lr in (0.1, 0.2, 0.3) for steps in (1, 2, 3)]
     whole = train_trials(base, each, rounds=2)
-    monkeypatch.setattr(training, "_CACHE_BYTES", 1 << 13)
+    monkeypatch.setattr(training, "_CACHE_BYTES", 1 << 12)
     told: list[tuple[int, int]] = []
     parts = list(train_in_blocks(base, each, rounds=2, progress=lambda done, of: told.append((done, of))))
     assert len(parts) > 2

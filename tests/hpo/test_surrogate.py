@@ -77,6 +77,35 @@ def ask(path: Path, **options: Any) -> Any:
     return fedarena.hpo.problem(SETTINGS, "surrogate", surrogate=path, **options)
 
 
+def test_what_the_table_does_not_reach_is_not_answered(tmp_path: Path) -> None:
+    """A forest would answer for all learning rates beyond the table's as for the last one that it knows."""
+    whole = known_table()
+    rows = [one["local.lr"] < 1.0 for one in whole.configurations()]
+    part = replace(
+        whole,
+        grid={**whole.grid, "local.lr": (0.01, 0.1)},
+        values=whole.values[rows],
+        present=whole.present[rows],
+        work={name: values[rows] for name, values in whole.work.items()},
+    )
+    write_table(part, tmp_path / "part.parquet")
+    write_surrogate(fit_surrogate(part), tmp_path / "part.npz")
+    told = "local.lr must be from 0.01 to 0.1, not 0.5: the surrogate .*part.npz knows no more; have it trained"
+    asked = fedarena.hpo.problem(SETTINGS, "surrogate", surrogate=tmp_path / "part.npz")
+    assert np.isfinite(asked.query({**CONFIGURATION, "local.lr": 0.05}).value)
+    with pytest.raises(BadInputError, match=told):
+        asked.query({**CONFIGURATION, "local.lr": 0.5})
+    with pytest.raises(BadInputError, match=r"local.lr must be from 0.01 to 0.1, not 5.0$"):  # which nobody knows
+        asked.query({**CONFIGURATION, "local.lr": 5.0})
+    generator = np.random.default_rng(0)
+    assert all(asked.space.sample(generator)["local.lr"] <= 0.1 for _ in range(50))
+    asked = fedarena.hpo.problem(SETTINGS, table=tmp_path / "part.parquet")
+    on_grid = {"local.lr": 0.1, "local.batch_size": 16, "local.weight_decay": 0.001}
+    assert np.isfinite(asked.query(on_grid).value)
+    with pytest.raises(BadInputError, match=r"one of 0.01, 0.1, not 1.0: the table .*part.parquet knows no more"):
+        asked.query({**on_grid, "local.lr": 1.0})
+
+
 def test_rows_of_one_curve_never_straddle_folds() -> None:
     _, rows, _, curves = training_rows(known_table())
     splits = split_by_curve(curves, 10, seed=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,27 +35,28 @@ GridValues = Annotated[
 
 @hpo_command
 def list_() -> None:
-    """Show all problems, how large their grids are, and which tables come with FedArena."""
+    """Show all problems, how large their grids are, and how much of it the tables have that come with FedArena."""
     from rich import box
     from rich.table import Table
 
     from fedarena.hpo.problems import declared_names, find_declared
     from fedarena.hpo.tables.finding import shipped_tables
+    from fedarena.hpo.tables.table import describe_table
 
-    shipped = shipped_tables()
+    sizes_of_tables = {name: _grid_size(describe_table(path)) for name, path in shipped_tables().items()}
     found: dict[str, list[Declared]] = {}
     for name in declared_names():
         found.setdefault(name.partition("-")[0], []).append(find_declared(name))
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("problem", style="bold", no_wrap=True)
     table.add_column("what")
-    for title in ("with", "grid", "table"):
-        table.add_column(title, no_wrap=True, justify="right" if title == "grid" else "left")
+    for title in ("with", "grid", "in table"):
+        table.add_column(title, no_wrap=True, justify="left" if title == "with" else "right")
     for name, declared in found.items():
         sizes = [sum(1 for _ in one.space.grid()) for one in declared]
         algorithms, grids = "\n".join(one.algorithm for one in declared), "\n".join(f"{size:,}" for size in sizes)
-        has_table = "\n".join("yes" if one.name in shipped else "" for one in declared)
-        table.add_row(as_markup(name), declared[0].title, algorithms, grids, has_table)
+        in_tables = [f"{sizes_of_tables[one.name]:,}" if one.name in sizes_of_tables else "" for one in declared]
+        table.add_row(as_markup(name), declared[0].title, algorithms, grids, "\n".join(in_tables))
     screen.print(table)
     say("NAME is with fedavg, NAME-fedopt and NAME-fedprox with the others; fedarena hpo show NAME describes one")
 
@@ -70,20 +73,23 @@ def show(name: ProblemName) -> None:
     from fedarena.runs.config import to_yaml
 
     declared = find_declared(name)
+    path = shipped_tables().get(declared.name)
+    about = None if path is None else describe_table(path)
     say(f"{declared.name}: {declared.title}")
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("hyperparameter", style="bold")
-    for title in ("range", "in tables"):
+    for title in ("range", "bins", *([] if about is None else ["in its table"])):
         table.add_column(title)
     for one in declared.space:
         spread = "one of " + ", ".join(map(str, one.choices))
         if one.kind != "choice":
             spread = f"{one.low:g} to {one.high:g}{', log' if one.log else ''}{', whole' if one.kind == 'int' else ''}"
         try:
-            grid = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in one.grid())
+            bins = _listed(one.grid())
         except BadInputError:
-            grid = "no bins"
-        table.add_row(as_markup(one.name), as_markup(spread), as_markup(grid))
+            bins = "none"
+        has = [] if about is None else [_listed(about["grid"][one.name])]
+        table.add_row(*map(as_markup, (one.name, spread, bins, *has)))
     screen.print(table)
     rates = ", ".join(f"{rate:g}" for rate in declared.sample_rates) or "as cohort says"
     say(f"Fidelities: 1 to {declared.rounds} rounds; client sample rates {rates}")
@@ -91,10 +97,13 @@ def show(name: ProblemName) -> None:
         say(f"Budget: {declared.budget_s:,.0f} simulated seconds")
     say("Settings of its runs:")
     screen.print(to_yaml(declared.settings).rstrip(), highlight=False, soft_wrap=True, markup=False)
-    if (path := shipped_tables().get(declared.name)) is not None:
-        about = describe_table(path)
-        seeds, rounds = about["seeds"], about["rounds"]
-        say(f"Table: {path}, seeds {seeds}, {len(rounds)} noted rounds up to {rounds[-1]}")
+    if about is not None:
+        rounds = about["rounds"]
+        say(f"Table: {path}")
+        say(
+            f"It has {_grid_size(about):,} configurations at client sample rates {_listed(about['rates'])}, means over "
+            f"the seeds {_listed(about['seeds'])}, and {len(rounds)} noted rounds up to {rounds[-1]}"
+        )
         say(f"Made by: {' '.join(about['about']['command'])}")
 
 
@@ -160,6 +169,9 @@ def table(
     noted: Annotated[int | None, typer.Option("--noted", help="How many rounds are noted. [about 40]")] = None,
     grid: GridValues = None,
     bits: Annotated[int, typer.Option("--bits", help="Bits of mantissa that scores are rounded to.")] = 12,
+    at_once: Annotated[
+        int, typer.Option("--at-once", help="Trials that are stored at a time; a kill costs as many.")
+    ] = 2_000,
     training: Annotated[
         Literal["auto", "lanes", "one_by_one"], typer.Option("--training", help="Many trials at once, or one by one.")
     ] = "auto",
@@ -189,6 +201,7 @@ def table(
         noted=noted,
         grid=grid_of(grid),
         bits=bits,
+        at_once=at_once,
     )
     if carry is not None:
         trials = carry_table(recipe, carry)
@@ -247,6 +260,15 @@ def surrogate(
         shown.add_row(str(one.trees), str(one.depth), f"{one.train:.5f}", f"{one.test:.5f}")
     screen.print(shown)
     say(f"Surrogate: {path} ({fitted.errors[0].trees} trees, depth {fitted.errors[0].depth})")
+
+
+def _grid_size(about: dict[str, Any]) -> int:
+    """How many configurations a table has."""
+    return math.prod(len(values) for values in about["grid"].values())
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
 
 
 def _pieces(rounds: int) -> range:

@@ -118,3 +118,5 @@ def _show(found: OptimizerComparison) -> None:
     if tests := found.sign_tests():
         screen.print(signs_on_terminal(tests))
     screen.say(headline(found))
+    for note in found.notes():
+        screen.say(f"Note: {note}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -97,6 +97,15 @@ class Hyperparameter:
         values = [float(f"{value:.{_GRID_DIGITS}g}") for value in spread(self.low, self.high, self.bins)]
         values[0], values[-1] = self.low, self.high
         return [round(value) for value in values] if self.kind == "int" else values
+
+    def between(self, values: Sequence[Any]) -> Hyperparameter:
+        """The same, as far as these values reach; of choices, those that are among them."""
+        if self.kind == "choice" or len(set(values)) == 1:
+            return replace(self, kind="choice", choices=tuple(values))
+        low, high = min(values), max(values)
+        if (low, high) == (self.low, self.high):
+            return self
+        return replace(self, low=low, high=high, bins=len(values))
 
     def check(self, value: Any) -> Any:
         """The value as it is meant; refuses what the space does not have."""
@@ -202,6 +211,10 @@ class Space:
     def on_grid(self) -> Space:
         """The space of the grid alone: every hyperparameter is a choice among the values that a table holds."""
         return Space([Hyperparameter(one.name, "choice", choices=tuple(one.grid())) for one in self])
+
+    def between(self, grid: Mapping[str, Sequence[Any]]) -> Space:
+        """The part of the space that lies between these values of its hyperparameters."""
+        return Space([one.between(grid[one.name]) for one in self])
 
     def configspace(self, seed: int = 0) -> Any:
         """The same as a ``ConfigurationSpace`` of the library ConfigSpace."""

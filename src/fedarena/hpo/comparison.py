@@ -32,12 +32,14 @@ from fedarena.hpo.search import budget_of
 from fedarena.hpo.search_bars import SearchBars
 from fedarena.hpo.searching import ComparisonObserver, PlannedSearch, search_at_once, search_one_by_one
 from fedarena.hpo.space import Configuration
+from fedarena.hpo.tables.tabular import TabularProblem
 from fedarena.hpo.trajectory import Trajectory, read_trajectory
 
 FloatArray = npt.NDArray[np.float64]
 SEARCHES_FOLDER: Final = "searches"
 MOST_GRID_CONFIGURATIONS: Final = 100_000  # of a table, to be asked for all of them
 MOST_SURROGATE_CONFIGURATIONS: Final = 2_000
+_GENEROUS, _TELLING = 0.5, 0.1  # shares of a table that a budget trains to the end
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,21 @@ class OptimizerComparison:
                     }
                 )
         return pd.DataFrame(rows)
+
+    def notes(self) -> list[str]:
+        """Sentences about budgets that train most of a table: they are the paper's, and some tables have few cells."""
+        found = []
+        for name, problem in self.problems.items():
+            budgets = [one.budget_s for label in self.labels for one in self.searches.get((name, label), ())]
+            if not budgets or not isinstance(problem, TabularProblem):
+                continue
+            whole_s = problem.whole_grid_s(self.client_sample_rates[name])
+            if (share := min(budgets[0] / whole_s, 1)) > _GENEROUS:
+                found.append(
+                    f"{budgets[0]:,.0f} simulated seconds train {share:.0%} of the table of {name} to the end, so "
+                    f"there is little to choose; a budget such as {_TELLING * whole_s:.0f} tells optimizers apart"
+                )
+        return found
 
     def best_configuration(self, problem: str) -> tuple[list[str], Configuration] | None:
         """The best that any search found, and which optimizers found it."""

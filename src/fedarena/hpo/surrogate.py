@@ -31,6 +31,7 @@ from fedarena.hpo.problems.objective import Objective
 from fedarena.hpo.scores import GUIDE, info_of
 from fedarena.hpo.space import Space
 from fedarena.hpo.tables.table import RATE, ROUND, WORK, Table
+from fedarena.hpo.tables.tabular import checked_by_table
 from fedarena.storage.sealed_json import checksum_of
 
 FOLDS = 10
@@ -91,7 +92,10 @@ class Surrogate:
 
 
 class SurrogateProblem(Problem):
-    """A problem whose answers are a forest's; its space is the whole one, not only the grid of the table."""
+    """A problem whose answers are a forest's; its space is not only the grid of the table, but all that lies between.
+
+    Where a table has a part of the problem's ranges, a forest knows nothing of the rest, and is not asked for it.
+    """
 
     mode = "surrogate"
 
@@ -106,7 +110,8 @@ class SurrogateProblem(Problem):
     ):
         objective.check_known(dict.fromkeys(surrogate.scores), f"The surrogate {source}")
         self.surrogate, self.source, self.system, self._objective = surrogate, source, system, objective
-        self.name, self.space, self.budget_s = surrogate.problem, surrogate.space, budget_s
+        self.name, self.budget_s = surrogate.problem, budget_s
+        self.space = surrogate.space.between(surrogate.grid)
         self.fingerprint = f"{checksum_of(source.read_bytes())} {system} {objective}"
         self.sample_rates = surrogate.rates
         self.min_rounds, self.max_rounds = surrogate.rounds[0], surrogate.rounds[-1]
@@ -118,9 +123,13 @@ class SurrogateProblem(Problem):
             self.max_rounds = rounds
         self.objective, self.maximize = objective.score, objective.maximize
 
+    def check(self, configuration: Mapping[str, Any], fidelity: Fidelity) -> tuple[dict[str, Any], Fidelity]:
+        """A question as it is meant; says so where it is beyond the table alone that it cannot be asked."""
+        return checked_by_table(self, self.surrogate.space, "surrogate", self.source, configuration, fidelity)
+
     def curve(self, configuration: Mapping[str, Any], fidelity: Fidelity) -> Curve:
         """What a course comes to at the rounds that the table has; a query has no curve, as that takes longer."""
-        checked, fidelity = self.space.check(configuration), self._check_fidelity(fidelity)
+        checked, fidelity = self.check(configuration, fidelity)
         rounds = np.array([one for one in self.surrogate.rounds if one <= fidelity.rounds])
         rate = fidelity.client_sample_rate
         rows = np.stack([self.surrogate.features(checked, rate, int(one)) for one in rounds])

@@ -38,19 +38,19 @@ class LayerTracker:
         return self._path[-1] if self._path else "the algorithm"
 
 
-def count_output_bytes(module: nn.Module, *inputs: Tensor) -> int:
-    """Size of what all innermost layers put out for these inputs."""
+def count_output_bytes(module: nn.Module, *inputs: Tensor, trained: bool = False) -> int:
+    """Size of what all innermost layers put out for these inputs; with `trained`, of what depends on parameters."""
     total = 0
 
     def count(layer: nn.Module, inputs: object, output: object) -> None:
         nonlocal total
         tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]  # recurrent layers put out several
-        total += sum(t.numel() * t.element_size() for t in tensors)
+        total += sum(t.numel() * t.element_size() for t in tensors if t.requires_grad or not trained)
 
     innermost = [layer for layer in module.modules() if next(layer.children(), None) is None]
     handles = [layer.register_forward_hook(count) for layer in innermost]
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(trained):
             module(*inputs)
     finally:
         for handle in handles:

@@ -85,6 +85,68 @@ class _Linear(torch.autograd.Function):
         return of_x, _Product.apply(grad.mT, x)  # type: ignore[no-untyped-call]
 
 
+class _GraphProduct(torch.autograd.Function):
+    """As `_Product`, of stacks of matrices: graphs that are the same for all trials, by what each trial has there."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        """Of ``[graphs, m, k]`` by ``[graphs, k, n]``."""
+        return a @ b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing: `_Mixing` knows the gradient."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        """Gradients of gradients are nobody's business here."""
+        raise NotImplementedError
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+        """The products of all trials; nodes stay innermost in memory, as `_Product` leaves them."""
+        count: int = info.batch_size
+        if in_dims[0] is None:
+            assert in_dims[1] is not None
+            rows = b.movedim(in_dims[1], 0).permute(1, 0, 3, 2)  # [graphs, trials, n, k]
+            graphs, _, n, k = rows.shape
+            mixed = rows.reshape(graphs, count * n, k) @ a.mT
+            return mixed.view(graphs, count, n, -1).permute(1, 0, 3, 2), 0
+        a = a.movedim(in_dims[0], 0)
+        return a @ (b if in_dims[1] is None else b.movedim(in_dims[1], 0)), 0
+
+
+class _Mixing(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        """A stack of products."""
+        product: Tensor = _GraphProduct.apply(a, b)  # type: ignore[no-untyped-call]
+        return product
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keeps what gradients are made of."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of both factors; that of a graph nobody asks for."""
+        a, b = ctx.saved_tensors
+        of_a = _GraphProduct.apply(grad, b.mT) if ctx.needs_input_grad[0] else None  # type: ignore[no-untyped-call]
+        of_b = _GraphProduct.apply(a.mT, grad) if ctx.needs_input_grad[1] else None  # type: ignore[no-untyped-call]
+        return of_a, of_b
+
+
+def _matmul(input: Tensor, other: Tensor) -> Tensor | None:
+    is_stack = input.dim() == other.dim() == 3 and len(input) == len(other)
+    if not is_stack or input.dtype != other.dtype or torch.is_autocast_enabled(input.device.type):
+        return None
+    product: Tensor = _Mixing.apply(input, other)  # type: ignore[no-untyped-call]
+    return product
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     if input.dim() < 2 or input.dtype != weight.dtype or torch.is_autocast_enabled(input.device.type):
         return None
@@ -130,6 +192,10 @@ def shared_product(a: Tensor, b: Tensor) -> Tensor:
 
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
     F.linear: _linear,
+    torch.Tensor.__matmul__: _matmul,
+    torch.Tensor.matmul: _matmul,
+    torch.matmul: _matmul,
+    torch.bmm: _matmul,
     F.log_softmax: _log_softmax,
     torch.Tensor.gather: _gather,
     torch.gather: _gather,

@@ -70,7 +70,7 @@ class LaneTrainer:
         self._starts: dict[int, Tensors] = {}
         check_selector(scene)
         hardware.set_up()
-        self.sample_bytes: dict[int, int] = {}  # by task: what its model's layers put out for a sample
+        self.sample_bytes: dict[int, int] = {}  # by task: what layers put out for a sample, of each trial's own
         for task in {id(trial.task): trial.task for trial in trials}.values():
             task.module.to(hardware.device, hardware.dtype)
             check_task(task)
@@ -174,7 +174,7 @@ def check_selector(scene: Scene) -> None:
 def _sample_bytes(task: Task) -> int:
     device = next(task.module.parameters()).device
     batch = task.batch({name: t.to(device) for name, t in task.example(1).items()})
-    return count_output_bytes(task.module, *task.model_inputs(batch))
+    return count_output_bytes(task.module, *task.model_inputs(batch), trained=True)
 
 
 def all_rounds(rounds: int) -> IntArray:

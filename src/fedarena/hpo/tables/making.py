@@ -27,6 +27,7 @@ from fedarena.hpo.problems.raw import RawProblem
 from fedarena.hpo.tables.elsewhere import TableWork, TrainedCells
 from fedarena.hpo.tables.recipe import Recipe
 from fedarena.hpo.tables.rounding import rounded
+from fedarena.hpo.tables.samples import samples_fingerprint
 from fedarena.hpo.tables.table import WORK, Table, describe_table, read_table, write_table
 from fedarena.hpo.tables.trainers import (
     LanesIfPossible,
@@ -42,6 +43,7 @@ from fedarena.train.hardware import DeviceName
 Training = Literal["auto", "lanes", "one_by_one"]
 # Called with how many trials of how many are done.
 Progress = Callable[[int, int], None]
+_SAMPLES = "samples_fingerprint"
 _PARTS, _PLAN, _LOCK, _RUNS = ".parts", "plan.json", "lock", "runs"
 FloatArray = npt.NDArray[np.float64]
 
@@ -61,9 +63,7 @@ def make_table(
     be done. With `trained`, nothing is trained here: that file has what another machine made of `carry_table`'s.
     """
     if path.exists():
-        if describe_table(path)["about"].get("recipe_fingerprint") == recipe.fingerprint:
-            return read_table(path)
-        raise BadInputError(f"{path} is there already and holds another table; remove it, or choose another name")
+        return _read_made(recipe, path)
     if trained is None:
         return _make_here(recipe, path, training, device, progress)
     problem = _raw_problem(recipe, path)
@@ -71,6 +71,23 @@ def make_table(
     table = _assemble(recipe, problem, means, TrialsAsLanes.name, where)
     write_table(table, path)
     return table
+
+
+def _read_made(recipe: Recipe, path: Path) -> Table:
+    """The table that is there, if it is the one that is asked for."""
+    about = describe_table(path)["about"]
+    if about.get("recipe_fingerprint") != recipe.fingerprint:
+        raise BadInputError(f"{path} is there already and holds another table; remove it, or choose another name")
+    try:
+        samples = samples_fingerprint(_raw_problem(recipe, path).federation)
+    except BadInputError:  # they are not here; nothing is to be trained, so nobody needs them
+        return read_table(path)
+    if about.get(_SAMPLES, samples) != samples:
+        raise BadInputError(
+            f"{path} is there already and was made of other samples than those of {recipe.declared.name} are now; "
+            "remove it, or choose another name"
+        )
+    return read_table(path)
 
 
 def _make_here(recipe: Recipe, path: Path, training: Training, device: DeviceName, progress: Progress | None) -> Table:
@@ -82,8 +99,8 @@ def _make_here(recipe: Recipe, path: Path, training: Training, device: DeviceNam
     except Timeout:
         raise BadInputError(f"{path} is being made by another process") from None
     try:
-        _check_plan(parts, recipe)
         problem = _raw_problem(recipe, parts / _RUNS)
+        _check_plan(parts, recipe, problem)
         trainer = _trainer(training, problem, recipe, device)
         means = _train_all(recipe, trainer, parts, progress)
         table = _assemble(recipe, problem, means, trainer.name, None)
@@ -137,14 +154,14 @@ def _train_all(recipe: Recipe, trainer: Trainer, parts: Path, progress: Progress
             progress(len(found) * per_configuration, total)
         block = parts / f"block-{number:05d}.npz"
         shape = (len(places), len(recipe.rates), len(recipe.seeds), len(trainer.scores), len(recipe.rounds))
-        values = _read_block(block, shape)
+        values = _read_block(block, shape, places)
         if values is None:
             done = len(found) * per_configuration
             told = None if progress is None else lambda trials, done=done: progress(done + trials, total)
             values = trainer.train([configurations[place] for place in places], told)
             assert values.shape == shape
             with replacing(block) as temporary, open(temporary, "wb") as file:
-                np.savez(file, values=values)
+                np.savez(file, values=values, places=places)
         found |= dict(zip(places, values, strict=True))
     if progress is not None:
         progress(total, total)
@@ -187,6 +204,7 @@ def _assemble(
         "problem_fingerprint": recipe.declared.fingerprint,
         "settings": json.loads(json.dumps(decisive(recipe.declared.settings), default=str)),
         "federation_fingerprint": problem.federation.fingerprint,
+        _SAMPLES: samples_fingerprint(problem.federation),
         "mantissa_bits": recipe.bits,
         "trained": training,
         "command": environment["command"],
@@ -209,28 +227,41 @@ def _assemble(
     )
 
 
-def _check_plan(parts: Path, recipe: Recipe) -> None:
-    """Refuses to go on with the parts of another table."""
+def _check_plan(parts: Path, recipe: Recipe, problem: RawProblem) -> None:
+    """Refuses to go on with the parts of another table, or of the same one of other samples."""
     plan = parts / _PLAN
-    content: dict[str, Any] = {"recipe_fingerprint": recipe.fingerprint}
-    if plan.exists():
-        try:
-            known = json.loads(plan.read_text())["recipe_fingerprint"]
-        except (ValueError, KeyError, TypeError):
-            known = None
-        if known != recipe.fingerprint:
-            raise BadInputError(
-                f"{parts} has parts of another table than the one that is asked for; remove it, or choose another name"
-            )
-    else:
+    content: dict[str, Any] = {
+        "recipe_fingerprint": recipe.fingerprint,
+        _SAMPLES: samples_fingerprint(problem.federation),
+    }
+    if not plan.exists():
         write_json(plan, content)
+        return
+    try:
+        known = json.loads(plan.read_text())
+        recipe_of_parts, samples_of_parts = known["recipe_fingerprint"], known.get(_SAMPLES, content[_SAMPLES])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        recipe_of_parts, samples_of_parts = None, None
+    if recipe_of_parts != recipe.fingerprint:
+        raise BadInputError(
+            f"{parts} has parts of another table than the one that is asked for; remove it, or choose another name"
+        )
+    if samples_of_parts != content[_SAMPLES]:
+        raise BadInputError(
+            f"{parts} has parts that were trained on other samples than those of {recipe.declared.name} are now; "
+            "remove it, or choose another name"
+        )
 
 
-def _read_block(path: Path, shape: tuple[int, ...]) -> FloatArray | None:
-    """What was trained before; None if it was not, or what is there is damaged: then it is trained again."""
+def _read_block(path: Path, shape: tuple[int, ...], places: list[int]) -> FloatArray | None:
+    """What was trained before; None if it was not, or what is there is damaged: then it is trained again.
+
+    So is a block of other configurations, which is there if another number of trials at once was asked for before.
+    """
     try:
         with np.load(path, allow_pickle=False) as content:
             values: FloatArray = content["values"]
+            its_places = content["places"].tolist()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return values if values.shape == shape else None
+    return values if values.shape == shape and its_places == places else None

@@ -20,7 +20,7 @@ from fedarena.hpo.tables.table import FORMAT
 USUAL_SEEDS = (0, 1, 2)  # as in the paper, every configuration is trained three times
 USUAL_NOTED = 40
 _FIRST = 10  # rounds at the start that are all noted
-_MOST_TRIALS = 2_000  # of a block, which is what a kill can cost
+USUAL_AT_ONCE = 2_000  # trials of a block, which is what a kill can cost
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Recipe:
     seeds: tuple[int, ...]
     rounds: tuple[int, ...]  # that are noted
     bits: int = MANTISSA_BITS
+    at_once: int = USUAL_AT_ONCE  # trials that are trained and stored together; makes no difference to the table
 
     @property
     def fingerprint(self) -> str:
@@ -54,7 +55,7 @@ class Recipe:
         for place, configuration in enumerate(self.configurations()):
             alike = {key: value for key, value in configuration.items() if _groups_trials(key)}
             groups.setdefault(settings_digest(alike), []).append(place)
-        most = max(1, _MOST_TRIALS // (len(self.rates) * len(self.seeds)))
+        most = max(1, self.at_once // (len(self.rates) * len(self.seeds)))
         for places in groups.values():
             for first in range(0, len(places), most):
                 yield places[first : first + most]
@@ -69,11 +70,12 @@ def make_recipe(
     noted: int | Sequence[int] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     bits: int = MANTISSA_BITS,
+    at_once: int = USUAL_AT_ONCE,
 ) -> Recipe:
     """The table of a problem, as usual but for what is given.
 
     `noted` is how many rounds are noted, or which; `grid` has other values for some hyperparameters than the bins of
-    their ranges.
+    their ranges. About `at_once` trials are stored at a time: fewer of large models, so that a kill costs less.
     """
     chosen = grid_values_of(declared, grid)
     last = declared.table_rounds if rounds is None else _whole(rounds, "rounds", 1)
@@ -96,6 +98,7 @@ def make_recipe(
         seeds=tuple(dict.fromkeys(_whole(seed, "seeds", 0) for seed in (USUAL_SEEDS if seeds is None else seeds))),
         rounds=which,
         bits=bits,
+        at_once=_whole(at_once, "at_once", 1),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedarena.core.words import counted
 from fedarena.hpo.cost import SystemModel
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
 from fedarena.hpo.problems.objective import Objective
+from fedarena.hpo.space import Space
 from fedarena.hpo.tables.table import Table, table_checksum
 
 
@@ -59,9 +61,17 @@ class TabularProblem(Problem):
         ]
         self._rates = {rate: place for place, rate in enumerate(table.rates)}
 
+    def check(self, configuration: Mapping[str, Any], fidelity: Fidelity) -> tuple[dict[str, Any], Fidelity]:
+        """A question as it is meant; says so where it is the table alone that lacks it."""
+        return checked_by_table(self, self.table.space, "table", self.source, configuration, fidelity)
+
     def place(self, configuration: dict[str, Any]) -> int:
         """Where a configuration of the grid is in the table."""
         return sum(places[_key(configuration[name])] for name, places in self._places)
+
+    def whole_grid_s(self, client_sample_rate: float) -> float:
+        """What it costs to train all configurations to the end."""
+        return float(self._round_s[:, self._rates[client_sample_rate]].sum()) * self.max_rounds
 
     def _minimized(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """What is minimized, ``[configurations, rates, rounds]``; infinity where a score is not finite."""
@@ -95,6 +105,21 @@ class TabularProblem(Problem):
             f"The table {self.source} lacks the cell {cell} at client_sample_rate={rate:g} and has "
             f"{counted(missing, 'such gap')}; make it whole: fedarena hpo table {self.name} -o FILE"
         )
+
+
+def checked_by_table(
+    problem: Problem, whole: Space, what: str, source: Path, configuration: Mapping[str, Any], fidelity: Fidelity
+) -> tuple[dict[str, Any], Fidelity]:
+    """A question to a problem that knows a part of the `whole` space; who asks for the rest is told who knows that."""
+    try:
+        checked = problem.space.check(configuration)
+    except BadInputError as error:
+        try:
+            whole.check(configuration)
+        except BadInputError:
+            raise error from None
+        raise BadInputError(f"{error}: the {what} {source} knows no more; have it trained (mode=raw)") from None
+    return checked, problem._check_fidelity(fidelity)
 
 
 def _key(value: Any) -> Any:
