@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import handle_torch_function, has_torch_function
 
 from fedarena.models.blocks import end_of_text
 from fedarena.models.spec import DataSpec
@@ -70,24 +72,35 @@ class LSTMLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states ``[sequences, length, hidden]`` for ``[sequences, length, inputs]``, from a zero state."""
-        return lstm_states(x, self)
+        faster = _FASTER.get()
+        states = None if faster is None else faster(x, self)
+        return self._one_after_the_other(x) if states is None else states
+
+    def _one_after_the_other(self, x: Tensor) -> Tensor:
+        projected = self.input(x)  # all positions at once; only the recurrence is sequential
+        hidden = cell = projected.new_zeros(projected.shape[0], self.hidden)
+        states = []
+        for position in projected.unbind(1):
+            gates = position + self.recurrent(hidden)
+            enter, forget, candidate, leave = gates.chunk(4, -1)
+            cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+            hidden = torch.sigmoid(leave) * torch.tanh(cell)
+            states.append(hidden)
+        return torch.stack(states, 1)
 
 
-def lstm_states(x: Tensor, layer: LSTMLayer) -> Tensor:
-    """What a layer puts out, one position after the other; engines may know a faster way."""
-    if has_torch_function((x,)):
-        states: Tensor = handle_torch_function(lstm_states, (x,), x, layer)
-        return states
-    projected = layer.input(x)  # all positions at once; only the recurrence is sequential
-    hidden = cell = projected.new_zeros(projected.shape[0], layer.hidden)
-    found = []
-    for position in projected.unbind(1):
-        gates = position + layer.recurrent(hidden)
-        enter, forget, candidate, leave = gates.chunk(4, -1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
-        hidden = torch.sigmoid(leave) * torch.tanh(cell)
-        found.append(hidden)
-    return torch.stack(found, 1)
+FasterLSTM = Callable[[Tensor, LSTMLayer], Tensor | None]  # gives None where it does not know better
+_FASTER: ContextVar[FasterLSTM | None] = ContextVar("a faster way for LSTM layers", default=None)
+
+
+@contextmanager
+def lstm_layers_by(faster: FasterLSTM) -> Iterator[None]:
+    """Within the block, an engine computes what LSTM layers put out."""
+    token = _FASTER.set(faster)
+    try:
+        yield
+    finally:
+        _FASTER.reset(token)
 
 
 @MODELS.register("lstm")

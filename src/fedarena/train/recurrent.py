@@ -8,6 +8,7 @@ that are packed, projections, dropout between layers, products that are rounded;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fedarena.models.characters import LSTMLayer, lstm_states
+from fedarena.models.characters import LSTMLayer, lstm_layers_by
 from fedarena.train.layers import LayerTracker
 from fedarena.train.library_lstm import library_lstm, suits_library
 from fedarena.train.recurrence import gru, lstm
@@ -34,15 +35,23 @@ class RecurrentLayers(TorchFunctionMode):
     def __init__(self, of_samples: bool = False):
         super().__init__()
         self._of_samples = of_samples
+        self._open = ExitStack()
+
+    def __enter__(self) -> RecurrentLayers:
+        self._open.enter_context(lstm_layers_by(self._own_layer))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._open.close()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Replaces recurrent layers that are simple enough, and leaves everything else alone."""
         found: Any = None
-        if function is lstm_states:
-            found = self._own_layer(*args)
-        elif function in (torch.lstm, torch.gru) and not kwargs and len(args) == 9 and isinstance(args[2], list):
+        if function in (torch.lstm, torch.gru) and not kwargs and len(args) == 9 and isinstance(args[2], list):
             found = self._layers(self._lstm_layer if function is torch.lstm else _gru_layer, *args)
         return function(*args, **(kwargs or {})) if found is None else found
 
