@@ -37,6 +37,7 @@ from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own,
 from fedarena.train.personal import PersonalEvaluation
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
+from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
@@ -325,7 +326,9 @@ class CohortEngine:
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
         # Attention in plain operations: what else torch has for it would be computed client by client.
-        with LayersAsProducts() if self.hardware.is_gpu else nullcontext(), sdpa_kernel(SDPBackend.MATH):
+        as_products = LayersAsProducts() if self.hardware.is_gpu else nullcontext()
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
+        with as_products, recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,

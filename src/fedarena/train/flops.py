@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+from torch.backends import cudnn, mkldnn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedarena.models import Task, trainable_parameters
@@ -26,9 +31,23 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     start = algorithm.local_start(client)
     leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
     task.module.train()
-    with FlopCounterMode(display=False) as counter:
+    with _without_libraries(), FlopCounterMode(display=False) as counter:
         # Copies, because the counter cannot follow leaves through layers that are parametrized.
         loss = algorithm.local_loss(task, {name: p.clone() for name, p in leaves.items()}, batch, client)
         torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     uncounted = sum(getattr(layer, "uncounted_flops", 0) for layer in task.module.modules())
     return float(counter.get_total_flops() + uncounted)
+
+
+@contextmanager
+def _without_libraries() -> Iterator[None]:
+    """Within this context, recurrent layers are products that are counted; libraries do not say what they compute."""
+    before = mkldnn.enabled, cudnn.enabled
+    switches: tuple[Any, Any] = mkldnn, cudnn
+    for library in switches:
+        library.enabled = False
+    try:
+        yield
+    finally:
+        for library, enabled in zip(switches, before, strict=True):
+            library.enabled = enabled

@@ -28,6 +28,7 @@ from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, ne
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.own_code import is_own
 from fedarena.train.personal_data import PersonalData
+from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.tensors import Groups, column_tensor, map_groups, of_algorithm, stack_groups
 
 Array = npt.NDArray[Any]
@@ -273,7 +274,10 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples, metrics: 
         places = start + np.arange(width)
         counting = places < counts[:active, None]
         rows = torch.from_numpy(np.where(counting, begins[:active, None] + places, 0)).to(device)
-        measured = vmap(measure)({n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()})
+        with RecurrentLayers():
+            measured = vmap(measure)(
+                {n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()}
+            )
         sums.add(largest_first[:active], measured, torch.from_numpy(counting).to(device))
         start += width
     return sums.finish()

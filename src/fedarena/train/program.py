@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
+from fedarena.train.operations import call_scripts
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
@@ -269,6 +270,7 @@ def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tenso
 def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., None]:
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
     reuse_memory(pure)
+    call_scripts(pure)
     step = in_place(pure, updates)
 
     def traceable(*tensors: Tensor) -> Tensor:

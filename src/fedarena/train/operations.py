@@ -1,0 +1,106 @@
+"""Operations of our own, which the recorder sees as one each, however many steps they take.
+
+On a CPU the steps run as a script, without Python and its lock. Tensors that differ from client to client have the
+clients' lanes as their first dimension.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.fx import GraphModule
+
+_LIBRARY = torch.library.Library("fedarena", "DEF")  # type: ignore[no-untyped-call]
+_OPERATIONS: dict[Any, Operation] = {}
+_COMPILING = threading.Lock()
+
+
+class Operation:
+    """A pure function of tensors, known to torch under a name; `forms` gives tensors of the shapes that it returns."""
+
+    def __init__(self, name: str, steps: Callable[..., Any], forms: Callable[..., Any]):
+        self._steps = steps
+        self._script: Callable[..., Any] | None = None
+        _LIBRARY.define(f"{name}{torch.library.infer_schema(steps, mutates_args=())}")  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(name, self._run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"fedarena::{name}", forms, lib=_LIBRARY)
+        self.overload = getattr(torch.ops.fedarena, name).default
+        _OPERATIONS[self.overload] = self
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        """Runs it as one operation."""
+        return self.overload(*tensors)
+
+    def _run(self, *tensors: Tensor) -> Any:
+        return self._steps(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
+
+    def scripted(self) -> Callable[..., Any]:
+        """The steps as a script; where torch has scripts no more, they run in Python."""
+        with _COMPILING:
+            if self._script is None:
+                self._script = self._steps
+                with warnings.catch_warnings(), contextlib.suppress(RuntimeError, AttributeError):
+                    warnings.simplefilter("ignore")
+                    self._script = torch.jit.script(self._steps)
+            return self._script
+
+
+def call_scripts(graph: GraphModule) -> None:
+    """Lets a recorded computation call the scripts of our operations, which torch can make part of a larger script."""
+    for node in graph.graph.nodes:
+        operation = _OPERATIONS.get(node.target)
+        if operation is not None:
+            node.target = _calling(operation.scripted())
+    graph.recompile()
+
+
+def _calling(script: Callable[..., Any]) -> Callable[..., Any]:
+    def steps(*tensors: Tensor) -> Any:
+        return script(*tensors)
+
+    return steps
+
+
+class Stacked(Function):
+    """A function of tensors with lanes; under `vmap` there are more lanes, or more samples where weights are shared."""
+
+    samples_at: tuple[int | None, ...]  # which dimension of its arguments is the samples'; None where there is none
+    results_at: tuple[int, ...]  # the same for its results
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        """All at once."""
+        count: int = info.batch_size
+        shared = all(dim is None for dim, at in zip(in_dims, cls.samples_at, strict=True) if at is None)
+        given = []
+        for t, dim, at in zip(tensors, in_dims, cls.samples_at, strict=True):
+            if at is None and shared:
+                given.append(t)
+                continue
+            t = t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
+            place = at if shared and at is not None else 0
+            given.append(t.movedim(0, place).flatten(place, place + 1))
+        results = cls.apply(*given)  # type: ignore[no-untyped-call]
+        places = cls.results_at if shared else (0,) * len(results)
+        unfolded = (t.unflatten(at, (count, -1)) for t, at in zip(results, places, strict=True))
+        return tuple(unfolded), places
+
+
+class WithoutGradient(Stacked):
+    """Such a function that is a gradient itself."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        """There is none."""
+        raise NotImplementedError("gradients of gradients of recurrent layers cannot be computed for many clients")

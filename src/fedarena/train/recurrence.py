@@ -1,0 +1,230 @@
+"""Recurrent layers of many clients, a step of the sequence for all lanes at a time.
+
+What does not depend on the step before is left to others: the products of the inputs are made for all steps at once
+before, and the gradients of the weights are one product after. A step is one product for all lanes and a few operations
+on gates. Their gradients are the product of what comes from the step after and factors that are known before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedarena.train.operations import Operation, Stacked, WithoutGradient
+
+
+def _lstm_steps(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states and cells ``[lanes, length + 1, samples, width]``, and for the gradient gates and tanh of cells."""
+    lanes, length, samples, width = gates.size(0), gates.size(1), gates.size(2), weight.size(2)
+    states = torch.empty([lanes, length + 1, samples, width], dtype=gates.dtype, device=gates.device)
+    cells, opened = torch.empty_like(states), torch.empty_like(gates)
+    squashed = torch.empty([lanes, length, samples, width], dtype=gates.dtype, device=gates.device)
+    product = torch.empty([lanes, samples, 4 * width], dtype=gates.dtype, device=gates.device)
+    states[:, 0].copy_(hidden)
+    cells[:, 0].copy_(cell)
+    weight = weight.transpose(1, 2)
+    for t in range(length):
+        gate = opened[:, t]
+        torch.bmm(states[:, t], weight, out=product)
+        torch.add(product, gates[:, t], out=gate)
+        enter, forget = gate[:, :, :width], gate[:, :, width : 2 * width]
+        candidate, leave = gate[:, :, 2 * width : 3 * width], gate[:, :, 3 * width :]
+        gate[:, :, : 2 * width].sigmoid_()
+        candidate.tanh_()
+        leave.sigmoid_()
+        torch.mul(forget, cells[:, t], out=cells[:, t + 1])
+        cells[:, t + 1].addcmul_(enter, candidate)
+        torch.tanh(cells[:, t + 1], out=squashed[:, t])
+        torch.mul(leave, squashed[:, t], out=states[:, t + 1])
+    return states, cells, opened, squashed
+
+
+def _lstm_steps_back(
+    grad: Tensor, grad_cell: Tensor, weight: Tensor, cells: Tensor, opened: Tensor, squashed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of gates before they open, of the first hidden state and of the first cell."""
+    lanes, length, samples, width = opened.size(0), opened.size(1), opened.size(2), weight.size(2)
+    gates = opened.view(lanes, length, samples, 4, width)
+    enter, forget, candidate, leave = gates.unbind(3)
+    factors = torch.empty_like(gates)  # of the gradient of the cell, and last of that of the hidden state
+    torch.ops.aten.sigmoid_backward(candidate, enter, grad_input=factors[:, :, :, 0])
+    torch.ops.aten.sigmoid_backward(cells[:, :-1], forget, grad_input=factors[:, :, :, 1])
+    torch.ops.aten.tanh_backward(enter, candidate, grad_input=factors[:, :, :, 2])
+    torch.ops.aten.sigmoid_backward(squashed, leave, grad_input=factors[:, :, :, 3])
+    into_cell = torch.ops.aten.tanh_backward(leave, squashed)
+    of_cell = grad_cell.clone()
+    of_hidden = torch.zeros([lanes, samples, width], dtype=grad.dtype, device=grad.device)
+    for back in range(length):
+        t = length - 1 - back
+        factor = factors[:, t]
+        of_hidden.add_(grad[:, t + 1])
+        of_cell.addcmul_(of_hidden, into_cell[:, t])
+        factor[:, :, :3].mul_(of_cell.unsqueeze(2))
+        factor[:, :, 3].mul_(of_hidden)
+        of_cell.mul_(forget[:, t])
+        torch.bmm(factor.view(lanes, samples, 4 * width), weight, out=of_hidden)
+    of_hidden.add_(grad[:, 0])
+    return factors.view(lanes, length, samples, 4 * width), of_hidden, of_cell
+
+
+def _gru_steps(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden states ``[lanes, length + 1, samples, width]``; for the gradient both gates, memory and candidate."""
+    lanes, length, samples, width = gates.size(0), gates.size(1), gates.size(2), weight.size(2)
+    states = torch.empty([lanes, length + 1, samples, width], dtype=gates.dtype, device=gates.device)
+    opened = torch.empty([lanes, length, samples, 4, width], dtype=gates.dtype, device=gates.device)
+    product = torch.empty([lanes, samples, 3 * width], dtype=gates.dtype, device=gates.device)
+    weight, bias = weight.transpose(1, 2), bias.unsqueeze(1)
+    states[:, 0].copy_(hidden)
+    for t in range(length):
+        torch.bmm(states[:, t], weight, out=product)
+        step, both = gates[:, t], opened[:, t].view(lanes, samples, 4 * width)[:, :, : 2 * width]
+        reset, update, memory, candidate = opened[:, t].unbind(2)
+        torch.add(product[:, :, : 2 * width], step[:, :, : 2 * width], out=both)
+        both.sigmoid_()
+        torch.add(product[:, :, 2 * width :], bias, out=memory)
+        torch.addcmul(step[:, :, 2 * width :], reset, memory, out=candidate)
+        candidate.tanh_()
+        torch.lerp(candidate, states[:, t], update, out=states[:, t + 1])
+    return states, opened
+
+
+def _gru_steps_back(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of both gates, memory and candidate before they open, and of the first hidden state."""
+    lanes, length, samples, width = opened.size(0), opened.size(1), opened.size(2), weight.size(2)
+    reset, update, memory, candidate = opened.unbind(3)
+    factors = torch.empty_like(opened)
+    into_candidate = factors[:, :, :, 3]
+    torch.ops.aten.tanh_backward(1 - update, candidate, grad_input=into_candidate)
+    torch.mul(into_candidate, reset, out=factors[:, :, :, 2])
+    torch.ops.aten.sigmoid_backward(into_candidate * memory, reset, grad_input=factors[:, :, :, 0])
+    torch.ops.aten.sigmoid_backward(states[:, :-1] - candidate, update, grad_input=factors[:, :, :, 1])
+    of_hidden = torch.zeros([lanes, samples, width], dtype=grad.dtype, device=grad.device)
+    product = torch.empty_like(of_hidden)
+    for back in range(length):
+        t = length - 1 - back
+        factor = factors[:, t]
+        of_hidden.add_(grad[:, t + 1])
+        factor.mul_(of_hidden.unsqueeze(2))
+        torch.bmm(factor.view(lanes, samples, 4 * width)[:, :, : 3 * width], weight, out=product)
+        of_hidden.mul_(update[:, t]).add_(product)
+    of_hidden.add_(grad[:, 0])
+    return factors.view(lanes, length, samples, 4 * width), of_hidden
+
+
+def _lstm_forms(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+    lanes, length, samples, width = *gates.shape[:3], weight.shape[2]
+    states = gates.new_empty(lanes, length + 1, samples, width)
+    opened = torch.empty_like(gates, memory_format=torch.contiguous_format)
+    return states, torch.empty_like(states), opened, gates.new_empty(lanes, length, samples, width)
+
+
+def _lstm_back_forms(grad: Tensor, grad_cell: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    lanes, _, samples, width = grad.shape
+    return torch.empty_like(kept[2]), grad.new_empty(lanes, samples, width), torch.empty_like(grad_cell)
+
+
+def _gru_forms(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+    lanes, length, samples, width = *gates.shape[:3], weight.shape[2]
+    return gates.new_empty(lanes, length + 1, samples, width), gates.new_empty(lanes, length, samples, 4, width)
+
+
+def _gru_back_forms(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor) -> tuple[Tensor, ...]:
+    lanes, length, samples, _, width = opened.shape
+    return opened.new_empty(lanes, length, samples, 4 * width), grad.new_empty(lanes, samples, width)
+
+
+_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms)
+_LSTM_STEPS_BACK = Operation("lstm_back", _lstm_steps_back, _lstm_back_forms)
+_GRU_STEPS = Operation("gru", _gru_steps, _gru_forms)
+_GRU_STEPS_BACK = Operation("gru_back", _gru_steps_back, _gru_back_forms)
+
+
+def lstm(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden states ``[length, samples, width]`` and the last cell of a layer.
+
+    The gates ``[length, samples, 4 * width]`` are what inputs and biases come to; hidden state and cell are the first.
+    """
+    states, last_cell, *_ = _LSTM.apply(*(t.unsqueeze(0) for t in (gates, weight, hidden, cell)))  # type: ignore[no-untyped-call]
+    return states[0, 1:], last_cell[0]
+
+
+def gru(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+    """Hidden states ``[length, samples, width]`` of a layer; the bias is that of the memory, which is reset."""
+    states, _ = _GRU.apply(*(t.unsqueeze(0) for t in (gates, weight, bias, hidden)))  # type: ignore[no-untyped-call]
+    return states[0, 1:]  # type: ignore[no-any-return]
+
+
+class _LSTM(Stacked):
+    samples_at, results_at = (2, None, 1, 1), (2, 1, 2, 2, 2)
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+        """Hidden states, the last cell, and what the gradient needs."""
+        states, cells, opened, squashed = _LSTM_STEPS(gates, weight, hidden, cell)
+        return states, cells[:, -1].clone(), cells, opened, squashed
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        """Keeps what the gradient needs."""
+        states, _, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(inputs[1], states, *kept)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_cell: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        """The gradient of the weights is one product over all steps."""
+        weight, states, *kept = ctx.saved_tensors
+        of_gates, of_hidden, of_cell = _LSTMBack.apply(grad, grad_cell, weight, *kept)  # type: ignore[no-untyped-call]
+        return of_gates, _weight_gradient(of_gates, states), of_hidden, of_cell
+
+
+class _LSTMBack(WithoutGradient):
+    samples_at, results_at = (2, 1, None, 2, 2, 2), (2, 1, 1)
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        """See `_lstm_steps_back`."""
+        found: tuple[Tensor, ...] = _LSTM_STEPS_BACK(*tensors)
+        return found
+
+
+class _GRU(Stacked):
+    samples_at, results_at = (2, None, None, 1), (2, 2)
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states, and what the gradient needs."""
+        found: tuple[Tensor, Tensor] = _GRU_STEPS(gates, weight, bias, hidden)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keeps what the gradient needs."""
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        """The gradient of the weights is one product over all steps."""
+        weight, states, opened = ctx.saved_tensors
+        of_all, of_hidden = _GRUBack.apply(grad, weight, states, opened)  # type: ignore[no-untyped-call]
+        width = states.shape[-1]
+        of_gates = torch.cat([of_all[..., : 2 * width], of_all[..., 3 * width :]], -1)
+        of_weight = _weight_gradient(of_all[..., : 3 * width], states)
+        return of_gates, of_weight, of_all[..., 2 * width : 3 * width].sum((1, 2)), of_hidden
+
+
+class _GRUBack(WithoutGradient):
+    samples_at, results_at = (2, None, 2, 2), (2, 1)
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        """See `_gru_steps_back`."""
+        found: tuple[Tensor, ...] = _GRU_STEPS_BACK(*tensors)
+        return found
+
+
+def _weight_gradient(of_gates: Tensor, states: Tensor) -> Tensor:
+    return of_gates.flatten(1, 2).mT @ states[:, :-1].flatten(1, 2)
