@@ -244,7 +244,7 @@ class CohortEngine:
     def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.hardware.is_gpu:
             return [np.arange(len(steps))]  # lanes that are free at once take the next client
-        lanes = self._unwritten.lanes or self.lanes
+        lanes = self._unwritten.shard_lanes(len(steps))
         size = max(lanes, min(_CLIENTS_PER_LANE * lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
         shards = -(-len(steps) // size)
         if shards == 1:

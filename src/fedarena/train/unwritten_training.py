@@ -25,7 +25,10 @@ Layers = tuple[DenseLayer, ...]
 _MOST_BYTES = 1 << 25  # of the factors of clients that train together
 # Where layers' outputs take more memory than such weights, it is better to have few lanes than none of the weights.
 _DOMINATING_SHARE = 0.5
-_FEWEST_CLIENTS = 8  # in a shard: they share the product with the weights that all of them start from
+# Clients of a shard share the product with the weights that all of them start from: more are better, up to so many, if
+# there are shards enough for some workers.
+_SHARING = 16
+_FEWEST_SHARDS = 4
 
 
 class UnwrittenEngine(LaneEngine, Protocol):
@@ -59,9 +62,14 @@ class Unwritten:
             if choice is None and not _dominate(self.layers, engine):
                 self.layers = ()
         self.choice: Dense = "factored" if self.layers else "written"
-        self.lanes = max(engine.lanes, _FEWEST_CLIENTS) if self.layers else None
         self._programs = UnwrittenPrograms(engine, engine.loss_of)
         self._pool = LanePool()
+
+    def shard_lanes(self, clients: int) -> int:
+        """How many clients a shard should have at least, of a cohort of so many."""
+        if not self.layers:
+            return self._engine.lanes
+        return max(self._engine.lanes, min(_SHARING, -(-clients // _FEWEST_SHARDS)))
 
     def divide(self, work: PlannedWork, shard: Shard) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
         """Clients that train as usual, and those that train without some layers, as many together as fit."""
