@@ -72,7 +72,7 @@ def private_parts(privacy: str, clients: int) -> dict[str, Any]:
 class Run:
     """A simulation that goes on as far as it is told."""
 
-    def __init__(self, workload: Workload, federation: Federation, engine: str, privacy: str = "none"):
+    def __init__(self, workload: Workload, federation: Federation, engine: str, privacy: str = "none", **options: Any):
         task, algorithm, everybody = build_task(workload, federation), FedAvg(), federation.clients("train")
         local = LocalTraining(epochs=1, batch_size=workload.batch_size, lr=workload.lr)
         algorithm.prepare(len(everybody), local)
@@ -83,7 +83,7 @@ class Run:
             cohort=len(everybody),
             task=task,
             algorithm=algorithm,
-            engine=ENGINES.get(engine)(task, algorithm, local, federation, SEED),
+            engine=ENGINES.get(engine)(task, algorithm, local, federation, SEED, **options),
             training_clients=everybody,
             evaluation_clients=everybody,
             evaluation_part="train",

@@ -77,7 +77,7 @@ def make_workload(name: str, clients: int = CLIENTS, samples: int = SAMPLES, see
     description, model, lr, ragged = _WORKLOADS[name]
     random = np.random.default_rng([seed, NAMES.index(name)])
     sizes = log_normal_sizes(clients, samples) if ragged else np.full(clients, samples)
-    draw = _draw_sequences if model.kind == "char_mlp" else _draw_labelled
+    draw = _draw_sequences if model.kind == "char_mlp" else draw_labelled
     x, y = draw(model, int(sizes.sum()), random)
     bounds = np.cumsum(sizes)[:-1]
     data = tuple(zip(np.split(x, bounds), np.split(y, bounds), strict=True))
@@ -93,7 +93,7 @@ def log_normal_sizes(clients: int, mean: float) -> Array:
     return np.random.default_rng(0).permutation(sizes)
 
 
-def _draw_labelled(model: Model, samples: int, random: np.random.Generator) -> Client:
+def draw_labelled(model: Model, samples: int, random: np.random.Generator) -> Client:
     """Every class has a pattern, drowned in noise: a loss that goes down only if there is training."""
     patterns = random.normal(size=(model.classes, *model.input_shape))
     strength = 8 / np.sqrt(prod(model.input_shape))

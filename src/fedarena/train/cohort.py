@@ -31,10 +31,11 @@ from fedarena.train.execution import available_cores, in_order, without_gradient
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
-from fedarena.train.layers import LayerTracker, count_output_bytes
+from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
 from fedarena.train.personal import PersonalEvaluation
+from fedarena.train.product_rows import written_down
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
@@ -42,15 +43,15 @@ from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
+from fedarena.train.sizes import bytes_per_lane, has_convolutions, output_bytes
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
+from fedarena.train.unwritten_training import Dense, Unwritten
 from fedarena.train.validation import Validated, Validation
 from fedarena.train.vectorizing import noting_slow_operations
 
 # Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
 _CACHE_BYTES = 1 << 23
 _MOST_LANES = 256
-_TENSORS_PER_OUTPUT = 4
-_MOST_TRIED = 4096  # samples that a model is tried out on
 # Clients are dealt out to workers in shards. Large ones cost less per client; a multiple of four of them keeps two or
 # four workers equally busy.
 _CLIENTS_PER_LANE = 4
@@ -65,8 +66,6 @@ _MOST_APART = 32
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
-# Samples that a model is tried out with to see how much memory a batch takes; larger ones take as much more.
-_LARGEST_TRIED = 4096
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
@@ -81,7 +80,8 @@ class CohortEngine:
 
     On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
     graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
-    `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16.
+    `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16. With ``dense=factored``
+    large dense layers of clients are not written down, where that is possible and pays.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class CohortEngine:
         dtype: DtypeName = "float32",
         precision: Precision = "full",
         compile: bool = True,
+        dense: Dense | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
@@ -114,7 +115,7 @@ class CohortEngine:
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
         if self.hardware.is_gpu:
             self.workers = 1
-            fitting = _GPU_EVALUATION_BYTES // _output_bytes(task, 1)
+            fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
@@ -136,6 +137,11 @@ class CohortEngine:
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        # Runs from before there was a choice have lanes alone.
+        without = obstacle is not None or (dense is None and lanes is not None)
+        self._unwritten = Unwritten(self, "written" if without else dense)
+        if self._unwritten.layers:
+            self.choices["dense"] = "factored"
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
 
@@ -146,6 +152,7 @@ class CohortEngine:
             "lanes": self.lanes,
             "workers": self.workers,
             "compile": self.compile,
+            "dense": self._unwritten.choice,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -205,12 +212,24 @@ class CohortEngine:
 
     def train(self, shard: Shard) -> Iterator[JobResults]:
         """Trains the clients of a shard in lanes; results come as clients finish."""
+        results = self.train_in_products(shard)
+        return without_gradients(written for some in results for written in written_down(some, self.lanes))
+
+    def train_in_products(self, shard: Shard) -> Iterator[JobResults]:
+        """The same, but updates of large dense layers may be `ProductRows`, for who is able to add them up."""
         if self._fallback is not None:
             return self._fallback.train(shard)
         self.hardware.set_up()
         self.task.module.train()
         work = shard.prepared or self._plan_work(shard.jobs, shard.batch_width, shard.start_losses)
-        return without_gradients(LaneTraining(self, work, shard.broadcasts, shard.states).run(self._pool))
+        return without_gradients(self._trained(work, shard))
+
+    def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
+        written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
+        for layers, some in unwritten:
+            yield from self._unwritten.train(some, shard, layers)
+        if written is not None:
+            yield from LaneTraining(self, written, shard.broadcasts, shard.states).run(self._pool)
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
@@ -226,15 +245,16 @@ class CohortEngine:
     def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.hardware.is_gpu:
             return [np.arange(len(steps))]  # lanes that are free at once take the next client
-        size = max(self.lanes, min(_CLIENTS_PER_LANE * self.lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
+        lanes = self._unwritten.shard_lanes(len(steps))
+        size = max(lanes, min(_CLIENTS_PER_LANE * lanes, -(-len(steps) // _SHARDS_FOR_WORKERS)))
         shards = -(-len(steps) // size)
         if shards == 1:
             return [np.arange(len(steps))]
         return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE)
 
-    def _bytes_per_lane(self) -> int:
+    def lane_bytes(self) -> int:
         """What a lane takes with this algorithm."""
-        of_model = _bytes_per_lane(self.task, self.local.batch_size)
+        of_model = bytes_per_lane(self.task, self.local.batch_size)
         if not self.algorithm.keeps_sample_gradients:
             return of_model
         return of_model + self.local.batch_size * sum(
@@ -245,10 +265,10 @@ class CohortEngine:
         """How many clients train at once, and how: a function of sizes alone, so that runs can be repeated."""
         if lanes is not None:  # such as in runs from before there were plans
             return lanes, plan or "together"
-        bytes_per_lane = self._bytes_per_lane()
+        bytes_per_lane = self.lane_bytes()
         if plan is None:
             large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
-            plan = "apart" if large and _has_convolutions(self.task) else "together"
+            plan = "apart" if large and has_convolutions(self.task) else "together"
         if plan == "apart" and self.hardware.is_gpu:
             room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
@@ -390,22 +410,27 @@ class CohortEngine:
 
         If it is `alone`, and not one of many in `vmap`, torch has shorter ways.
         """
+        known = context_of(job)
+        client = Client(broadcast, kept, known.at_step(number) if job else known)  # nobody asks if nothing is known
+        loss_of = self.loss_of(columns, mask, key, client)
+        grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
+        grad = corrected_gradient(self.algorithm, grad, params, client)
+        scale, own = client.job.lr_scale, client.job.hyperparameters
+        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
+        return params, state, loss
+
+    def loss_of(self, columns: Tensors, mask: Tensor, key: Tensor, client: Client) -> Callable[[Tensors], Tensor]:
+        """What a client minimizes in a step, as a function of its parameters."""
         samples = {**self.task.batch(columns), "key": key}
         if not self.exact_batches:
             samples["mask"] = mask
-        known = context_of(job)
-        client = Client(broadcast, kept, known.at_step(number) if job else known)  # nobody asks if nothing is known
 
         def loss_of(params: Tensors) -> Tensor:
             dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
             with self.hardware.rounding(), passes_of(self.algorithm), dropped:
                 return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
 
-        grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
-        grad = corrected_gradient(self.algorithm, grad, params, client)
-        scale, own = client.job.lr_scale, client.job.hyperparameters
-        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
-        return params, state, loss
+        return loss_of
 
     def _handed_out(self, samples: Tensors) -> Any:
         """The batch as an algorithm gets it: sealed, if it is padded and the loss is somebody's own."""
@@ -466,25 +491,3 @@ def _gradient_and_value(function: Callable[[Tensors], Tensor]) -> Callable[[Tens
         return dict(zip(leaves, gradients, strict=True)), loss.detach()
 
     return both
-
-
-def _has_convolutions(task: Task) -> bool:
-    return any(isinstance(layer, torch.nn.modules.conv._ConvNd) for layer in task.module.modules())
-
-
-def _bytes_per_lane(task: Task, batch_size: int) -> int:
-    """A lane's parameters and what the model's layers put out for a batch, with all that comes of it in a step."""
-    parameters = sum(p.numel() * p.element_size() for p in task.module.parameters())
-    tried = min(batch_size, _LARGEST_TRIED, task.largest_batch or batch_size)
-    return parameters + _TENSORS_PER_OUTPUT * _output_bytes(task, tried) * batch_size // tried
-
-
-def _output_bytes(task: Task, samples: int) -> int:
-    """What the model's layers put out for so many samples."""
-    if samples > _MOST_TRIED:  # as many as nobody has; each adds the same
-        most, more = _output_bytes(task, _MOST_TRIED), _output_bytes(task, _MOST_TRIED // 2)
-        return most + (most - more) * (samples - _MOST_TRIED) // (_MOST_TRIED - _MOST_TRIED // 2)
-    device = next(task.module.parameters()).device
-    example = {name: t.to(device) for name, t in task.example(samples).items()}
-    batch = task.batch(example)
-    return count_output_bytes(task.module, *task.model_inputs(batch))

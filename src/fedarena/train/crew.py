@@ -30,6 +30,7 @@ from fedarena.train.optimizers import LocalTraining
 from fedarena.train.schedule import batch_width, deal_out
 from fedarena.train.shards import Shard
 from fedarena.train.tensors import Groups
+from fedarena.train.unwritten_training import Dense
 
 # On a GPU, where one machine alone would train all clients at once. A constant, so that all machines get the same bits.
 GPU_SHARDS = 32
@@ -98,6 +99,7 @@ class RayEngine(CohortEngine):
         dtype: DtypeName = "float32",
         precision: Precision = "full",
         compile: bool = True,
+        dense: Dense | None = None,
     ):
         for name, amount, least in (("workers", workers, 0), ("cores", cores, 1), ("shards", shards, 1)):
             if amount is not None and not least <= amount <= _MOST:
@@ -112,6 +114,7 @@ class RayEngine(CohortEngine):
             dtype=dtype,
             precision=precision,
             compile=compile,
+            dense=dense,
         )
         self.crew: Crew | None = None
         self.address, self.crew_size, self.cores = address, workers, cores

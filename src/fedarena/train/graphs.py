@@ -62,6 +62,22 @@ def _drop_no_ops(graph: Graph) -> None:
                 node.replace_all_uses_with(inner_source)
 
 
+def drop_sizes(graph: Graph) -> None:
+    """Removes views of the same shape and added zeros: they change no value, but name sizes.
+
+    A program that names sizes is for these alone.
+    """
+    for node in graph.nodes:
+        kept = None
+        if node.target in _RESHAPING:
+            kept = node.args[0]
+        elif node.target == aten.add.Tensor and not node.kwargs and isinstance(node.args[1], Node):
+            kept = node.args[0] if node.args[1].target == aten.zeros.default else None
+        if kept is not None and kept.meta["val"].shape == node.meta["val"].shape:
+            node.replace_all_uses_with(kept)
+    graph.eliminate_dead_code()
+
+
 def _form(node: Node) -> tuple[Any, ...]:
     value = node.meta["val"]
     return value.shape, value.stride(), value.dtype

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -138,15 +138,24 @@ class Lanes:
             self.changing.put(some, changed)
 
 
+class Counted(Protocol):
+    """A number of lanes of some kind."""
+
+    count: int
+
+
+L = TypeVar("L", bound=Counted)
+
+
 class LanePool:
     """Lanes that are not in use at the moment; a worker borrows some and gives them back."""
 
     def __init__(self) -> None:
-        self._free: dict[Any, list[Lanes]] = {}
+        self._free: dict[Any, list[Any]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
-    def borrow(self, kind: Any, count: int, make: Callable[[], Lanes]) -> Iterator[Lanes]:
+    def borrow(self, kind: Any, count: int, make: Callable[[], L]) -> Iterator[L]:
         """At least `count` lanes of a kind; what is in them is left over from before."""
         with self._lock:
             free = self._free.setdefault(kind, [])
@@ -184,12 +193,15 @@ class LaneTraining:
         work: PlannedWork,
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
+        lanes: int | None = None,
+        widths_per_octave: int = _WIDTHS_PER_OCTAVE,
     ):
+        """With so many `lanes`, by default those of the engine."""
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        self.schedule = make_schedule(work.steps, engine.lanes)
-        self.widths = _widths(self.schedule)
+        self.schedule = make_schedule(work.steps, lanes or engine.lanes)
+        self.widths = _widths(self.schedule, widths_per_octave)
         self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
@@ -229,8 +241,8 @@ class LaneTraining:
         schedule = self.schedule
         if lanes.given.shared:
             _copy(lanes.given.broadcast, self._downloads[0], ...)
-        starting = _clients_at(schedule.start, schedule)
-        ending = _clients_at(schedule.start + schedule.steps - 1, schedule)
+        starting = clients_at(schedule.start, schedule)
+        ending = clients_at(schedule.start + schedule.steps - 1, schedule)
         batches: deque[Batch] = deque()
         waiting = 0
         for step, width in enumerate(self.widths.tolist()):
@@ -248,7 +260,7 @@ class LaneTraining:
             if len(ending[step]):
                 waiting += len(ending[step])
                 flush = waiting >= schedule.lanes
-                self._finish(lanes, ending[step], keep=not flush)
+                self._finish(lanes.changing, ending[step], keep=not flush)
                 if flush:
                     yield self._flush()
                     waiting = 0
@@ -307,21 +319,21 @@ class LaneTraining:
         steps = range(last - first)
         return [Batch({name: c[i] for name, c in columns.items()}, masks[i], keys[i]) for i in steps]
 
-    def _finish(self, lanes: Lanes, clients: IntArray, keep: bool) -> None:
+    def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""
         clients = clients[np.argsort(self.schedule.lane[clients])]
         place = self._place(clients)
-        params = {name: p[place] for name, p in lanes.changing.params.items()}
+        params = {name: p[place] for name, p in changing.params.items()}
         if keep and isinstance(place, slice):
             params = {name: p.clone() for name, p in params.items()}
-        self.finished.append((clients, params, lanes.changing.loss_sums[place].clone()))
+        self.finished.append((clients, params, changing.loss_sums[place].clone()))
 
     def _flush(self) -> JobResults:
         """The results of the clients that have finished since the last time."""
         clients = np.concatenate([clients for clients, _, _ in self.finished])
         names = list(self.finished[0][1])
-        params = {name: _concatenate([params[name] for _, params, _ in self.finished]) for name in names}
-        loss_sums = _concatenate([sums.double() for _, _, sums in self.finished]).cpu().numpy()
+        params = {name: concatenate([params[name] for _, params, _ in self.finished]) for name in names}
+        loss_sums = concatenate([sums.double() for _, _, sums in self.finished]).cpu().numpy()
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
@@ -333,7 +345,8 @@ class LaneTraining:
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
 
 
-def _concatenate(tensors: list[Tensor]) -> Tensor:
+def concatenate(tensors: list[Tensor]) -> Tensor:
+    """All rows; a single tensor stays where it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
@@ -343,11 +356,11 @@ def _apart(groups: Groups, params: Tensors) -> Groups:
     return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
 
 
-def _widths(schedule: Schedule) -> IntArray:
+def _widths(schedule: Schedule, per_octave: int) -> IntArray:
     """How many lanes take each step: those at work, and some more so that there are few different numbers."""
     active = schedule.active_lanes()
     widths = np.empty_like(active)
-    width = _round_up(schedule.lanes)
+    width = _round_up(schedule.lanes, per_octave)
     for step, at_work in enumerate(active.tolist()):
         while width > 1 and -(-width // _NARROWING) >= at_work:
             width = -(-width // _NARROWING)
@@ -355,13 +368,13 @@ def _widths(schedule: Schedule) -> IntArray:
     return widths
 
 
-def _round_up(width: int) -> int:
+def _round_up(width: int, per_octave: int) -> int:
     """To one of a few widths between a power of two and the next."""
-    unit = max(1, 2 ** ((width - 1).bit_length() - 1) // _WIDTHS_PER_OCTAVE) if width > 1 else 1
+    unit = max(1, 2 ** ((width - 1).bit_length() - 1) // per_octave) if width > 1 else 1
     return -(-width // unit) * unit
 
 
-def _clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
+def clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
     """For every step of the schedule, the clients whose entry it is."""
     working = np.flatnonzero(schedule.steps)
     ordered = working[np.argsort(steps[working], kind="stable")]

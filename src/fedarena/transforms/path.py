@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError, NotFiniteError
 from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
+    CohortEngine,
     Engine,
     Groups,
     Job,
@@ -29,6 +30,7 @@ from fedarena.train import (
     stack_groups,
 )
 from fedarena.train.own_code import refusing_own_draws
+from fedarena.train.product_rows import finite_clients
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
@@ -172,6 +174,16 @@ class UpdatePath:
             join_validated([result.validated for result in done]),
         )
 
+    def results_of(self, engine: Engine, shard: Shard) -> Iterable[JobResults]:
+        """What an engine makes of a shard, for `collect`: large dense layers as products where they are only added up.
+
+        A transform, an attack or an aggregator of another kind wants to see every client's update itself.
+        """
+        only_added = type(self.aggregator) is Mean and not self.transforms and self._attack is None
+        if only_added and isinstance(engine, CohortEngine):
+            return engine.train_in_products(shard)
+        return engine.train(shard)
+
     def merge(self, total: Partial, more: Partial) -> Partial:
         """Both together; `total` must not be used any more."""
         return merge_rows(total, more) if self._colluding else self.aggregator.merge(total, more)
@@ -309,7 +321,7 @@ def train_and_collect(
         return engine.crew.collect(shards, server)
 
     def work(shard: Shard) -> ShardResult:
-        return path.collect(engine.train(shard), shard, server)
+        return path.collect(path.results_of(engine, shard), shard, server)
 
     return engine.execute(shards, work)
 
@@ -369,10 +381,10 @@ def _as_if_nothing_was_learned(result: JobResults, diverged: BoolArray) -> JobRe
 
 def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
     clients = result.clients
-    finite = np.isfinite(result.losses) & finite_rows(result.update, len(clients))
+    finite = np.isfinite(result.losses) & finite_clients(result.update, len(clients))
     what = "An update is not finite"
     if finite.all():
-        finite = finite_rows(transformed.update, len(clients))
+        finite = finite_clients(transformed.update, len(clients))
         what = "An update is not finite after its transforms"
     if not finite.all():
         first = int(np.argmin(finite))

@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
+from fedarena.train.product_rows import ProductRows
 from fedarena.train.validation import Validated
 
 FloatArray = npt.NDArray[np.float64]
@@ -131,13 +132,15 @@ def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = 
     """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors."""
     counting: dict[Any, Tensor] = {}  # made once for all tensors alike: small operations are what takes time on a GPU
 
-    def add_up(rows: Tensor, factor: Tensor | None) -> Tensor:
+    def add_up(rows: Tensor | ProductRows, factor: Tensor | None) -> Tensor:
         plain, scaled = (rows.dtype, rows.device), (rows.dtype, rows.device, id(factor))
         if plain not in counting:
             counting[plain] = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
         if factor is not None and scaled not in counting:
             counting[scaled] = counting[plain] * factor
         counts = counting[plain if factor is None else scaled]
+        if isinstance(rows, ProductRows):
+            return rows.weighted_sum(counts)
         return (counts @ rows.reshape(len(weights), -1)).view(rows.shape[1:])
 
     def factor_of(group: str, name: str) -> Tensor | None:

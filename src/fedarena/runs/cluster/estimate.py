@@ -168,7 +168,9 @@ class _Stopwatch:
 
         def train(shard: Shard) -> Any:
             with torch.no_grad():
-                return next(iter(engine.execute([shard], lambda one: path.collect(engine.train(one), one, kept))))
+                return next(
+                    iter(engine.execute([shard], lambda one: path.collect(path.results_of(engine, one), one, kept)))
+                )
 
         train(shards[0])  # the first time, programs are made
         done, seconds, place = 0, 0.0, 0

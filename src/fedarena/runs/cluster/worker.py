@@ -80,12 +80,12 @@ class Worker:
         """Trains a shard, and adds up what it comes to."""
 
         def do() -> Message:
-            simulation, engine = self._simulation, self._engine
+            path, engine = self._simulation.path, self._engine
             broadcasts = {version: self._unpacked(sent) for version, sent in message["broadcasts"].items()}
             shard = unpack_shard(message["shard"], broadcasts)
             kept = self._unpacked(message["kept"])
             with self._one_at_a_time if engine.trains_one_at_a_time else threading.Lock():
-                results = engine.execute([shard], lambda one: simulation.path.collect(engine.train(one), one, kept))
+                results = engine.execute([shard], lambda one: path.collect(path.results_of(engine, one), one, kept))
                 return pack_result(next(iter(results)))
 
         return self._answer(message, do)

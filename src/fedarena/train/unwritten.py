@@ -1,0 +1,236 @@
+"""Dense layers whose weights are never written down for every client.
+
+After some steps of SGD on few samples, a client's weights are ``scale · W0 + leftᵀ · diag(factors) · right``: W0 is
+what everybody downloaded, `right` has what went into the layer, sample after sample, and `left` the gradients of what
+came out of it. So the product with W0 is one for all clients, the rest are two small ones, and a step only appends its
+samples. Momentum and weight decay change `scale` and `factors` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from fedarena.models import Task, Tensors
+from fedarena.train.optimizers import LocalTraining
+
+FloatArray = npt.NDArray[np.float64]
+# Found by measuring on a CPU: how many numbers the factors may have beside those of the weights, and how small weights
+# are that cost next to nothing anyway.
+_WORTHWHILE_SHARE = 0.5
+_FEWEST_WEIGHTS = 1 << 16
+_TRIED_SAMPLES = (2, 3)
+_TRIED_RANK = 2
+_TOLERANCE = 1e3  # times the smallest difference of numbers
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """A layer that multiplies by its weights once in a step."""
+
+    name: str  # of its weights among the parameters
+    inputs: int
+    outputs: int
+    positions: int  # for how many rows of the product a sample makes, such as the places of a sequence
+
+    def pays(self, samples: int) -> bool:
+        """Whether factors are worth it for a client that processes so many samples in all its steps together."""
+        written = self.inputs * self.outputs
+        factors = samples * self.positions * (self.inputs + self.outputs)
+        return written >= _FEWEST_WEIGHTS and factors < _WORTHWHILE_SHARE * written
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The weights of one client in a layer, before a step."""
+
+    start: Tensor  # [outputs, inputs] what it downloaded
+    scale: Tensor | None  # how much of it is left; None: all
+    left: Tensor  # [samples, outputs]
+    right: Tensor  # [samples, inputs]
+    factors: Tensor  # [1, samples]
+
+    def product(self, rows: Tensor) -> Tensor:
+        """The rows times the transposed weights."""
+        of_start = rows @ self.start.t()
+        if self.scale is not None:
+            of_start = of_start * self.scale
+        return of_start + ((rows @ self.right.t()) * self.factors) @ self.left
+
+
+class UnwrittenWeights(TorchFunctionMode):
+    """Within this context, layers with placeholders for weights get their products from a function."""
+
+    def __init__(self, products: Mapping[int, Callable[[Tensor], Tensor]]):
+        super().__init__()
+        self._products = products  # by the id of the placeholder
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replaces dense layers, and leaves everything else alone."""
+        if function is F.linear:
+            input, weight, bias = _of_linear(*args, **(kwargs or {}))
+            if id(weight) in self._products:
+                product = self._products[id(weight)](input)
+                return product if bias is None else product + bias
+        return function(*args, **(kwargs or {}))
+
+
+def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    return input, weight, bias
+
+
+def placeholder(like: Tensor) -> Tensor:
+    """What stands for weights that are not written down: whoever uses it as if it were them gets NaN."""
+    return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(like.shape)
+
+
+def loss_without_weights(
+    loss: Callable[[Tensors], Tensor], written: Tensors, unwritten: Mapping[str, Factors], probes: Tensors
+) -> tuple[Tensor, Tensors]:
+    """The loss of a model whose dense layers are products, and the rows that went into them.
+
+    The gradients of the loss with respect to the `probes`, which are zeros that are added to what comes out of the
+    layers, are those of the rows that come out.
+    """
+    seen: Tensors = {}
+    placeholders = {name: placeholder(weights.start) for name, weights in unwritten.items()}
+
+    def product(name: str, input: Tensor) -> Tensor:
+        rows = input.reshape(-1, input.shape[-1])
+        seen[name] = rows
+        outputs = unwritten[name].product(rows) + probes[name]
+        return outputs.view(*input.shape[:-1], outputs.shape[-1])
+
+    def product_of(name: str) -> Callable[[Tensor], Tensor]:
+        return lambda input: product(name, input)
+
+    with UnwrittenWeights({id(weight): product_of(name) for name, weight in placeholders.items()}):
+        value = loss({**written, **placeholders})
+    return value, {name: rows.detach() for name, rows in seen.items()}
+
+
+def find_dense_layers(task: Task, params: Tensors) -> tuple[DenseLayer, ...]:
+    """The large layers of a model that need not be written down, found out by trying.
+
+    Each must multiply by its weights once, and they must be used for nothing else.
+    """
+    large = {name for name, p in params.items() if p.dim() == 2 and p.numel() >= _FEWEST_WEIGHTS}
+    if not large:
+        return ()
+    try:
+        found = [_rows_of_layers(task, params, samples) for samples in _TRIED_SAMPLES]
+        layers = []
+        for name in params:
+            positions = {rows.get(name, 0) / samples for rows, samples in zip(found, _TRIED_SAMPLES, strict=True)}
+            if name in large and len(positions) == 1 and (of_sample := positions.pop()) >= 1 and of_sample % 1 == 0:
+                outputs, inputs = params[name].shape
+                layers.append(DenseLayer(name, inputs, outputs, int(of_sample)))
+        if not _are_exact(task, params, layers):  # one may spoil it for all
+            layers = [layer for layer in layers if _are_exact(task, params, [layer])]
+        return tuple(layers) if _are_exact(task, params, layers) else ()
+    except Exception:  # whatever an own model may raise that is tried in this way; there is always the usual one
+        return ()
+
+
+class _Noting(TorchFunctionMode):
+    """Notes which weights dense layers use, and for how many rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[int, list[int]] = {}
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is F.linear:
+            input, weight, _ = _of_linear(*args, **(kwargs or {}))
+            self.rows.setdefault(id(weight), []).append(input.shape[:-1].numel())
+        return function(*args, **(kwargs or {}))
+
+
+def _rows_of_layers(task: Task, params: Tensors, samples: int) -> dict[str, int]:
+    """How many rows go into the layers that are used once, for so many samples."""
+    given = {name: p.detach() for name, p in params.items()}
+    with torch.no_grad(), _Noting() as noting:
+        task.loss(given, _example(task, samples, params))
+    used = {name: noting.rows.get(id(p), []) for name, p in given.items()}
+    return {name: rows[0] for name, rows in used.items() if len(rows) == 1}
+
+
+def _example(task: Task, samples: int, params: Tensors) -> Tensors:
+    device = next(iter(params.values())).device
+    batch = task.batch({name: values.to(device) for name, values in task.example(samples).items()})
+    key = torch.zeros((), dtype=torch.int64, device=device)
+    return {**task.meaningless(batch, torch.Generator().manual_seed(0)), "key": key}
+
+
+def _are_exact(task: Task, params: Tensors, layers: Collection[DenseLayer]) -> bool:
+    """Whether loss and gradients are the same with and without the weights of these layers written down."""
+    samples = _TRIED_SAMPLES[-1]
+    batch = _example(task, samples, params)
+    random = torch.Generator().manual_seed(0)
+    unwritten: dict[str, Factors] = {}
+    probes: Tensors = {}
+    for layer in layers:
+        start = params[layer.name].detach()
+        left, right = (
+            torch.randn(_TRIED_RANK, size, generator=random).to(start) for size in (layer.outputs, layer.inputs)
+        )
+        factors = torch.full((1, _TRIED_RANK), 0.5 / layer.inputs).to(start)
+        unwritten[layer.name] = Factors(start, None, left, right, factors)
+        probes[layer.name] = torch.zeros(samples * layer.positions, layer.outputs).to(start)
+    written = {name: p.detach() for name, p in params.items() if name not in unwritten}
+    full = {
+        **written,
+        **{name: w.start + (w.left.t() * w.factors) @ w.right for name, w in unwritten.items()},
+    }
+
+    def loss(params: Tensors) -> Tensor:
+        return task.loss(params, batch)
+
+    def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, Tensors]:
+        return loss_without_weights(loss, trained[0], unwritten, trained[1])
+
+    gradient, value = torch.func.grad_and_value(loss)(full)
+    found, (found_value, rows) = torch.func.grad_and_value(loss_in_factors, has_aux=True)((written, probes))
+    pairs = [(value, found_value)]
+    pairs += [(gradient[name], found[0][name]) for name in written]
+    pairs += [(gradient[name], found[1][name].t() @ rows[name]) for name in unwritten]
+    # Some gradients are nothing but rounding, such as those of attention's biases of keys.
+    largest = max(float(expected.abs().max()) for expected, _ in pairs)
+    tolerance = _TOLERANCE * torch.finfo(value.dtype).eps * largest
+    return all(bool(((expected - seen).abs() <= tolerance).all()) for expected, seen in pairs)
+
+
+@lru_cache(maxsize=8)
+def linear_course(local: LocalTraining, steps: int, lr_scales: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
+    """What clients' weights are before each of so many steps of SGD, and after the last: ``scale · W0 + Σ factor · g``.
+
+    The gradients g are those of the steps so far. Scales ``[steps + 1, clients]``, factors ``[steps + 1, clients,
+    steps]``; clients may have learning rates of their own.
+    """
+    lr = local.lr * np.array(lr_scales)[:, None]
+    clients = len(lr)
+    # Of weights and of their momentum: how much of W0 and of every gradient is in them.
+    weights, momentum = np.zeros((clients, 1 + steps)), np.zeros((clients, 1 + steps))
+    weights[:, 0] = 1
+    course = [weights]
+    for step in range(steps):
+        gradient = local.weight_decay * weights
+        gradient[:, 1 + step] += 1
+        momentum = local.momentum * momentum + gradient
+        weights = weights - lr * momentum
+        course.append(weights)
+    all_steps = np.stack(course)
+    return all_steps[..., 0], all_steps[..., 1:]

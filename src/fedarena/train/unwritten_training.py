@@ -1,0 +1,119 @@
+"""Who trains without large dense layers being written down, and together with whom: by sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedarena.models import Task, Tensors
+from fedarena.train.algorithm import Algorithm
+from fedarena.train.engine import JobResults
+from fedarena.train.hardware import Hardware
+from fedarena.train.jobs import Client
+from fedarena.train.lanes import LaneEngine, LanePool, PlannedWork
+from fedarena.train.shards import Shard
+from fedarena.train.unwritten import DenseLayer, find_dense_layers
+from fedarena.train.unwritten_lanes import LossFunction, UnwrittenPrograms, UnwrittenTraining
+
+# Whether large dense layers have a matrix for every client, or factors of it where that is possible and pays.
+Dense = Literal["written", "factored"]
+Layers = tuple[DenseLayer, ...]
+
+_MOST_BYTES = 1 << 25  # of the factors of clients that train together
+# Where layers' outputs take more memory than such weights, it is better to have few lanes than none of the weights.
+_DOMINATING_SHARE = 0.5
+# Clients of a shard share the product with the weights that all of them start from: more are better, up to so many, if
+# there are shards enough for some workers.
+_SHARING = 16
+_FEWEST_SHARDS = 4
+
+
+class UnwrittenEngine(LaneEngine, Protocol):
+    """What is asked of the engine."""
+
+    task: Task
+    hardware: Hardware
+
+    def initial_params(self) -> Tensors:
+        """The parameters of the freshly built model."""
+
+    def lane_bytes(self) -> int:
+        """What a lane takes if everything is written down."""
+
+    def loss_of(self, columns: Tensors, mask: Tensor, key: Tensor, client: Client) -> LossFunction:
+        """What a client minimizes in a step."""
+
+
+class Unwritten:
+    """The layers of an engine's model that need not be written down, and the training of clients without them."""
+
+    def __init__(self, engine: UnwrittenEngine, choice: Dense | None):
+        self._engine = engine
+        self.layers: Layers = ()
+        if choice != "written" and _is_linear(engine):
+            params = engine.initial_params()
+            matrices = tuple(DenseLayer(name, p.shape[1], p.shape[0], 1) for name, p in params.items() if p.dim() == 2)
+            # Of most models it is clear without a trial that there is nothing to find.
+            if choice == "factored" or _dominate(matrices, engine):
+                self.layers = find_dense_layers(engine.task, params)
+            if choice is None and not _dominate(self.layers, engine):
+                self.layers = ()
+        self.choice: Dense = "factored" if self.layers else "written"
+        self._programs = UnwrittenPrograms(engine, engine.loss_of)
+        self._pool = LanePool()
+
+    def shard_lanes(self, clients: int) -> int:
+        """How many clients a shard should have at least, of a cohort of so many."""
+        if not self.layers:
+            return self._engine.lanes
+        return max(self._engine.lanes, min(_SHARING, -(-clients // _FEWEST_SHARDS)))
+
+    def divide(self, work: PlannedWork, shard: Shard) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
+        """Clients that train as usual, and those that train without some layers, as many together as fit."""
+        if not self.layers or len(shard.versions) > 1 or work.jobs.hyperparameters is not None:
+            return work, []
+        width = shard.batch_width
+        by_layers: dict[Layers, list[int]] = {}
+        for client, steps in enumerate(work.steps.tolist()):
+            paying = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
+            by_layers.setdefault(paying, []).append(client)
+        usual = by_layers.pop((), [])
+        groups = [
+            (layers, work.of(some))
+            for layers, clients in by_layers.items()
+            for some in self._fitting(layers, clients, work, width)
+        ]
+        return work.of(np.array(usual)) if usual else None, groups
+
+    def _fitting(self, layers: Layers, clients: list[int], work: PlannedWork, width: int) -> Iterator[Any]:
+        """The clients, those with most steps first, in groups whose factors take a limited amount of memory."""
+        item_bytes = self._engine.hardware.dtype.itemsize
+        row_bytes = item_bytes * width * sum(layer.positions * (layer.inputs + layer.outputs) for layer in layers)
+        ordered = np.array(clients)[np.argsort(-work.steps[clients], kind="stable")]
+        while len(ordered):
+            room = max(1, _MOST_BYTES // (row_bytes * int(work.steps[ordered[0]])))
+            yield ordered[:room]
+            ordered = ordered[room:]
+
+    def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults]:
+        """Trains some clients without these layers; their updates are `ProductRows` of them."""
+        training = UnwrittenTraining(self._engine, work, shard.broadcasts, layers, self._programs)
+        return training.run_in_products(self._pool)
+
+
+def _dominate(layers: Layers, engine: UnwrittenEngine) -> bool:
+    """Whether weights that need not be written down, for clients with a single step at least, are most of a lane."""
+    paying = [layer for layer in layers if layer.pays(engine.local.batch_size)]
+    weights = sum(layer.inputs * layer.outputs for layer in paying) * engine.hardware.dtype.itemsize
+    return bool(paying) and weights >= _DOMINATING_SHARE * engine.lane_bytes()
+
+
+def _is_linear(engine: UnwrittenEngine) -> bool:
+    """Whether a client's weights stay sums of what it downloaded and of gradients, and nobody asks to see them."""
+    algorithm, local = engine.algorithm, engine.local
+    asks = engine.asks_about_jobs or type(algorithm).client_init is not Algorithm.client_init
+    plain = not engine.hardware.is_gpu and engine.hardware.precision == "full" and engine.plan == "together"
+    return plain and local.optimizer == "sgd" and local.clip_norm is None and not asks and not engine.exact_batches
