@@ -12,8 +12,6 @@ from test_cohort import LOCALS, SIZES, assert_same, lanes_are_used_again, make_e
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.hpo.lanes import train_trials
-from fedarena.runs.config import resolve
-from fedarena.runs.identity import settings_fingerprint
 from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 
@@ -52,18 +50,6 @@ def test_clients_train_as_one_at_a_time(model: str) -> None:
     plain = train(make_engine(ReferenceEngine, model, FedAvg(), replace(local, clip_norm=None)), clients, broadcast, {})
     with pytest.raises(AssertionError):
         assert_same(expected, plain)
-
-
-def test_runs_from_before_it_was_there_can_be_resumed() -> None:
-    none, clipped = (resolve({"federation": "digits", "local": {"clip_norm": norm}}) for norm in (None, 10))
-
-    class FromBefore:
-        def to_dict(self):
-            settings = none.to_dict()
-            del settings["local"]["clip_norm"]
-            return settings
-
-    assert settings_fingerprint(none) == settings_fingerprint(FromBefore()) != settings_fingerprint(clipped)
 
 
 @pytest.mark.slow

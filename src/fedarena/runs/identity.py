@@ -69,6 +69,7 @@ def settings_fingerprint(config: RunConfig) -> str:
     for section, option, defaults in (
         ("local", "clip_norm", (None,)),
         ("engine", "plan", (None, "together")),
+        ("engine", "dense", (None, "written")),
         ("privacy", "noise_population", (None,)),
     ):
         if decisive[section].get(option) in defaults:
