@@ -68,7 +68,7 @@ def operations(module: nn.Module, x: Tensor, **options: Any) -> list[str]:
     return [str(node.target) for node in recorded.graph.nodes]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     kind=st.sampled_from(list(KINDS)),
     sizes=st.tuples(*[st.integers(1, 4)] * 5),
@@ -281,10 +281,11 @@ def test_dropout_between_layers_trains_one_client_at_a_time() -> None:
 
 
 def test_low_rank_changes_of_our_layer_count() -> None:
-    module = build_model("lstm", TEXT, {"embedding": 3, "hidden": 4}, seed=0)
+    module = build_model("lstm", TEXT, {"embedding": 3, "hidden": 4, "layers": 1}, seed=0)
     task = make_task(module, TEXT)
     ADAPTATIONS.get("lora")(rank=2).adapt(task)
-    reference, cohort = (make_engine(kind, module, FedAvg()) for kind in (ReferenceEngine, CohortEngine))
+    reference = make_engine(ReferenceEngine, module, FedAvg())
+    cohort = make_engine(CohortEngine, module, FedAvg(), lanes=1)  # every number of them takes long to record
     assert any("lora" in name for name in reference.initial_params())
     assert_equal(two_rounds(cohort), two_rounds(reference), 1e-10)
 
