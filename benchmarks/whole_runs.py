@@ -113,7 +113,7 @@ def run_here(arguments: list[str], output: Path, began: float) -> None:
     watch = Stopwatch(began)
     bootstrap: Any = sys.modules["_frozen_importlib"]
     find_and_load = bootstrap._find_and_load
-    waiting = {}
+    waiting: dict[str, list[tuple[str, str | None, str]]] = {}
     for stage, module, owner, name in STAGES:
         waiting.setdefault(module, []).append((stage, owner, name))
 
