@@ -5,8 +5,8 @@
 
 Every run is a process of its own, started as `fedarena` is from a shell, in which a stopwatch is put around the stages
 of a run. Times are of the main thread: what it does itself or waits for, each second counted once; *exit* is from the
-end of the command to the end of its process. Beside another checkout, the two take turns, and ratios are of their
-fastest times.
+end of the command to the end of its process. CPU times are of all threads; they suffer less from a busy machine. Beside
+another checkout, the two take turns, and ratios are of their fastest times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,7 @@ class Stopwatch:
         self.began = began
         self.seconds: dict[str, float] = {"python": time.monotonic() - began}
         self.first_round_seconds: float | None = None
+        self.first_round_cpu_seconds: float | None = None
         self._open: list[str] = ["rest"]
         self._since = time.monotonic()
         self._thread = threading.get_ident()
@@ -87,13 +89,18 @@ class Stopwatch:
                 self._open.pop()
                 if stage == "recording" and self.first_round_seconds is None and args and _is_first_round(args):
                     self.first_round_seconds = time.monotonic() - self.began
+                    self.first_round_cpu_seconds = time.process_time()
 
         return timed
 
     def result(self) -> dict[str, Any]:
         """Everything that was measured."""
         self._switch()
-        return {"first_round_seconds": self.first_round_seconds, "stages": self.seconds}
+        return {
+            "first_round_seconds": self.first_round_seconds,
+            "first_round_cpu_seconds": self.first_round_cpu_seconds,
+            "stages": self.seconds,
+        }
 
 
 def _is_first_round(args: tuple[Any, ...]) -> bool:
@@ -106,7 +113,7 @@ def run_here(arguments: list[str], output: Path, began: float) -> None:
     watch = Stopwatch(began)
     bootstrap: Any = sys.modules["_frozen_importlib"]
     find_and_load = bootstrap._find_and_load
-    waiting = {}
+    waiting: dict[str, list[tuple[str, str | None, str]]] = {}
     for stage, module, owner, name in STAGES:
         waiting.setdefault(module, []).append((stage, owner, name))
 
@@ -143,7 +150,7 @@ def measure(case: str, source: Path, warm_up: bool = False) -> dict[str, Any]:
         output = Path(folder) / "measured.json"
         environment = {**os.environ, "PYTHONPATH": str(source / "src")}
         script = str(Path(__file__).resolve())
-        began = time.monotonic()
+        began, cpu_before = time.monotonic(), _cpu_seconds_of_children()
         short = ["rounds=1"] if warm_up and CASES[case][0] == "run" else []
         command = [sys.executable, script, "--within", str(output), str(began), *CASES[case], *short]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -152,7 +159,12 @@ def measure(case: str, source: Path, warm_up: bool = False) -> dict[str, Any]:
             raise SystemExit(f"{case} failed:\n{done.stdout}\n{done.stderr}")
         found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
         found["stages"]["exit"] = wall - sum(found["stages"].values())
-        return {"wall_seconds": wall, **found}
+        return {"wall_seconds": wall, "cpu_seconds": _cpu_seconds_of_children() - cpu_before, **found}
+
+
+def _cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def show(case: str, found: dict[str, Any], label: str) -> None:
@@ -161,8 +173,14 @@ def show(case: str, found: dict[str, Any], label: str) -> None:
     stages = sorted(found["stages"].items(), key=lambda item: -item[1])
     shares = ", ".join(f"{stage} {seconds / wall:.0%}" for stage, seconds in stages if seconds >= 0.005 * wall)
     first = found["first_round_seconds"]
-    until = "" if first is None else f", first round after {first:.2f} s"
-    print(f"{case:12}{label:8}{wall:7.2f} s{until}: {shares}", flush=True)
+    until = "" if first is None else f", first round after {first:.2f} s (CPU {found['first_round_cpu_seconds']:.2f} s)"
+    print(f"{case:12}{label:8}{wall:7.2f} s (CPU {found['cpu_seconds']:.2f} s){until}: {shares}", flush=True)
+
+
+def show_ratios(case: str, there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Prints how many times as long it took there."""
+    keys = [key for key, value in here.items() if isinstance(value, float)]
+    print(f"{case:12}ratio   " + ", ".join(f"{key} {there[key] / here[key]:.2f}" for key in keys), flush=True)
 
 
 def main() -> None:
@@ -185,11 +203,7 @@ def main() -> None:
         for label, found in best.items():
             show(case, found, label)
         if "beside" in best:
-            there, here = best["beside"], best["here"]
-            print(f"{case:12}ratio {there['wall_seconds'] / here['wall_seconds']:.2f}", end="", flush=True)
-            if here["first_round_seconds"]:
-                print(f", to the first round {there['first_round_seconds'] / here['first_round_seconds']:.2f}", end="")
-            print(flush=True)
+            show_ratios(case, best["beside"], best["here"])
         results[case] = best
     if options.output:
         options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
