@@ -90,6 +90,7 @@ def test_a_budget_for_most_of_a_table_is_told(tmp_path: Path) -> None:
     problem = TabularProblem(table, tmp_path / "table.parquet", Objective(), SystemModel())
     whole_s = sum(problem.query(one).cost_s for one in problem.space.grid())
     for share, told in (
+        (1e-4, ["simulated seconds are too few to train anything of lr@31"]),
         (0.4, []),
         (0.6, [f"train 60% of the table of lr@31 to the end.* such as {whole_s / 10:.0f} "]),
     ):

@@ -172,10 +172,14 @@ class OptimizerComparison:
         return pd.DataFrame(rows)
 
     def notes(self) -> list[str]:
-        """Sentences about budgets that train most of a table: they are the paper's, and some tables have few cells."""
+        """Sentences about budgets: for nothing, or for most of a table; the paper's suit larger tables than some."""
         found = []
         for name, problem in self.problems.items():
-            budgets = [one.budget_s for label in self.labels for one in self.searches.get((name, label), ())]
+            searches = [one for label in self.labels for one in self.searches.get((name, label), ())]
+            budgets = [one.budget_s for one in searches]
+            if searches and not any(len(one) for one in searches):
+                found.append(f"{budgets[0]:,.0f} simulated seconds are too few to train anything of {name}")
+                continue
             if not budgets or not isinstance(problem, TabularProblem):
                 continue
             whole_s = problem.whole_grid_s(self.client_sample_rates[name])
