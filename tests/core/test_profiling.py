@@ -171,7 +171,7 @@ def test_every_model_has_data_that_fits(name: str) -> None:
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
         "gcn": MOLECULES,
-    } | dict.fromkeys(("resnet", "mobilenet", "shufflenet", "vit"), PHOTOS)
+    } | dict.fromkeys(("resnet", "mobilenet", "shufflenet", "vit", "pfl"), PHOTOS)
     assert spec is fitting.get(name, fitting.get(re.split(r"\d|_", name)[0], HANDWRITING))
 
 

@@ -20,9 +20,16 @@ def here() -> Message:
     """What this place is called, and with what it computes."""
     return {
         "node": socket.gethostname(),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "source": _source_of_fedarena(),
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # it can be there without, such as in a folder of sources
+        return None
 
 
 def built(experiment: Experiment) -> Message:
