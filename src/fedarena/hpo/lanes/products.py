@@ -31,22 +31,26 @@ class SharedSamples(TorchFunctionMode):
         return function(*args, **(kwargs or {})) if found is None else found
 
 
-class _Product(torch.autograd.Function):
+class _PartOfAGradient(torch.autograd.Function):
+    """What functions compute that know their gradient themselves; gradients of gradients are nobody's business here."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        """Nobody asks for it."""
+        raise NotImplementedError
+
+
+class _Product(_PartOfAGradient):
     """A matrix product; where one of the factors is the same for all trials, the others become one large matrix."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor) -> Tensor:
         """Of ``[m, k]`` by ``[k, n]``."""
         return a @ b
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing: `_Linear` knows the gradient."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        """Gradients of gradients are nobody's business here."""
-        raise NotImplementedError
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
@@ -85,22 +89,13 @@ class _Linear(torch.autograd.Function):
         return of_x, _Product.apply(grad.mT, x)  # type: ignore[no-untyped-call]
 
 
-class _GraphProduct(torch.autograd.Function):
+class _GraphProduct(_PartOfAGradient):
     """As `_Product`, of stacks of matrices: graphs that are the same for all trials, by what each trial has there."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor) -> Tensor:
         """Of ``[graphs, m, k]`` by ``[graphs, k, n]``."""
         return a @ b
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing: `_Mixing` knows the gradient."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        """Gradients of gradients are nobody's business here."""
-        raise NotImplementedError
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
