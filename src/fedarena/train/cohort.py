@@ -30,7 +30,7 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
-from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
+from fedarena.train.lanes import Convolutions, LanePool, LaneTraining, Plan, PlannedWork
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -101,6 +101,7 @@ class CohortEngine:
         precision: Precision = "full",
         compile: bool = True,
         dense: Dense | None = None,
+        convolutions: Convolutions | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
@@ -121,8 +122,10 @@ class CohortEngine:
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        self.convolutions: Convolutions = "products"
         if self.hardware.is_gpu:
             self.choices["plan"] = self.plan
+            self.convolutions = convolutions or "products"
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -153,6 +156,7 @@ class CohortEngine:
             "workers": self.workers,
             "compile": self.compile,
             "dense": self._unwritten.choice,
+            "convolutions": self.convolutions,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -347,7 +351,7 @@ class CohortEngine:
         """One gradient step in every lane."""
         # Attention in plain operations: what else torch has for it would be computed client by client.
         layers = (
-            LayersAsProducts()
+            LayersAsProducts(self.convolutions == "kernels")
             if self.hardware.is_gpu  # where nobody has measured yet what is best for recurrent layers
             else RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
         )

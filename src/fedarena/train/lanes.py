@@ -36,6 +36,8 @@ _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 # All lanes in one computation, or each in one of its own, which a GPU does beside the others.
 Plan = Literal["together", "apart"]
+# Convolutions of all lanes as products of patches, or by kernels of our own where those are faster.
+Convolutions = Literal["products", "kernels"]
 
 
 class LaneEngine(Protocol):
@@ -46,6 +48,7 @@ class LaneEngine(Protocol):
     seed: int
     lanes: int
     plan: Plan
+    convolutions: Convolutions
     device: torch.device
     compile: bool
     draws: bool  # whether the model draws random numbers while it is trained

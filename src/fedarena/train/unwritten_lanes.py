@@ -7,6 +7,7 @@ factors of a lane are its samples, step after step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lanes import LaneEngine, LanePool, LaneTraining, PlannedWork, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.product_rows import ProductRows
+from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
 from fedarena.train.tensors import Groups, innermost_channels
 from fedarena.train.unwritten import DenseLayer, Factors, linear_course, loss_without_weights
@@ -33,6 +35,17 @@ _WIDTHS_PER_OCTAVE = 4  # there are as many widths as sizes of shards, and each 
 
 LossFunction = Callable[[Tensors], Tensor]
 ClientLoss = Callable[[Tensors, Tensor, Tensor, Client], LossFunction]  # of its columns, their mask, a key, and itself
+
+
+def begin(changing: Changing, start: Tensors) -> None:
+    """Puts everybody at the start of their training."""
+    for name, p in changing.params.items():
+        p.copy_(start[name].expand_as(p))
+    for group in changing.optimizer.values():
+        for t in group.values():
+            t.zero_()
+    changing.numbers.fill_(1)
+    changing.loss_sums.zero_()
 
 
 class UnwrittenLanes:
@@ -89,7 +102,7 @@ class UnwrittenTraining(LaneTraining):
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
         schedule, width = self.schedule, int(self.widths[0])
         steps, places = schedule.length, self.mask.shape[2]
-        self._begin(lanes.changing.first(width))
+        begin(lanes.changing.first(width), self._start_of_all)
         by_lane = np.argsort(schedule.lane, kind="stable")
         jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
         scales, factors = self._course(by_lane, width)
@@ -124,15 +137,6 @@ class UnwrittenTraining(LaneTraining):
             if len(ending[step]):
                 self._finish(lanes.changing, ending[step], keep=True)
         return {layer.name: self._product_rows(layer, room[layer.name], scales, factors) for layer in self._layers}
-
-    def _begin(self, changing: Changing) -> None:
-        for name, p in changing.params.items():
-            p.copy_(self._start_of_all[name].expand_as(p))
-        for group in changing.optimizer.values():
-            for t in group.values():
-                t.zero_()
-        changing.numbers.fill_(1)
-        changing.loss_sums.zero_()
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
@@ -233,13 +237,11 @@ class UnwrittenPrograms:
 
     def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Callable[..., None]:
         tensors, structure = pytree.tree_flatten(parts)
-        of_changing = pytree.tree_structure((changing.params, changing.optimizer, changing.numbers, changing.loss_sums))
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
             changed, _, read, scales, start, jobs, batch = pytree.tree_unflatten(tensors, structure)
-            now = Changing(*pytree.tree_unflatten(changed, of_changing))
             factors = {layer.name: tuple(read[3 * i : 3 * i + 3]) for i, layer in enumerate(layers)}
-            after, new = self._step(layers, now, factors, scales, start, jobs, Batch(*batch))
+            after, new = self.take(layers, changing.like(changed), factors, scales, start, jobs, Batch(*batch))
             return [*after.tensors(), *(t for layer in layers for t in new[layer.name])]
 
         replaced = len(parts[0]) + len(parts[1])
@@ -248,7 +250,7 @@ class UnwrittenPrograms:
         pure, updates = separate_updates(recorded, replaced)
         return script(pure, updates, tensors)
 
-    def _step(
+    def take(
         self,
         layers: tuple[DenseLayer, ...],
         changing: Changing,
@@ -258,8 +260,15 @@ class UnwrittenPrograms:
         jobs: Tensors,
         batch: Batch,
     ) -> tuple[Changing, dict[str, tuple[Tensor, Tensor]]]:
-        columns = {name: innermost_channels(values) for name, values in batch.columns.items()}
-        with sdpa_kernel(SDPBackend.MATH):
+        """One gradient step in every lane, as a pure function: what it changes, and new factors, left and right."""
+        on_gpu = scales.device.type == "cuda"
+        columns = batch.columns
+        if not on_gpu:
+            columns = {name: innermost_channels(values) for name, values in columns.items()}
+        with (
+            LayersAsProducts(self._engine.convolutions == "kernels") if on_gpu else nullcontext(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
             params, state, losses, new = vmap(partial(self._client_step, layers), in_dims=(*[0] * 9, None))(
                 changing.params,
                 changing.optimizer,
