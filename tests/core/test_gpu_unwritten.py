@@ -10,7 +10,7 @@ from test_cohort import FAMILIES, SIZES, make_engine, train
 
 from fedarena.algorithms import FedAvg
 from fedarena.models import DataSpec, build_model, make_task
-from fedarena.train import CohortEngine, JobArrays, Job, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
 from fedarena.train.products import LayersAsProducts
@@ -52,8 +52,8 @@ def test_every_client_learns_the_same(model: str, local: str, compile: bool) -> 
         options = {"device": "cuda", "dense": "factored", "compile": compile}
         engine = make_engine(CohortEngine, model, FedAvg(), LOCALS[local], **options)
         assert engine.choices["dense"] == "factored"
-        for _ in range(2):  # the second time, in lanes that have been used
-            runs.append(train(engine, CLIENTS, engine.place(broadcast), {}))
+        # The second time, in lanes that have been used.
+        runs += [train(engine, CLIENTS, engine.place(broadcast), {}) for _ in range(2)]
     for client, (update, *_) in expected.items():
         for name, value in update["params"].items():
             first, *others = (run[client][0]["params"][name].cpu() for run in runs)

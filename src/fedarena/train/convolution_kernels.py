@@ -7,117 +7,20 @@ channels]`` here, kernels ``[lanes, outputs, height, width, channels]``.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from fedarena.train.operations import Operation
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # where torch comes without a compiler for GPUs
-    triton = None
-
-if triton is not None:
-
-    @triton.jit
-    def _rows_of_pictures(
-        x, rows, of_lane, k, begin, height, width, out_height, out_width,
-        CHANNELS: tl.constexpr, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-        PAD_H: tl.constexpr, PAD_W: tl.constexpr, ONE_TAP: tl.constexpr,
-    ):  # fmt: skip
-        """What the numbers `k` of the patches that belong to some rows of a lane's product are."""
-        column, row = rows % out_width, rows // out_width
-        row, sample = row % out_height, row // out_height
-        if ONE_TAP:  # all of them are of one place of the kernel, which begins with `begin`
-            tap = begin // CHANNELS
-            top, left = row + (tap // KERNEL_W - PAD_H), column + (tap % KERNEL_W - PAD_W)
-            inside = (rows < of_lane) & (top >= 0) & (top < height) & (left >= 0) & (left < width)
-            at = ((sample * height + top) * width + left) * CHANNELS
-            channel = tl.multiple_of(begin % CHANNELS, 16)
-            return tl.load(x + at[:, None] + (channel + k)[None, :], mask=inside[:, None], other=0.0)
-        numbers = begin + k
-        tap, channel = numbers // CHANNELS, numbers % CHANNELS
-        top = row[:, None] + (tap // KERNEL_W - PAD_H)[None, :]
-        left = column[:, None] + (tap % KERNEL_W - PAD_W)[None, :]
-        inside = (top >= 0) & (top < height) & (left >= 0) & (left < width)
-        inside = inside & (rows < of_lane)[:, None] & (tap < KERNEL_H * KERNEL_W)[None, :]
-        at = ((sample[:, None] * height + top) * width + left) * CHANNELS + channel[None, :]
-        return tl.load(x + at, mask=inside, other=0.0)
-
-    @triton.jit
-    def _convolve(
-        x, weight, out, samples, height, width, out_height, out_width,
-        CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-        PAD_H: tl.constexpr, PAD_W: tl.constexpr, PRECISION: tl.constexpr,
-        ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ONE_TAP: tl.constexpr,
-    ):  # fmt: skip
-        lane = tl.program_id(2).to(tl.int64)
-        of_lane = samples * out_height * out_width
-        patch: tl.constexpr = KERNEL_H * KERNEL_W * CHANNELS
-        x += lane * samples * height * width * CHANNELS
-        weight += lane * OUTPUTS * patch
-        out += lane * of_lane * OUTPUTS
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        k = tl.arange(0, DEPTH)
-        total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-        for begin in range(0, patch, DEPTH):
-            a = _rows_of_pictures(
-                x, rows, of_lane, k, begin, height, width, out_height, out_width,
-                CHANNELS, KERNEL_H, KERNEL_W, PAD_H, PAD_W, ONE_TAP,
-            )  # fmt: skip
-            numbers = begin + k
-            known = (numbers < patch)[:, None] & (columns < OUTPUTS)[None, :]
-            b = tl.load(weight + columns[None, :] * patch + numbers[:, None], mask=known, other=0.0)
-            total = tl.dot(a, b, total, input_precision=PRECISION)
-        at = rows[:, None] * OUTPUTS + columns[None, :]
-        tl.store(
-            out + at, total.to(out.dtype.element_ty), mask=(rows < of_lane)[:, None] & (columns < OUTPUTS)[None, :]
-        )
-
-    @triton.jit
-    def _weight_gradient(
-        x, grad, out, samples, height, width, out_height, out_width,
-        CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-        PAD_H: tl.constexpr, PAD_W: tl.constexpr, PRECISION: tl.constexpr,
-        ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ONE_TAP: tl.constexpr,
-    ):  # fmt: skip
-        lane = tl.program_id(2).to(tl.int64)
-        of_lane = samples * out_height * out_width
-        patch: tl.constexpr = KERNEL_H * KERNEL_W * CHANNELS
-        x += lane * samples * height * width * CHANNELS
-        grad += lane * of_lane * OUTPUTS
-        out += lane * OUTPUTS * patch
-        begin = tl.program_id(0) * DEPTH
-        k = tl.arange(0, DEPTH)
-        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-        total = tl.zeros((COLUMNS, DEPTH), dtype=tl.float32)
-        for first in range(0, of_lane, ROWS):
-            rows = first + tl.arange(0, ROWS)
-            a = _rows_of_pictures(
-                x, rows, of_lane, k, begin, height, width, out_height, out_width,
-                CHANNELS, KERNEL_H, KERNEL_W, PAD_H, PAD_W, ONE_TAP,
-            )  # fmt: skip
-            known = (rows < of_lane)[None, :] & (columns < OUTPUTS)[:, None]
-            b = tl.load(grad + rows[None, :] * OUTPUTS + columns[:, None], mask=known, other=0.0)
-            total = tl.dot(b, a, total, input_precision=PRECISION)
-        numbers = begin + k
-        at = columns[:, None] * patch + numbers[None, :]
-        tl.store(
-            out + at, total.to(out.dtype.element_ty), mask=(columns < OUTPUTS)[:, None] & (numbers < patch)[None, :]
-        )
-
-
 Pair = tuple[int, int]
 
 
 def available() -> bool:
-    """Whether such kernels can be made here."""
-    return triton is not None
+    """Whether such kernels can be made here; torch for GPUs usually brings what compiles them."""
+    return find_spec("triton") is not None
 
 
 def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
@@ -154,8 +57,10 @@ def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[st
     out_height, out_width = out.shape[2:4]
     rows = samples * out_height * out_width
     t = own or tiles(channels, outputs, rows)
-    grid = (triton.cdiv(rows, t["ROWS"]), triton.cdiv(outputs, t["COLUMNS"]), lanes)
-    _convolve[grid](
+    grid = (_divide_up(rows, t["ROWS"]), _divide_up(outputs, t["COLUMNS"]), lanes)
+    from fedarena.train.triton_convolution import convolve_kernel  # which takes a while, for GPUs only
+
+    convolve_kernel[grid](
         x.contiguous(), weight.contiguous(), out, samples, height, width, out_height, out_width,
         CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel_h, KERNEL_W=kernel_w, PAD_H=padding[0], PAD_W=padding[1],
         PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
@@ -171,13 +76,19 @@ def weight_gradient(
     out_height, out_width, outputs = grad.shape[2:]
     out = x.new_empty(lanes, outputs, *kernel, channels)
     t = own or gradient_tiles(channels, outputs)
-    grid = (triton.cdiv(kernel[0] * kernel[1] * channels, t["DEPTH"]), triton.cdiv(outputs, t["COLUMNS"]), lanes)
-    _weight_gradient[grid](
+    grid = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]), lanes)
+    from fedarena.train.triton_convolution import weight_gradient_kernel
+
+    weight_gradient_kernel[grid](
         x.contiguous(), grad.contiguous(), out, samples, height, width, out_height, out_width,
         CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel[0], KERNEL_W=kernel[1], PAD_H=padding[0], PAD_W=padding[1],
         PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
     )  # fmt: skip
     return out
+
+
+def _divide_up(size: int, piece: int) -> int:
+    return -(-size // piece)
 
 
 def _output(x: Tensor, weight: Tensor, pad_h: int, pad_w: int) -> Tensor:
@@ -222,7 +133,7 @@ class _OfLanes(Function):
                 value = value.flatten(0, 1)
             given.append(value)
         result: Tensor = cls.apply(*given)  # type: ignore[no-untyped-call]
-        return result.unflatten(0, (count, -1)), 0
+        return result.view(count, -1, *result.shape[1:]), 0
 
 
 class _InputGradient(_OfLanes):

@@ -1,8 +1,8 @@
 """Training without large dense layers being written down, on a GPU (see `unwritten_lanes`).
 
 A captured graph always reads as many factors as when it was captured. So there is room for those of all steps from the
-beginning, and factors of steps that are still to come are zeros: nothing is captured anew because a step has been taken.
-Where clients take unequally many steps, a graph reads a part of that room, and there are few parts.
+beginning, and factors of steps that are still to come are zeros: a graph serves all steps. Where clients take unequally
+many, graphs read parts of that room, of which there are few.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class CapturedTraining(UnwrittenTraining):
         return {layer.name: self._rows_of_lanes(layer, lanes, scales, factors) for layer in self._layers}
 
     def _courses(self, by_lane: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
-        """The scales of lanes ``[steps + 1, lanes]`` and the factors ``[steps + 1, lanes, steps]`` before every step."""
+        """Before every step, the scales of lanes ``[steps + 1, lanes]`` and factors ``[steps + 1, lanes, steps]``."""
         like = next(iter(self._start_of_all.values()))
         lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
         scales, factors = linear_course(self.engine.local, self.schedule.length, lr_scales)
