@@ -1,4 +1,4 @@
-"""On a GPU, where there is one: dense layers that are not written down, and convolutions by kernels of our own."""
+"""Dense layers that are not written down as a GPU trains them; and there, if there is one, convolutions by kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_cohort import FAMILIES, SIZES, make_engine, train
+from test_cohort import FAMILIES, SIZES, assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
 from fedarena.models import DataSpec, build_model, make_task
@@ -14,6 +14,7 @@ from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, Referenc
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
 from fedarena.train.products import LayersAsProducts
+from fedarena.train.unwritten_gpu import CapturedTraining
 from fedarena.transforms.path import UpdatePath, train_and_collect
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
@@ -37,6 +38,20 @@ def let_every_layer_pay(patch: Any) -> None:
     patch.setattr(unwritten_module, "_WORTHWHILE_SHARE", 1e9)
     patch.setattr(training_module, "_DOMINATING_SHARE", 0)
     patch.setattr(training_module, "_GPU_DOMINATING_SHARE", 0)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("local", list(LOCALS))
+@pytest.mark.parametrize("model", DENSE)
+def test_room_for_all_steps_serves_every_step(model: str, local: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU captures, computed on a CPU."""
+    monkeypatch.setattr(training_module, "UnwrittenTraining", CapturedTraining)
+    reference = make_engine(ReferenceEngine, model, FedAvg(), LOCALS[local])
+    cohort = make_engine(CohortEngine, model, FedAvg(), LOCALS[local], dense="factored")
+    broadcast = {"params": reference.initial_params()}
+    expected = train(reference, CLIENTS, broadcast, {})
+    for _ in range(2):  # the second time, in lanes that have been used
+        assert_same(expected, train(cohort, CLIENTS, broadcast, {}))
 
 
 @needs_gpu
