@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -35,17 +36,19 @@ def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
     }
 
 
-def gradient_tiles(channels: int, outputs: int) -> dict[str, int]:
-    """The same for gradients of weights."""
-    depth = 32 if channels % 64 else 64 if channels % 128 else 128
-    columns = min(128, max(16, 1 << (outputs - 1).bit_length()))
-    large = depth == 128
+def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int) -> dict[str, int]:
+    """The same for gradients of weights, which are sums over parts of the rows.
+
+    Two warps, because four would multiply by instructions that want these operands turned around in memory.
+    """
+    patch = channels * kernel[0] * kernel[1]
     return {
-        "ROWS": 32 if large else 64,
-        "COLUMNS": columns,
-        "DEPTH": depth,
-        "num_warps": 8 if large else 4,
-        "num_stages": 3,
+        "PARTS": max(1, min(8, rows // (512 if patch <= 32 else 2048))),
+        "ROWS": 64 if patch <= 32 else 32,
+        "COLUMNS": min(64, max(16, 1 << (outputs - 1).bit_length())),
+        "DEPTH": 32 if patch <= 32 else 64,
+        "num_warps": 2,
+        "num_stages": 4,
     }
 
 
@@ -74,9 +77,10 @@ def weight_gradient(
     """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out."""
     lanes, samples, height, width, channels = x.shape
     out_height, out_width, outputs = grad.shape[2:]
-    out = x.new_empty(lanes, outputs, *kernel, channels)
-    t = own or gradient_tiles(channels, outputs)
-    grid = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]), lanes)
+    t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width)
+    out = x.new_empty(lanes, t["PARTS"], outputs, *kernel, channels, dtype=torch.float32)
+    tiles_of_lane = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]))
+    grid = (*tiles_of_lane, lanes * t["PARTS"])
     from fedarena.train.triton_convolution import weight_gradient_kernel
 
     weight_gradient_kernel[grid](
@@ -84,7 +88,7 @@ def weight_gradient(
         CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel[0], KERNEL_W=kernel[1], PAD_H=padding[0], PAD_W=padding[1],
         PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
     )  # fmt: skip
-    return out
+    return (out.squeeze(1) if t["PARTS"] == 1 else out.sum(1)).to(x.dtype)
 
 
 def _divide_up(size: int, piece: int) -> int:

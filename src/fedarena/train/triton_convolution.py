@@ -69,21 +69,23 @@ def convolve_kernel(
 def weight_gradient_kernel(
     x, grad, out, samples, height, width, out_height, out_width,
     CHANNELS: tl.constexpr, OUTPUTS: tl.constexpr, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, PRECISION: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ONE_TAP: tl.constexpr,
 ):  # fmt: skip
-    """A part of the weights of a lane, over all of its pixels."""
-    lane = tl.program_id(2).to(tl.int64)
+    """A part of the weights of a lane, over a part of its pixels."""
+    part = tl.program_id(2) % PARTS
+    lane = (tl.program_id(2) // PARTS).to(tl.int64)
     of_lane = samples * out_height * out_width
     patch: tl.constexpr = KERNEL_H * KERNEL_W * CHANNELS
     x += lane * samples * height * width * CHANNELS
     grad += lane * of_lane * OUTPUTS
-    out += lane * OUTPUTS * patch
+    out += (lane * PARTS + part) * OUTPUTS * patch
     begin = tl.program_id(0) * DEPTH
     k = tl.arange(0, DEPTH)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS, DEPTH), dtype=tl.float32)
-    for first in range(0, of_lane, ROWS):
+    of_part = tl.cdiv(tl.cdiv(of_lane, PARTS), ROWS) * ROWS
+    for first in range(part * of_part, tl.minimum((part + 1) * of_part, of_lane), ROWS):
         rows = first + tl.arange(0, ROWS)
         a = _rows_of_pictures(
             x, rows, of_lane, k, begin, height, width, out_height, out_width,
@@ -94,4 +96,4 @@ def weight_gradient_kernel(
         total = tl.dot(b, a, total, input_precision=PRECISION)
     numbers = begin + k
     at = columns[:, None] * patch + numbers[None, :]
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=(columns < OUTPUTS)[:, None] & (numbers < patch)[None, :])
+    tl.store(out + at, total, mask=(columns < OUTPUTS)[:, None] & (numbers < patch)[None, :])
