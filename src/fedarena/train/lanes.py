@@ -216,14 +216,15 @@ class LaneTraining:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
-            client, number = place_steps(self.schedule, int(self.widths[0]))
+            client, number, self.begins = place_steps(self.schedule, self.widths)
             step = work.batches.first[client] + number
             mask = work.batches.mask[step] & (client >= 0)[..., None]
             rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
             keys = number
             if engine.draws:
                 keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
-            self.batch_samples = mask.sum(-1)  # [steps, lanes]
+            # Rows of all lanes in the first step, then of those in the second, and so on.
+            self.batch_samples = mask.sum(-1)
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
@@ -254,10 +255,11 @@ class LaneTraining:
             if not batches:
                 batches.extend(self._gather(step))
             batch, widest = batches.popleft(), width == self.widths[0]
+            samples = self.batch_samples[self.begins[step] : self.begins[step + 1]]
             if self.engine.plan == "apart":
-                lanes.step_apart(batch, self.batch_samples[step, :width], self.engine.exact_batches)
+                lanes.step_apart(batch, samples, self.engine.exact_batches)
             elif self.engine.exact_batches:
-                lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
+                lanes.step_exactly(width, batch, samples, widest)
             else:
                 lanes.step(width, batch, widest)
             if len(ending[step]):
@@ -311,16 +313,16 @@ class LaneTraining:
         """The batches of some steps of the same width, as many as are gathered at once."""
         width = int(self.widths[first])
         row_bytes = sum(values[:1].nbytes for values in self.columns.values())
-        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[2]))
+        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[1]))
         last = min(first + most, int(np.searchsorted(-self.widths, -width, side="right")))
-        rows = self.rows[first:last, :width]
+        steps, places = last - first, slice(int(self.begins[first]), int(self.begins[last]))
+        rows = self.rows[places].view(steps, width, -1)
         columns = {
             name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:]).unbind(0)
             for name, values in self.columns.items()
         }
-        masks, keys = self.mask[first:last, :width].unbind(0), self.keys[first:last, :width].unbind(0)
-        steps = range(last - first)
-        return [Batch({name: c[i] for name, c in columns.items()}, masks[i], keys[i]) for i in steps]
+        masks, keys = (t[places].view(steps, width, *t.shape[1:]).unbind(0) for t in (self.mask, self.keys))
+        return [Batch({name: c[i] for name, c in columns.items()}, masks[i], keys[i]) for i in range(steps)]
 
     def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""

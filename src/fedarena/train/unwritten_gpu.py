@@ -136,7 +136,7 @@ class CapturedTraining(UnwrittenTraining):
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
-        width, places = int(self.widths[0]), self.mask.shape[2]
+        width, places = int(self.widths[0]), self.mask.shape[1]
         steps = max(self.schedule.length, self._steps_read(self.schedule.length - 1))
         by_lane = np.argsort(self.schedule.lane, kind="stable")
         jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
@@ -189,7 +189,7 @@ class CapturedTraining(UnwrittenTraining):
     ) -> ProductRows:
         """What clients' training came to in a layer; factors of places that stayed empty are zeros."""
         steps = self.schedule.lane_lengths
-        lanes, samples = len(steps), self.mask.shape[2] * layer.positions
+        lanes, samples = len(steps), self.mask.shape[1] * layer.positions
         used = samples * self.schedule.length
         left, right = (side[:lanes, :used].flatten(0, 1) for side in captured.room[layer.name])
         last, each = (torch.from_numpy(t).to(left.device) for t in (steps, np.arange(lanes)))

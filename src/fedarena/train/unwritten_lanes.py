@@ -87,7 +87,7 @@ class UnwrittenTraining(LaneTraining):
         self._layers, self._programs = layers, programs
         self._start_of_all = self._downloads[0]["params"]
         # Nobody has a sample in the last places of batches when all clients are small.
-        places = min(self.mask.shape[2], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
+        places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults]:
@@ -101,7 +101,7 @@ class UnwrittenTraining(LaneTraining):
 
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
         schedule, width = self.schedule, int(self.widths[0])
-        steps, places = schedule.length, self.mask.shape[2]
+        steps, places = schedule.length, self.mask.shape[1]
         begin(lanes.changing.first(width), self._start_of_all)
         by_lane = np.argsort(schedule.lane, kind="stable")
         jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
@@ -148,7 +148,7 @@ class UnwrittenTraining(LaneTraining):
         )
         lanes = torch.arange(width).clamp(max=scales.shape[1] - 1)
         scales, factors = scales[:, lanes], factors[:, lanes]
-        places = self.mask.shape[2]
+        places = self.mask.shape[1]
         return scales, {
             positions: factors.repeat_interleave(places * positions, dim=2)
             for positions in {layer.positions for layer in self._layers}
@@ -160,7 +160,11 @@ class UnwrittenTraining(LaneTraining):
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
         steps = self.schedule.lane_lengths
         lanes = len(steps)
-        counts = self.mask[:, :lanes].transpose(0, 1)  # [lanes, steps, places]
+        step = np.repeat(np.arange(len(self.widths)), self.widths)
+        lane = np.arange(len(step)) - self.begins[step]
+        counts = torch.zeros(max(lanes, int(self.widths[0])), len(self.widths), self.mask.shape[1], dtype=torch.bool)
+        counts[lane, step] = self.mask
+        counts = counts[:lanes]
         if layer.positions > 1:  # whose rows need not be sample after sample
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
