@@ -242,3 +242,19 @@ def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
         first, second = (run.snapshot.state["params"][key].cpu() for run in (gpu, again))
         torch.testing.assert_close(first, value, rtol=0, atol=1e-8)
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("model", ["mlp", "leaf_cnn"])
+def test_very_many_steps_are_those_of_the_cpu(model: str, compile: bool) -> None:
+    """A client with much more data than others is alone in the end, and a GPU takes several of its steps at once."""
+    local = LocalTraining(epochs=5, batch_size=1, lr=0.02, momentum=0.5)
+    reference = make_engine(ReferenceEngine, model, FedAvg(), local, device="cpu")
+    broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
+    expected = train(reference, clients, broadcast, {})
+    engine = make_engine(CohortEngine, model, FedAvg(), local, device="cuda", lanes=4, compile=compile)
+    for _ in range(2):
+        found = train(engine, clients, engine.place(broadcast), {})
+        for client, (update, *_) in expected.items():
+            for name, value in update["params"].items():
+                torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-9)

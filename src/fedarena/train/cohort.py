@@ -23,6 +23,7 @@ from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import KeyedDropout, dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
+from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
@@ -30,7 +31,8 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
-from fedarena.train.lanes import Convolutions, LanePool, LaneTraining, Plan, PlannedWork
+from fedarena.train.lane_pool import Convolutions, LanePool, Plan
+from fedarena.train.lanes import LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -122,10 +124,12 @@ class CohortEngine:
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
-        self.convolutions: Convolutions = "products"
         if self.hardware.is_gpu:
             self.choices["plan"] = self.plan
-            self.convolutions = convolutions or "products"
+        # Runs from before there was a choice have lanes alone.
+        self.convolutions = self._suitable_convolutions("products" if lanes is not None else None, convolutions)
+        if self.convolutions == "kernels":
+            self.choices["convolutions"] = self.convolutions
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -277,6 +281,14 @@ class CohortEngine:
             room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
         return self._suitable_lanes(bytes_per_lane), plan
+
+    def _suitable_convolutions(self, before: Convolutions | None, asked: Convolutions | None) -> Convolutions:
+        """How many clients convolve at once: as asked, else as `before`, else by what a GPU is told to do."""
+        if asked == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
+            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
+        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and self.plan == "together"
+        suit = suit and has_convolutions(self.task) and not self.algorithm.keeps_sample_gradients
+        return asked or before or ("kernels" if suit and convolution_kernels.available() else "products")
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""

@@ -25,7 +25,7 @@ from fedarena.train.evaluation import (
 )
 from fedarena.train.hardware import DeviceName, DtypeName, Precision
 from fedarena.train.jobs import IntArray, JobArrays
-from fedarena.train.lanes import Convolutions, Plan
+from fedarena.train.lane_pool import Convolutions, Plan
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.schedule import batch_width, deal_out
 from fedarena.train.shards import Shard

@@ -92,6 +92,10 @@ class Batch:
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
         return Batch(columns, self.mask[lanes, :samples], self.keys[lanes])
 
+    def at(self, steps: slice) -> Batch:
+        """Those of some steps, if these are the batches of many."""
+        return Batch({name: values[steps] for name, values in self.columns.items()}, self.mask[steps], self.keys[steps])
+
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
         return [*self.columns.values(), self.mask, self.keys]
@@ -139,6 +143,7 @@ class StepPrograms:
     def __init__(self, step: Step):
         self._step = step
         self._scripts: dict[Any, Callable[..., None]] = {}
+        self._made: dict[Any, Callable[..., None]] = {}  # what is captured, by form and whether it is compiled
 
     def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One step without a program, for lanes and batches of a form that is too rare to be worth one."""
@@ -153,10 +158,12 @@ class StepPrograms:
         *,
         compile: bool = False,
         stream: LaneStream | None = None,
+        times: int = 1,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is.
+        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is. There it may also
+        take as many steps as it is told at once, and is given the batches of all of them.
         """
         lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
@@ -170,7 +177,8 @@ class StepPrograms:
                 step = self._step_in_place(changing, given, example, compile)
             else:
                 step = self._plain_step(changing, given, example)
-            run = capture(step, changing.tensors(), given.tensors(), example.tensors(), stream or self._stream)
+            tensors = changing.tensors(), given.tensors(), example.tensors()
+            run = capture(step, *tensors, stream or self._stream, times)
             return lambda batch: run(batch.tensors())
 
     @cached_property
@@ -213,9 +221,12 @@ class StepPrograms:
         return step
 
     def _step_in_place(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Callable[..., None]:
-        pure, updates = self._trace(changing, given, example)
-        tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
-        return in_place(compiled(pure, tensors) if compile else pure, updates)
+        form = (_form(changing, given, example), compile)
+        if form not in self._made:
+            pure, updates = self._trace(changing, given, example)
+            tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
+            self._made[form] = in_place(compiled(pure, tensors) if compile else pure, updates)
+        return self._made[form]
 
 
 def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:

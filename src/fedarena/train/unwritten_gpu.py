@@ -20,7 +20,8 @@ from fedarena.models import Tensors
 from fedarena.train.captured import capture, compiled
 from fedarena.train.engine import JobResults
 from fedarena.train.graphs import in_place, separate_updates
-from fedarena.train.lanes import LaneEngine, LanePool, clients_at
+from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lanes import clients_at
 from fedarena.train.optimizers import optimizer_init
 from fedarena.train.product_rows import ProductRows
 from fedarena.train.program import TRACING, Batch, Changing, record
@@ -167,7 +168,7 @@ class CapturedTraining(UnwrittenTraining):
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[::-1]
+                batches = self._gather(step)[1][::-1]
             read = self._steps_read(step)
             of_steps = F.pad(factors[step, :width], (0, max(0, read - schedule.length)))[:, :read]
             compile = self.engine.compile and width == self.widths[0]

@@ -23,7 +23,8 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
-from fedarena.train.lanes import LaneEngine, LanePool, LaneTraining, PlannedWork, clients_at, concatenate
+from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.product_rows import ProductRows
 from fedarena.train.products import LayersAsProducts
@@ -117,7 +118,7 @@ class UnwrittenTraining(LaneTraining):
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[::-1]
+                batches = self._gather(step)[1][::-1]
             weights: list[tuple[Tensor, ...]] = []
             for layer in self._layers:
                 samples = places * layer.positions
