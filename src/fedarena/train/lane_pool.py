@@ -21,8 +21,9 @@ from fedarena.train.streams import LaneStream, beside_each_other
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
 from fedarena.train.validation import Validated
 
-# All lanes in one computation, or each in one of its own, which a GPU does beside the others.
-Plan = Literal["together", "apart"]
+# All lanes in one computation; the same, with clients who have far more to do than others in another one beside it; or
+# each lane in one of its own, which a GPU does beside the others.
+Plan = Literal["together", "beside", "apart"]
 # Convolutions of all lanes as products of patches, or by kernels of our own where those are faster.
 Convolutions = Literal["products", "kernels"]
 
@@ -60,9 +61,10 @@ class LaneEngine(Protocol):
 class Lanes:
     """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
 
-    def __init__(self, engine: LaneEngine, count: int, like: Given):
+    def __init__(self, engine: LaneEngine, count: int, like: Given, stream: LaneStream | None = None):
+        """What is captured for them may have a `stream` of its own."""
         self.count = count
-        self._programs, self._compile = engine.programs, engine.compile
+        self._programs, self._compile, self._stream = engine.programs, engine.compile, stream
 
         def empty(t: Tensor) -> Tensor:
             return torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1))
@@ -100,7 +102,9 @@ class Lanes:
         if form not in self._steps:
             lanes, read = self.changing.first(width), self.given.first(width)
             compile = frequent and self._compile
-            self._steps[form] = self._programs.bind(lanes, read, example, compile=compile, times=times)
+            self._steps[form] = self._programs.bind(
+                lanes, read, example, compile=compile, stream=self._stream, times=times
+            )
         self._steps[form](given)
 
     def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
@@ -116,7 +120,7 @@ class Lanes:
                 own = batch.only(lane, size)
                 if (lane, size) not in self._alone:
                     changing, given = self.changing.only(lane), self.given.only(lane)
-                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream)
+                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream, alone=True)
                 with stream or nullcontext():
                     self._alone[lane, size](own)
 

@@ -20,6 +20,7 @@ from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
+from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
@@ -78,6 +79,7 @@ class LaneTraining:
         jobs_differ = self.jobs.lr_scales is not None or self.jobs.hyperparameters is not None
         if engine.asks_about_jobs or jobs_differ:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
+        self.taken = 0  # steps
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
             client, number, self.begins = place_steps(self.schedule, self.widths)
@@ -93,6 +95,10 @@ class LaneTraining:
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
+        return (results for results in self.course(pool) if results is not None)
+
+    def course(self, pool: LanePool, stream: LaneStream | None = None) -> Iterator[JobResults | None]:
+        """The same, perhaps on a stream of its own, and None whenever steps are under way."""
         idle = np.flatnonzero(self.schedule.steps == 0)
         if len(idle):
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
@@ -100,12 +106,14 @@ class LaneTraining:
         if self.schedule.length:
             width = int(self.widths[0])
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)))) as lanes:
+            with pool.borrow(
+                kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)), stream)
+            ) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
-    def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
+    def _work_off(self, lanes: Lanes) -> Iterator[JobResults | None]:
         schedule = self.schedule
         if lanes.given.shared:
             _copy(lanes.given.broadcast, self._downloads[0], ...)
@@ -114,15 +122,15 @@ class LaneTraining:
         changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1} | {schedule.length}
         changes |= {step for step in range(1, schedule.length) if len(starting[step]) or len(ending[step - 1])}
         batches: deque[Batch] = deque()
-        waiting = step = 0
+        waiting = self.taken = 0
         for change in sorted(changes):  # until then, everybody goes on
-            if len(starting[step]):
-                self._start(lanes, starting[step])
-            while step < change:
+            if len(starting[self.taken]):
+                self._start(lanes, starting[self.taken])
+            while self.taken < change:
+                step, taken = self.taken, 1
                 if not batches:
                     first, (stacked, gathered) = step, self._gather(step)
                     batches.extend(gathered)
-                taken = 1
                 if self._takes_several(step) and min(change - step, len(batches)) >= _AT_ONCE:
                     taken = _AT_ONCE
                     some = stacked.at(slice(step - first, step - first + taken))
@@ -131,11 +139,13 @@ class LaneTraining:
                     self._take_step(lanes, step, batches[0])
                 for _ in range(taken):
                     batches.popleft()
-                step += taken
-            if len(ending[step - 1]):
-                waiting += len(ending[step - 1])
+                self.taken += taken
+                yield None
+            ended = ending[self.taken - 1]
+            if len(ended):
+                waiting += len(ended)
                 flush = waiting >= schedule.lanes
-                self._finish(lanes.changing, ending[step - 1], keep=not flush)
+                self._finish(lanes.changing, ended, keep=not flush)
                 if flush:
                     yield self._flush()
                     waiting = 0
@@ -151,7 +161,7 @@ class LaneTraining:
 
     def _takes_several(self, step: int) -> bool:
         """Whether a GPU is told to take several steps at once, if nothing comes between them."""
-        plain = self.engine.plan == "together" and not self.engine.exact_batches
+        plain = self.engine.plan != "apart" and not self.engine.exact_batches
         return self.engine.device.type == "cuda" and plain and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
 
     def _is_frequent(self, step: int) -> bool:

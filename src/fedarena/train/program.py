@@ -159,11 +159,12 @@ class StepPrograms:
         compile: bool = False,
         stream: LaneStream | None = None,
         times: int = 1,
+        alone: bool = False,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is. There it may also
-        take as many steps as it is told at once, and is given the batches of all of them.
+        On a GPU it may be compiled, have a stream of its own, and take several steps at once, for which it is given the
+        batches of all. A single lane that is `alone` is captured as it is.
         """
         lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
@@ -173,10 +174,10 @@ class StepPrograms:
                     self._scripts[form] = self._script(changing, given, example)
                 script = self._scripts[form]
                 return lambda batch: script(*lanes, *batch.tensors())
-            if stream is None:
-                step = self._step_in_place(changing, given, example, compile)
-            else:
+            if alone:
                 step = self._plain_step(changing, given, example)
+            else:
+                step = self._step_in_place(changing, given, example, compile)
             tensors = changing.tensors(), given.tensors(), example.tensors()
             run = capture(step, *tensors, stream or self._stream, times)
             return lambda batch: run(batch.tensors())

@@ -135,8 +135,10 @@ class CapturedLanes:
 class CapturedTraining(UnwrittenTraining):
     """The local training of clients, each of whom takes a step at least, in as many lanes of a GPU."""
 
-    def run_in_products(self, pool: LanePool) -> Iterator[JobResults]:
-        """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
+    def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
+        """The results of all clients; `ProductRows` are large dense layers' updates, and None is for steps."""
+        self._batches: list[Batch] = []
+        self._ending = clients_at(self.schedule.steps - 1, self.schedule)
         width, places = int(self.widths[0]), self.mask.shape[1]
         steps = max(self.schedule.length, self._steps_read(self.schedule.length - 1))
         by_lane = np.argsort(self.schedule.lane, kind="stable")
@@ -149,7 +151,13 @@ class CapturedTraining(UnwrittenTraining):
 
         with pool.borrow((names, tuple(self._job_rows), steps, places), width, make) as lanes:
             lanes.begin(width, self._start_of_all, jobs)
-            yield self._results(self._train_captured(lanes, by_lane))
+            scales, factors = self._courses(by_lane, width)
+            for step in range(self.schedule.length):
+                self._take_captured(lanes, step, scales, factors)
+                yield None
+            yield self._results(
+                {layer.name: self._rows_of_lanes(layer, lanes, scales, factors) for layer in self._layers}
+            )
 
     def _steps_read(self, before: int) -> int:
         """For how many steps a program reads factors, after so many."""
@@ -161,21 +169,15 @@ class CapturedTraining(UnwrittenTraining):
             steps *= _MORE_READ
         return steps
 
-    def _train_captured(self, lanes: CapturedLanes, by_lane: np.ndarray) -> dict[str, ProductRows]:
-        schedule = self.schedule
-        scales, factors = self._courses(by_lane, int(self.widths[0]))
-        ending = clients_at(schedule.steps - 1, schedule)
-        batches: list[Batch] = []
-        for step, width in enumerate(self.widths.tolist()):
-            if not batches:
-                batches = self._gather(step)[1][::-1]
-            read = self._steps_read(step)
-            of_steps = F.pad(factors[step, :width], (0, max(0, read - schedule.length)))[:, :read]
-            compile = self.engine.compile and width == self.widths[0]
-            lanes.step(step, width, batches.pop(), of_steps, scales[step, :width], compile)
-            if len(ending[step]):
-                self._finish(lanes.changing, ending[step], keep=True)
-        return {layer.name: self._rows_of_lanes(layer, lanes, scales, factors) for layer in self._layers}
+    def _take_captured(self, lanes: CapturedLanes, step: int, scales: Tensor, factors: Tensor) -> None:
+        if not self._batches:
+            self._batches = self._gather(step)[1][::-1]
+        width, length, read = int(self.widths[step]), self.schedule.length, self._steps_read(step)
+        of_steps = F.pad(factors[step, :width], (0, max(0, read - length)))[:, :read]
+        compile = self.engine.compile and width == self.widths[0]
+        lanes.step(step, width, self._batches.pop(), of_steps, scales[step, :width], compile)
+        if len(self._ending[step]):
+            self._finish(lanes.changing, self._ending[step], keep=True)
 
     def _courses(self, by_lane: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
         """Before every step, the scales of lanes ``[steps + 1, lanes]`` and factors ``[steps + 1, lanes, steps]``."""

@@ -91,7 +91,7 @@ class UnwrittenTraining(LaneTraining):
         places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
 
-    def run_in_products(self, pool: LanePool) -> Iterator[JobResults]:
+    def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
         width = int(self.widths[0])
         kind = (tuple(layer.name for layer in self._layers), tuple(self._job_rows))

@@ -112,8 +112,8 @@ class Unwritten:
             yield ordered[:room]
             ordered = ordered[room:]
 
-    def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults]:
-        """Trains some clients without these layers; their updates are `ProductRows` of them."""
+    def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults | None]:
+        """Trains some clients without these layers; their updates are `ProductRows` of them, and None is for steps."""
         kind = CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
         training = kind(self._engine, work, shard.broadcasts, layers, self._programs)
         return training.run_in_products(self._pool)
@@ -136,5 +136,5 @@ def _is_linear(engine: UnwrittenEngine) -> bool:
     """
     algorithm, local = engine.algorithm, engine.local
     asks = engine.asks_about_jobs or type(algorithm).client_init is not Algorithm.client_init
-    plain = engine.hardware.precision != "bf16" and engine.plan == "together"
+    plain = engine.hardware.precision != "bf16" and engine.plan != "apart"
     return plain and local.optimizer == "sgd" and local.clip_norm is None and not asks and not engine.exact_batches
