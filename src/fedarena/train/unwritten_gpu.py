@@ -30,7 +30,8 @@ from fedarena.train.unwritten import DenseLayer, linear_course
 from fedarena.train.unwritten_lanes import UnwrittenPrograms, UnwrittenTraining, begin
 
 _ALIGNED = 8  # rows: products of other numbers of rows are slow
-_FEWEST_READ, _MORE_READ = 8, 4  # steps that the smallest part of a room is for, and how many times larger the next is
+# Steps that the smallest part of a room is for, how many times larger the next is; the largest is a multiple of 16.
+_FEWEST_READ, _MORE_READ, _ROUNDED = 8, 4, 16
 
 
 class CapturedLanes:
@@ -167,7 +168,7 @@ class CapturedTraining(UnwrittenTraining):
         steps = _FEWEST_READ
         while steps < before:
             steps *= _MORE_READ
-        return steps
+        return min(steps, -(-length // _ROUNDED) * _ROUNDED)
 
     def _take_captured(self, lanes: CapturedLanes, step: int, scales: Tensor, factors: Tensor) -> None:
         if not self._batches:
@@ -183,9 +184,14 @@ class CapturedTraining(UnwrittenTraining):
         """Before every step, the scales of lanes ``[steps + 1, lanes]`` and factors ``[steps + 1, lanes, steps]``."""
         like = next(iter(self._start_of_all.values()))
         lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
-        scales, factors = linear_course(self.engine.local, self.schedule.length, lr_scales)
-        lanes = np.minimum(np.arange(width), scales.shape[1] - 1)
-        return torch.from_numpy(scales[:, lanes]).to(like), torch.from_numpy(factors[:, lanes]).to(like)
+        scales, factors = (
+            torch.from_numpy(course).to(like)
+            for course in linear_course(self.engine.local, self.schedule.length, lr_scales)
+        )
+        if len(lr_scales) == 1:  # the same for everybody
+            return scales.expand(-1, width), factors.expand(-1, width, -1)
+        lanes = torch.arange(width, device=like.device).clamp(max=len(lr_scales) - 1)
+        return scales[:, lanes], factors[:, lanes]
 
     def _rows_of_lanes(
         self, layer: DenseLayer, captured: CapturedLanes, scales: Tensor, factors: Tensor
@@ -193,12 +199,23 @@ class CapturedTraining(UnwrittenTraining):
         """What clients' training came to in a layer; factors of places that stayed empty are zeros."""
         steps = self.schedule.lane_lengths
         lanes, samples = len(steps), self.mask.shape[1] * layer.positions
-        used = samples * self.schedule.length
-        left, right = (side[:lanes, :used].flatten(0, 1) for side in captured.room[layer.name])
-        last, each = (torch.from_numpy(t).to(left.device) for t in (steps, np.arange(lanes)))
-        of_rows = factors[last, each].repeat_interleave(samples, dim=1).flatten()
-        shift = scales[last, each] - 1 if self.engine.local.weight_decay else None
-        counts = np.full(lanes, used)
+        counts = samples * steps
+        left, right = captured.room[layer.name]
+        if (steps == steps[0]).all():
+            left, right = (side[:lanes, : counts[0]].flatten(0, 1) for side in (left, right))
+        else:
+            number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            rows = torch.from_numpy(np.repeat(np.arange(lanes), counts) * left.shape[1] + number).to(left.device)
+            left, right = (side.flatten(0, 1).index_select(0, rows) for side in (left, right))
+        # The factors of a lane after its last step, of which there are as many as it took.
+        owner = np.repeat(np.arange(lanes), steps)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(steps) - steps, steps)
+        at = (torch.from_numpy(t).to(left.device) for t in (steps[owner], owner, number))
+        of_rows = factors[tuple(at)].repeat_interleave(samples)
+        shift = None
+        if self.engine.local.weight_decay:
+            last, each = (torch.from_numpy(t).to(left.device) for t in (steps, np.arange(lanes)))
+            shift = scales[last, each] - 1
         return ProductRows(left, right, of_rows, counts, shift, self._start_of_all[layer.name])
 
 
