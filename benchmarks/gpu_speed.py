@@ -35,6 +35,8 @@ from fedarena.train import CohortEngine, LocalTraining
 from workloads import log_normal_sizes
 
 SEED = 0
+# Of the engine, for comparisons.
+OPTIONS = {"dense": ("written", "factored"), "convolutions": ("products", "kernels"), "plan": ("together", "beside")}
 
 
 @dataclass(frozen=True)
@@ -265,12 +267,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true")
+    for option, values in OPTIONS.items():
+        parser.add_argument(f"--{option}", choices=values, help=f"engine.{option}, if not the default")
     parser.add_argument("--only-ours", action="store_true", help="neither one at a time nor peers nor the limit")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA GPU here")
-    compile = not arguments.no_compile
+    options = {option: getattr(arguments, option) for option in OPTIONS}
+    options |= {"precision": arguments.precision, "compile": not arguments.no_compile}
     rows = []
     print(
         f"{'':30}{'cohort':>8}{'one at a time':>15}{'pfl':>8}{'limit':>9}{'ours':>9}{'of limit':>10}{'times pfl':>11}"
@@ -280,9 +285,7 @@ def main() -> None:
             continue
         found: dict[str, list[float]] = {}
         for _ in range(arguments.repetitions):
-            measured: dict[str, float | None] = {
-                "ours": measure_ours(case, arguments.seconds, precision=arguments.precision, compile=compile)
-            }
+            measured: dict[str, float | None] = {"ours": measure_ours(case, arguments.seconds, **options)}
             if not arguments.only_ours:
                 measured["limit"] = measure_limit(case, arguments.seconds, arguments.precision)
                 measured["one_at_a_time"] = measure_one_at_a_time(case, arguments.seconds, arguments.precision)
@@ -319,6 +322,7 @@ def _line(name: str, cohort: int, row: dict[str, float]) -> str:
 
 def _given(arguments: argparse.Namespace) -> list[str]:
     words = [f"--{name} {getattr(arguments, name)}" for name in ("precision", "repetitions", "seconds")]
+    words += [f"--{option} {getattr(arguments, option)}" for option in OPTIONS if getattr(arguments, option)]
     return [*words, *(["--no-compile"] if arguments.no_compile else [])]
 
 
