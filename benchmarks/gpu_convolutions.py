@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,9 +93,9 @@ def grouped(
     return forwards, everything
 
 
-def kernels(x: Tensor, weight: Tensor, grad: Tensor, exact: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def kernels(x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Our own, with channels innermost; turning the weights around is part of the gradient."""
-    size = weight.shape[-1]
+    exact, size = not torch.backends.cuda.matmul.allow_tf32, weight.shape[-1]
     padding, back = (size // 2,) * 2, (size - 1 - size // 2,) * 2
     x, weight, grad = (t.permute(0, 1, 3, 4, 2).contiguous() for t in (x, weight, grad))
 
@@ -108,6 +109,14 @@ def kernels(x: Tensor, weight: Tensor, grad: Tensor, exact: bool) -> tuple[Calla
     return forwards, everything
 
 
+WAYS = {
+    "products": products,
+    "first": partial(grouped, layout=torch.contiguous_format),
+    "last": partial(grouped, layout=torch.channels_last),
+    "kernels": kernels,
+}
+
+
 def main() -> None:
     """Measures the layers that were asked for and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -116,44 +125,34 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA GPU here")
-    rounded = arguments.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
     random = torch.Generator("cuda").manual_seed(0)
     print(f"{'milliseconds':14}{'GFLOP':>8}{'products':>16}{'grouped, first':>18}{'grouped, last':>18}{'kernels':>16}")
     for name in arguments.layers:
         lanes, samples, pixels, channels, outputs, size = LAYERS[name]
-        shapes = (
-            (samples, channels, pixels, pixels),
-            (outputs, channels, size, size),
-            (samples, outputs, pixels, pixels),
-        )
+        pictures = samples, channels, pixels, pixels
+        shapes = pictures, (outputs, channels, size, size), (samples, outputs, pixels, pixels)
         x, weight, grad = (torch.randn(lanes, *shape, device="cuda", generator=random) for shape in shapes)
         weight /= channels**0.5 * size
-        ways = {
-            "products": lambda: products(x, weight, grad),
-            "first": lambda: grouped(x, weight, grad, torch.contiguous_format),
-            "last": lambda: grouped(x, weight, grad, torch.channels_last),
-            "kernels": lambda: kernels(x, weight, grad, not rounded),
-        }
         times = {}
-        for way, make in ways.items():
-            forwards, everything = make()
+        for way, make in WAYS.items():
+            forwards, everything = make(x, weight, grad)
             times[way] = f"{milliseconds(forwards):.2f} {milliseconds(everything):.2f}"
         flops = 2 * lanes * samples * pixels**2 * outputs * channels * size**2 / 1e9
         print(
             f"{name:14}{flops:8.1f}{times['products']:>16}{times['first']:>18}{times['last']:>18}{times['kernels']:>16}"
-            f"   {_errors(x[:2], weight[:2], grad[:2], not rounded)}",
+            f"   {_errors(x[:2], weight[:2], grad[:2])}",
             flush=True,
         )
 
 
-def _errors(x: Tensor, weight: Tensor, grad: Tensor, exact: bool) -> str:
+def _errors(x: Tensor, weight: Tensor, grad: Tensor) -> str:
     """Of products and of kernels forwards, relative to float64."""
     padding = weight.shape[-1] // 2
     pairs = zip(x, weight, strict=True)
     right = torch.stack([F.conv2d(one.double(), own.double(), padding=padding) for one, own in pairs])
     found = {
-        "kernels": kernels(x, weight, grad, exact)[0]().permute(0, 1, 4, 2, 3),
+        "kernels": kernels(x, weight, grad)[0]().permute(0, 1, 4, 2, 3),
         "products": vmap(lambda x, weight: _product(x, weight, padding))(x, weight),
     }
     return ", ".join(f"{way} {float((t - right).norm() / right.norm()):.1e}" for way, t in found.items())
