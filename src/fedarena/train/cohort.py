@@ -84,7 +84,9 @@ class CohortEngine:
     On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
     graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
     `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16. With ``dense=factored``
-    large dense layers of clients are not written down, where that is possible and pays.
+    large dense layers of clients are not written down, where that is possible and pays. On a GPU `convolutions` are
+    products of patches, or kernels of our own that need none; and clients with far more to do than others may train
+    `beside` them, or everybody `apart` (see `plan`).
     """
 
     def __init__(
