@@ -74,7 +74,7 @@ def test_one_number_in_every_row_is_put_where_it_belongs() -> None:
     recorded.recompile()
     targets = [node.target for node in recorded.graph.nodes]
     assert targets.count(torch.ops.aten.scatter_add.default) == 1  # of two, which may be of the same place
-    assert torch.ops.aten.where.ScalarOther in targets
+    assert torch.ops.aten.where.self in targets
     scores = torch.randn(3, 4, 5, generator=random)
     assert torch.equal(recorded([scores])[0], grad(loss)(scores))
 

@@ -87,7 +87,7 @@ def compare_instead_of_scattering(graph: Graph, device: torch.device) -> None:
     for node in graph.nodes:
         if node.target != aten.scatter_add.default or node.args[0].target not in _ZEROS:
             continue
-        _, dim, index, source = node.args
+        zeros, dim, index, source = node.args
         result, places = node.meta["val"], list(index.meta["val"].shape)
         size = result.shape[dim]
         one_each = places[dim] == 1
@@ -101,7 +101,7 @@ def compare_instead_of_scattering(graph: Graph, device: torch.device) -> None:
             numbers = graph.call_function(aten.arange.default, (size,), {"dtype": torch.int64, "device": device})
             numbers = graph.call_function(aten.view.default, (numbers, along_dim))
             chosen = graph.call_function(aten.eq.Tensor, (index, numbers))
-            put = graph.call_function(aten.where.ScalarOther, (chosen, source, 0.0))
+            put = graph.call_function(aten.where.self, (chosen, source, zeros))
         for made, dtype in ((numbers, torch.int64), (chosen, torch.bool), (put, result.dtype)):
             made.meta["val"] = torch.empty(along_dim if made is numbers else places, dtype=dtype, device="meta")
         node.replace_all_uses_with(put)
