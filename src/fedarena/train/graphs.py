@@ -90,13 +90,12 @@ def compare_instead_of_scattering(graph: Graph, device: torch.device) -> None:
         zeros, dim, index, source = node.args
         result, places = node.meta["val"], list(index.meta["val"].shape)
         size = result.shape[dim]
-        one_each = places[dim] == 1
+        one_each = places[dim] == 1 and source.meta["val"].shape == index.meta["val"].shape
         places[dim] = size
         if not one_each or places != list(result.shape):
             continue
         along_dim = [1] * result.dim()
         along_dim[dim] = size
-
         with graph.inserting_before(node):
             numbers = graph.call_function(aten.arange.default, (size,), {"dtype": torch.int64, "device": device})
             numbers = graph.call_function(aten.view.default, (numbers, along_dim))
