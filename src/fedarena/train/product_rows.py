@@ -16,6 +16,9 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.tensors import Groups, finite_rows
 
+# A norm is that of the written matrix if its square is less of the square that it could have at most.
+_LEAST_LEFT = 1e-3
+
 
 @dataclass(frozen=True)
 class ProductRows:
@@ -52,6 +55,11 @@ class ProductRows:
         return self.left.device
 
     @property
+    def shape(self) -> torch.Size:
+        """Of the tensor that this stands for."""
+        return torch.Size([len(self), *self.start.shape])
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the numbers."""
         return self.left.dtype
@@ -61,6 +69,55 @@ class ProductRows:
         of_samples = weights.repeat_interleave(torch.from_numpy(self.counts).to(self.device))
         total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
         return total if self.shift is None else total + (self.shift @ weights) * self.start
+
+    def norms(self) -> Tensor:
+        """The Euclidean norm of the matrix of every client, in double precision."""
+        squares, lengths = self._squares_of_products()
+        if self.shift is not None:
+            squares_of_start, lengths_of_start = self._squares_of_shifts()
+            squares, lengths = squares + squares_of_start, lengths + lengths_of_start
+        norms = squares.clamp(min=0).sqrt()
+        # What nearly cancels leaves hardly a digit of its sum, but many of the matrix.
+        for client in (squares < _LEAST_LEFT * lengths.square()).nonzero().flatten().tolist():
+            norms[client] = torch.linalg.vector_norm(self[[client]].written())
+        return norms
+
+    def _squares_of_products(self) -> tuple[Tensor, Tensor]:
+        """The squared norms without `shift`, and the sums of the lengths of what they are sums of."""
+        squares, lengths = (torch.zeros(len(self), dtype=torch.float64, device=self.device) for _ in range(2))
+        ends = np.cumsum(self.counts)
+        # Clients of about the same number of samples at once, so that little is computed of what fills up.
+        sizes = np.array([int(count).bit_length() for count in self.counts])
+        for size in np.unique(sizes[sizes > 0]):
+            some = np.flatnonzero(sizes == size)
+            counts = self.counts[some]
+            places = np.arange(int(counts.max()))
+            rows = np.minimum((ends[some] - counts)[:, None] + places, ends[some][:, None] - 1)
+            at, index, counted = (torch.from_numpy(a).to(self.device) for a in (some, rows, places < counts[:, None]))
+            alike = rows.size == len(self.left) and len(some) == len(self)
+            sides = (side.view(*rows.shape, -1) if alike else side[index] for side in (self.left, self.right))
+            left, right = map(self._precise, sides)
+            # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears.
+            of_pairs = (left @ left.transpose(1, 2)).mul_(right @ right.transpose(1, 2)).double()
+            factors = (self.factors[index] * counted).double()
+            squares[at] = (of_pairs @ factors.unsqueeze(-1)).squeeze(-1).mul_(factors).sum(1)
+            lengths[at] = (of_pairs.diagonal(dim1=1, dim2=2).sqrt() * factors.abs()).sum(1)
+        return squares, lengths
+
+    def _squares_of_shifts(self) -> tuple[Tensor, Tensor]:
+        """What `shift` adds to squared norms, and to the lengths."""
+        assert self.shift is not None
+        shift, start = self.shift.double(), self._precise(self.start)
+        counts = torch.from_numpy(self.counts).to(self.device)
+        client = torch.arange(len(self), device=self.device).repeat_interleave(counts)
+        of_samples = ((self._precise(self.right) @ start.t()) * self.left).sum(1, dtype=torch.float64) * self.factors
+        along_start = torch.zeros_like(shift).index_add_(0, client, of_samples)
+        length = shift.abs() * torch.linalg.vector_norm(start).double()
+        return 2 * shift * along_start + length.square(), length
+
+    def _precise(self, t: Tensor) -> Tensor:
+        """What is to be multiplied for a norm: GPUs may round single precision, and are fast in double precision."""
+        return t.double() if self.device.type == "cuda" else t
 
     def written(self) -> Tensor:
         """The matrices themselves."""

@@ -22,6 +22,8 @@ class Mean(Aggregator):
     away from how far the model moves, not from what else clients and server know of each other.
     """
 
+    adds_products = True
+
     def __init__(self, *, staleness_exponent: float = 0.5, rescale: bool = False):
         check_exponent(staleness_exponent)
         self.staleness_exponent, self.rescale = staleness_exponent, rescale
