@@ -350,6 +350,27 @@ def test_norms_without_the_matrices(
     torch.testing.assert_close(rows.norms(), expected, rtol=tolerance, atol=tolerance / 100)
 
 
+def test_norms_with_what_training_knows_already() -> None:
+    engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["steps"], dense="factored", workers=1)
+    full = [client for client in CLIENTS if SIZES[client] % 4 == 0 and SIZES[client]]
+    assert len(full) > 1
+    broadcast = {"params": engine.initial_params()}
+    shards = engine.divide(JobArrays.of([Job(client, 1) for client in full]), {0: broadcast}, {})
+    products = [
+        t
+        for shard in shards
+        for results in engine.train_in_products(shard)
+        for t in results.update["params"].values()
+        if isinstance(t, ProductRows)
+    ]
+    assert products
+    for rows in products:
+        assert rows.overlaps is not None
+        expected = torch.linalg.vector_norm(rows.written().flatten(1), dim=1)
+        torch.testing.assert_close(rows.norms(), expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(replace(rows, overlaps=None).norms(), expected, rtol=1e-10, atol=0)
+
+
 def test_the_choice_is_part_of_a_run(tmp_path: Path) -> None:
     plain = config(engine="cohort", algorithm="fedavg", model="mlp", rounds=4)
     start_run(plain, tmp_path / "one go")

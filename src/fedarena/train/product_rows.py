@@ -21,6 +21,22 @@ _LEAST_LEFT = 1e-3
 
 
 @dataclass(frozen=True)
+class Overlaps:
+    """Products of samples of `right` with those of earlier batches, which training computes anyway."""
+
+    earlier: Tensor  # [clients, samples, samples]; 0 for samples of the same batch or of a later one
+    batch: int  # samples of a batch
+
+    def with_own_batches(self, right: Tensor) -> Tensor:
+        """The same with half of the products within batches; `right` is ``[clients, samples, inputs]``."""
+        batches = right.shape[1] // self.batch
+        within = right.view(len(right), batches, self.batch, -1)
+        total = self.earlier.clone().view(len(right), batches, self.batch, batches, self.batch)
+        total.diagonal(dim1=1, dim2=3).copy_((within @ within.transpose(2, 3)).permute(0, 2, 3, 1)).mul_(0.5)
+        return total.view(self.earlier.shape)
+
+
+@dataclass(frozen=True)
 class ProductRows:
     """For each of some clients, the matrix ``leftᵀ · diag(factors) · right + shift · start`` of its own samples.
 
@@ -34,6 +50,7 @@ class ProductRows:
     counts: IntArray  # [clients] how many of the samples are whose
     shift: Tensor | None  # [clients]; None: 0
     start: Tensor  # [outputs, inputs]
+    overlaps: Overlaps | None = None  # on a CPU, where they are known; all clients have equally many samples then
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -84,6 +101,10 @@ class ProductRows:
 
     def _squares_of_products(self) -> tuple[Tensor, Tensor]:
         """The squared norms without `shift`, and the sums of the lengths of what they are sums of."""
+        most = int(self.counts.max(initial=0))
+        if most and most * len(self) == len(self.left):  # nothing has to be copied
+            left, right = (self._precise(side.view(len(self), most, -1)) for side in (self.left, self.right))
+            return _squares(left, right, self.factors.view(len(self), most), self.overlaps)
         squares, lengths = (torch.zeros(len(self), dtype=torch.float64, device=self.device) for _ in range(2))
         ends = np.cumsum(self.counts)
         # Clients of about the same number of samples at once, so that little is computed of what fills up.
@@ -94,14 +115,8 @@ class ProductRows:
             places = np.arange(int(counts.max()))
             rows = np.minimum((ends[some] - counts)[:, None] + places, ends[some][:, None] - 1)
             at, index, counted = (torch.from_numpy(a).to(self.device) for a in (some, rows, places < counts[:, None]))
-            alike = rows.size == len(self.left) and len(some) == len(self)
-            sides = (side.view(*rows.shape, -1) if alike else side[index] for side in (self.left, self.right))
-            left, right = map(self._precise, sides)
-            # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears.
-            of_pairs = (left @ left.transpose(1, 2)).mul_(right @ right.transpose(1, 2)).double()
-            factors = (self.factors[index] * counted).double()
-            squares[at] = (of_pairs @ factors.unsqueeze(-1)).squeeze(-1).mul_(factors).sum(1)
-            lengths[at] = (of_pairs.diagonal(dim1=1, dim2=2).sqrt() * factors.abs()).sum(1)
+            left, right = (self._precise(side[index]) for side in (self.left, self.right))
+            squares[at], lengths[at] = _squares(left, right, self.factors[index] * counted)
         return squares, lengths
 
     def _squares_of_shifts(self) -> tuple[Tensor, Tensor]:
@@ -128,6 +143,15 @@ class ProductRows:
             torch.mm(scaled[begin : begin + count].t(), self.right[begin : begin + count], out=matrix)
             begin += count
         return rows if self.shift is None else rows + self.shift.view(-1, 1, 1) * self.start
+
+
+def _squares(left: Tensor, right: Tensor, factors: Tensor, overlaps: Overlaps | None = None) -> tuple[Tensor, Tensor]:
+    """Squared norms of clients' products ``[clients, samples, …]``, and the sums of the lengths of samples' parts."""
+    # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears; every pair counts twice.
+    half = right @ right.transpose(1, 2) * 0.5 if overlaps is None else overlaps.with_own_batches(right)
+    half.mul_(left @ left.transpose(1, 2)).mul_(factors.unsqueeze(1)).mul_(factors.unsqueeze(2))
+    lengths = (2 * half.diagonal(dim1=1, dim2=2)).sqrt()
+    return 2 * half.sum((1, 2), dtype=torch.float64), lengths.sum(1, dtype=torch.float64)
 
 
 def finite_clients(update: Groups, clients: int) -> npt.NDArray[np.bool_]:
