@@ -25,7 +25,7 @@ from fedarena.train import cohort as cohort_module
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
 from fedarena.train.product_rows import ProductRows
-from fedarena.transforms import Clip
+from fedarena.transforms import Clip, TopK
 from fedarena.transforms.aggregators import NormBound, Partial
 from fedarena.transforms.aggregators.fixed_mean import FixedMean
 from fedarena.transforms.clip_and_noise import ClipAndNoise
@@ -211,12 +211,14 @@ _PATHS: dict[str, tuple[bool, Any]] = {
     "nothing else": (True, {}),
     "clipped": (True, {"transforms": [_clipping()], "aggregator": FixedMean(8)}),
     "clipped per layer": (True, {"transforms": [_clipping(per_layer=True)], "aggregator": FixedMean(8)}),
-    "another transform": (False, {"transforms": [Clip(bound=0.5)]}),
+    "shortened": (True, {"transforms": [Clip(bound=0.5)]}),
+    "norm bound": (True, {"aggregator": NormBound(bound=0.5)}),
+    "another transform": (False, {"transforms": [TopK(share=0.5)]}),
     "clipped twice": (False, {"transforms": [_clipping(), _clipping()], "aggregator": FixedMean(8)}),
-    "clipped for the mean": (False, {"transforms": [_clipping()]}),
+    "clipped for the mean": (True, {"transforms": [_clipping()]}),
     "own observation": (False, {"transforms": [_clipping(_CountsClipped)], "aggregator": FixedMean(8)}),
     "own sum": (False, {"aggregator": _Halved(8)}),
-    "norm bound": (False, {"aggregator": NormBound(bound=0.5)}),
+    "own sum, shortened": (False, {"transforms": [Clip(bound=0.5)], "aggregator": _Halved(8)}),
 }
 
 

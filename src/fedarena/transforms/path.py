@@ -316,7 +316,9 @@ class UpdatePath:
         return self.transforms[number].scaled(rows, server[number]) if self._scales_at_last(number) else None
 
     def _scales_at_last(self, number: int) -> bool:
-        if number < len(self.transforms) - 1 or self._attack is not None or not self.aggregator.adds_scaled_rows:
+        if number < len(self.transforms) - 1 or self._attack is not None:
+            return False
+        if not _vouches(self.aggregator, "adds_scaled_rows", "add_up"):
             return False
         # What a subclass does at the client in a way of its own is not what it inherits here.
         return "scaled" in vars(_owner(self.transforms[number], "at_client"))
