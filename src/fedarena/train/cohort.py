@@ -345,13 +345,10 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
+        products = LayersAsProducts() if self.hardware.is_gpu else nullcontext()
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
         # Attention in plain operations: what else torch has for it would be computed client by client.
-        layers = (
-            LayersAsProducts()
-            if self.hardware.is_gpu  # where nobody has measured yet what is best for recurrent layers
-            else RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
-        )
-        with layers, sdpa_kernel(SDPBackend.MATH):
+        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,

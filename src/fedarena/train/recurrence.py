@@ -2,11 +2,17 @@
 
 What does not depend on the step before is left to others: the products of the inputs are made for all steps at once
 before, and the gradients of the weights are one product after. A step is one product for all lanes and a few operations
-on gates. Their gradients are the product of what comes from the step after and factors that are known before.
+on gates. Their gradients are the product of what comes from the step after and factors that are known before. On a GPU
+the operations on gates are one kernel (`recurrence_kernels.py`), if there is a compiler for it.
 """
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -54,7 +60,7 @@ def _lstm_steps_back(
     torch.ops.aten.tanh_backward(enter, candidate, grad_input=factors[:, :, :, 2])
     torch.ops.aten.sigmoid_backward(squashed, leave, grad_input=factors[:, :, :, 3])
     into_cell = torch.ops.aten.tanh_backward(leave, squashed)
-    of_cell = grad_cell.clone()
+    of_cell = grad_cell.clone(memory_format=torch.contiguous_format)
     of_hidden = torch.zeros([lanes, samples, width], dtype=grad.dtype, device=grad.device)
     for back in range(length):
         t = length - 1 - back
@@ -122,7 +128,8 @@ def _lstm_forms(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> 
 
 def _lstm_back_forms(grad: Tensor, grad_cell: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
     lanes, _, samples, width = grad.shape
-    return torch.empty_like(kept[2]), grad.new_empty(lanes, samples, width), torch.empty_like(grad_cell)
+    first = grad.new_empty(lanes, samples, width)
+    return torch.empty_like(kept[2]), first, torch.empty_like(first)
 
 
 def _gru_forms(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -135,10 +142,37 @@ def _gru_back_forms(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor
     return opened.new_empty(lanes, length, samples, 4 * width), grad.new_empty(lanes, samples, width)
 
 
-_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms)
-_LSTM_STEPS_BACK = Operation("lstm_back", _lstm_steps_back, _lstm_back_forms)
-_GRU_STEPS = Operation("gru", _gru_steps, _gru_forms)
-_GRU_STEPS_BACK = Operation("gru_back", _gru_steps_back, _gru_back_forms)
+def _by_kernels(name: str, steps: Callable[..., Any]) -> Callable[..., Any]:
+    """The steps of this name with gates as kernels, or as they are where kernels cannot be made."""
+
+    def run(*tensors: Tensor) -> Any:
+        kernels = _kernels()
+        return (steps if kernels is None else getattr(kernels, name))(*tensors)
+
+    return run
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """Looked for when a GPU first needs them, since their compiler takes a while to import."""
+    try:
+        module = importlib.import_module("fedarena.train.recurrence_kernels")
+        module.try_out()
+    except Exception as error:  # Triton is not installed, or finds no compiler or no GPU that it knows
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Recurrent layers run without kernels of their own ({reason})", stacklevel=2)
+        return None
+    return module
+
+
+_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms, _by_kernels("lstm_steps", _lstm_steps))
+_LSTM_STEPS_BACK = Operation(
+    "lstm_back", _lstm_steps_back, _lstm_back_forms, _by_kernels("lstm_steps_back", _lstm_steps_back)
+)
+_GRU_STEPS = Operation("gru", _gru_steps, _gru_forms, _by_kernels("gru_steps", _gru_steps))
+_GRU_STEPS_BACK = Operation(
+    "gru_back", _gru_steps_back, _gru_back_forms, _by_kernels("gru_steps_back", _gru_steps_back)
+)
 
 
 def lstm(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
