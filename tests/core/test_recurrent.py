@@ -275,6 +275,21 @@ def test_the_same_bits_for_any_number_of_workers(library: bool, monkeypatch: pyt
     assert_equal(found[0], two_rounds(make_engine(ReferenceEngine, module, FedAvg(), "float32")), 1e-5)
 
 
+def test_layers_that_ask_where_their_weights_lie_are_left_alone() -> None:
+    """As they do on a GPU, where many clients' weights must not be moved for cuDNN."""
+    places = []
+
+    def of_one(weight: Tensor) -> Tensor:
+        places.append(weight.data_ptr())
+        return (weight**2).sum()
+
+    with RecurrentLayers():
+        vmap(grad(of_one))(torch.ones(2, 3))
+        alone = torch.ones(3)
+        assert alone.data_ptr() != 0
+    assert places == [0]
+
+
 def test_dropout_between_layers_trains_one_client_at_a_time() -> None:
     engine = make_engine(CohortEngine, Own(nn.LSTM, num_layers=2, dropout=0.3), FedAvg())
     assert "the layer 'layers' (LSTM) cannot be vectorized" in engine.notes[0]

@@ -2,13 +2,14 @@
 
 Torch's LSTM and GRU would be computed for one client after the other under `vmap`, or as many small operations of every
 step of the sequence. What is replaced here: any number of layers, in one or both directions. What is not: sequences
-that are packed, projections, dropout between layers, products that are rounded; those stay torch's own.
+that are packed, projections, products that are rounded; those stay torch's own. Dropout between layers draws numbers of
+its own for every client, which many at once cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> Any:
         """Replaces recurrent layers that are simple enough, and leaves everything else alone."""
         found: Any = None
+        if function is Tensor.data_ptr:
+            return _place(*args)
         if function in (torch.lstm, torch.gru) and not kwargs and len(args) == 9 and isinstance(args[2], list):
             found = self._layers(self._lstm_layer if function is torch.lstm else _gru_layer, *args)
         return function(*args, **(kwargs or {})) if found is None else found
@@ -78,7 +81,9 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> tuple[Tensor, ...] | None:
         """What torch's function of these arguments gives: hidden states, and the last of every layer and direction."""
         directions, each = 2 if both_directions else 1, 4 if has_biases else 2
-        if len(weights) != layers * directions * each or (training and dropout and layers > 1) or not _plain(x):
+        if training and dropout and layers > 1:
+            raise NotImplementedError("dropout between layers draws numbers for one client at a time")
+        if len(weights) != layers * directions * each or not _plain(x):
             return None
         starts = [first] if isinstance(first, Tensor) else list(first)
         if samples_first:
@@ -113,6 +118,16 @@ def _gru_layer(
     gates = 2 * weight.shape[-1]
     together = torch.cat([bias[:gates] + other[:gates], bias[gates:]])
     return (gru(F.linear(x, input_weight, together), weight, other[gates:], hidden),)
+
+
+def _place(t: Tensor) -> int:
+    """Where a tensor lies; torch's layers ask on a GPU whether cuDNN can have their weights in a row.
+
+    Those of many clients cannot be asked. Since they all seem to lie at the same place, they are left alone.
+    """
+    with suppress(RuntimeError):
+        return t.data_ptr()
+    return 0
 
 
 def _plain(x: Tensor) -> bool:
