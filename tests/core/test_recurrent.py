@@ -213,6 +213,17 @@ class Own(nn.Module):
         return self.output(self.layers(self.embed(tokens))[0])
 
 
+class Outputs(nn.Module):
+    """What a recurrent layer puts out, without its last states."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
 def make_engine(kind: Any, module: nn.Module, algorithm: Any, dtype: str = "float64", **options: Any) -> Any:
     local = LocalTraining(epochs=1, batch_size=5, lr=0.3)
     algorithm.prepare(len(SIZES), local)
@@ -303,6 +314,21 @@ def test_low_rank_changes_of_our_layer_count() -> None:
     cohort = make_engine(CohortEngine, module, FedAvg(), lanes=1)  # every number of them takes long to record
     assert any("lora" in name for name in reference.initial_params())
     assert_equal(two_rounds(cohort), two_rounds(reference), 1e-10)
+
+
+def test_how_many_train_at_once_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEAF's model as we have it and as torch does, on a GPU with much memory and with little."""
+    text = DataSpec("next_token", 90, (80,))
+    local = LocalTraining(batch_size=10)
+    theirs = nn.Sequential(nn.Embedding(90, 8), Outputs(nn.LSTM(8, 256, 2, batch_first=True)), nn.Linear(256, 90))
+    engines = [
+        CohortEngine(make_task(module, text), FedAvg(), local, Clients(), seed=0, lanes=1)
+        for module in (build_model("lstm", text, {}, seed=0), theirs)
+    ]
+    monkeypatch.setattr(type(engines[0].hardware), "is_gpu", property(lambda self: True))
+    for free_bytes, lanes in ((130 << 30, 256), (24 << 30, 32)):
+        monkeypatch.setattr(type(engines[0].hardware), "free_bytes", lambda self, free_bytes=free_bytes: free_bytes)
+        assert [engine._suitable(None, None) for engine in engines] == [(lanes, "together")] * 2
 
 
 def test_operations_of_recurrent_layers_are_counted_in_any_precision() -> None:
