@@ -59,6 +59,18 @@ def test_without_kernels_plain_operations_come_to_the_same(kind: str, monkeypatc
     torch.manual_seed(0)
     module = Own(KINDS[kind], num_layers=2)
     with_kernels = rounds_on_gpu(module, FedAvg(), compile=False)
-    assert recurrence._kernels() is not None
-    monkeypatch.setattr(recurrence, "_kernels", lambda: None)
+    assert recurrence.kernels_on_gpu() is not None
+    monkeypatch.setattr(recurrence, "kernels_on_gpu", lambda: None)
     assert_equal(rounds_on_gpu(module, FedAvg(), compile=False), with_kernels, 1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounded_products_are_nearly_right(kind: str) -> None:
+    torch.manual_seed(0)
+    module = Own(KINDS[kind], num_layers=2)
+    exact = rounds_on_cpu(module, FedAvg())
+    rounded = rounds_on_gpu(module, FedAvg(), dtype="float32", precision="bf16", compile=False)
+    for client, (update, *_) in exact[1].items():
+        for name, right in update["params"].items():
+            error = rounded[1][client][0]["params"][name].double() - right
+            assert 0 < error.norm() < 0.05 * right.norm()

@@ -121,15 +121,14 @@ def _gru_steps_back(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor
 
 def _lstm_forms(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
     lanes, length, samples, width = *gates.shape[:3], weight.shape[2]
-    states = gates.new_empty(lanes, length + 1, samples, width)
+    states, cells = (t.new_empty(lanes, length + 1, samples, width) for t in (gates, cell))
     opened = torch.empty_like(gates, memory_format=torch.contiguous_format)
-    return states, torch.empty_like(states), opened, gates.new_empty(lanes, length, samples, width)
+    return states, cells, opened, gates.new_empty(lanes, length, samples, width)
 
 
 def _lstm_back_forms(grad: Tensor, grad_cell: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
     lanes, _, samples, width = grad.shape
-    first = grad.new_empty(lanes, samples, width)
-    return torch.empty_like(kept[2]), first, torch.empty_like(first)
+    return torch.empty_like(kept[2]), *(t.new_empty(lanes, samples, width) for t in (grad, grad_cell))
 
 
 def _gru_forms(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -146,14 +145,14 @@ def _by_kernels(name: str, steps: Callable[..., Any]) -> Callable[..., Any]:
     """The steps of this name with gates as kernels, or as they are where kernels cannot be made."""
 
     def run(*tensors: Tensor) -> Any:
-        kernels = _kernels()
+        kernels = kernels_on_gpu()
         return (steps if kernels is None else getattr(kernels, name))(*tensors)
 
     return run
 
 
 @cache
-def _kernels() -> ModuleType | None:
+def kernels_on_gpu() -> ModuleType | None:
     """Looked for when a GPU first needs them, since their compiler takes a while to import."""
     try:
         module = importlib.import_module("fedarena.train.recurrence_kernels")

@@ -3,6 +3,8 @@
 What the steps are is said in `recurrence.py`; these compute the same. A kernel reads and writes every number of a step
 once, where plain operations would go through memory many times. Each program of it has a block of the hidden units of a
 lane's samples. A step is named by its number, not by where it begins in memory, so that all steps share one kernel.
+Where products are rounded to fewer bits, so is all that goes into them or comes out; cells and biases are not, and
+kernels compute as exactly as these are.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 _BLOCK = 512
+
+
+@triton.jit
+def _read(at: tl.tensor, inside: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
+    return tl.load(at, mask=inside).to(DTYPE)
 
 
 @triton.jit
@@ -35,6 +42,7 @@ def _open_lstm(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    DTYPE: tl.constexpr = cells.dtype.element_ty
     lane = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = unit < size
@@ -43,11 +51,11 @@ def _open_lstm(
     step = (lane * length + t) * size
     given, noted = gates + 4 * step + first_gate, opened + 4 * step + first_gate
     before = (lane * (length + 1) + t) * size + unit
-    cell = tl.load(cells + before, mask=inside)
-    enter = _sigmoid(tl.load(multiplied, mask=inside) + tl.load(given, mask=inside))
-    forget = _sigmoid(tl.load(multiplied + WIDTH, mask=inside) + tl.load(given + WIDTH, mask=inside))
-    candidate = libdevice.tanh(tl.load(multiplied + 2 * WIDTH, mask=inside) + tl.load(given + 2 * WIDTH, mask=inside))
-    leave = _sigmoid(tl.load(multiplied + 3 * WIDTH, mask=inside) + tl.load(given + 3 * WIDTH, mask=inside))
+    cell = _read(cells + before, inside, DTYPE)
+    enter = _sigmoid(_read(multiplied, inside, DTYPE) + _read(given, inside, DTYPE))
+    forget = _sigmoid(_read(multiplied + WIDTH, inside, DTYPE) + _read(given + WIDTH, inside, DTYPE))
+    candidate = libdevice.tanh(_read(multiplied + 2 * WIDTH, inside, DTYPE) + _read(given + 2 * WIDTH, inside, DTYPE))
+    leave = _sigmoid(_read(multiplied + 3 * WIDTH, inside, DTYPE) + _read(given + 3 * WIDTH, inside, DTYPE))
     cell = forget * cell + enter * candidate
     squash = libdevice.tanh(cell)
     tl.store(states + before + size, leave * squash, mask=inside)
@@ -74,6 +82,7 @@ def _open_lstm_back(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    DTYPE: tl.constexpr = of_cell.dtype.element_ty
     lane = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = unit < size
@@ -82,13 +91,13 @@ def _open_lstm_back(
     before = (lane * (length + 1) + t) * size + unit
     carried = of_cell + lane * size + unit
     noted, found = opened + first_gate, of_gates + first_gate
-    enter, forget = tl.load(noted, mask=inside), tl.load(noted + WIDTH, mask=inside)
-    candidate, leave = tl.load(noted + 2 * WIDTH, mask=inside), tl.load(noted + 3 * WIDTH, mask=inside)
-    squash = tl.load(squashed + step + unit, mask=inside)
-    hidden_grad = tl.load(product + lane * size + unit, mask=inside) + tl.load(grad + before + size, mask=inside)
-    cell_grad = tl.load(carried, mask=inside) + hidden_grad * leave * (1 - squash * squash)
+    enter, forget = _read(noted, inside, DTYPE), _read(noted + WIDTH, inside, DTYPE)
+    candidate, leave = _read(noted + 2 * WIDTH, inside, DTYPE), _read(noted + 3 * WIDTH, inside, DTYPE)
+    squash = _read(squashed + step + unit, inside, DTYPE)
+    hidden_grad = _read(product + lane * size + unit, inside, DTYPE) + _read(grad + before + size, inside, DTYPE)
+    cell_grad = _read(carried, inside, DTYPE) + hidden_grad * leave * (1 - squash * squash)
     tl.store(found, cell_grad * candidate * enter * (1 - enter), mask=inside)
-    tl.store(found + WIDTH, cell_grad * tl.load(cells + before, mask=inside) * forget * (1 - forget), mask=inside)
+    tl.store(found + WIDTH, cell_grad * _read(cells + before, inside, DTYPE) * forget * (1 - forget), mask=inside)
     tl.store(found + 2 * WIDTH, cell_grad * enter * (1 - candidate * candidate), mask=inside)
     tl.store(found + 3 * WIDTH, hidden_grad * squash * leave * (1 - leave), mask=inside)
     tl.store(carried, cell_grad * forget, mask=inside)
@@ -107,6 +116,7 @@ def _open_gru(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    DTYPE: tl.constexpr = bias.dtype.element_ty
     lane = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = unit < size
@@ -116,11 +126,11 @@ def _open_gru(
     given = gates + 3 * step + sample * (3 * WIDTH) + column
     noted = opened + 4 * step + sample * (4 * WIDTH) + column
     before = (lane * (length + 1) + t) * size + unit
-    hidden = tl.load(states + before, mask=inside)
-    reset = _sigmoid(tl.load(multiplied, mask=inside) + tl.load(given, mask=inside))
-    update = _sigmoid(tl.load(multiplied + WIDTH, mask=inside) + tl.load(given + WIDTH, mask=inside))
-    memory = tl.load(multiplied + 2 * WIDTH, mask=inside) + tl.load(bias + lane * WIDTH + column, mask=inside)
-    candidate = libdevice.tanh(tl.load(given + 2 * WIDTH, mask=inside) + reset * memory)
+    hidden = _read(states + before, inside, DTYPE)
+    reset = _sigmoid(_read(multiplied, inside, DTYPE) + _read(given, inside, DTYPE))
+    update = _sigmoid(_read(multiplied + WIDTH, inside, DTYPE) + _read(given + WIDTH, inside, DTYPE))
+    memory = _read(multiplied + 2 * WIDTH, inside, DTYPE) + _read(bias + lane * WIDTH + column, inside, DTYPE)
+    candidate = libdevice.tanh(_read(given + 2 * WIDTH, inside, DTYPE) + reset * memory)
     tl.store(states + before + size, candidate + update * (hidden - candidate), mask=inside)
     tl.store(noted, reset, mask=inside)
     tl.store(noted + WIDTH, update, mask=inside)
@@ -142,6 +152,7 @@ def _open_gru_back(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    DTYPE: tl.constexpr = kept.dtype.element_ty
     lane = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = unit < size
@@ -149,12 +160,12 @@ def _open_gru_back(
     before = (lane * (length + 1) + t) * size + unit
     carried = kept + lane * size + unit
     noted, found = opened + first, of_all + first
-    reset, update = tl.load(noted, mask=inside), tl.load(noted + WIDTH, mask=inside)
-    memory, candidate = tl.load(noted + 2 * WIDTH, mask=inside), tl.load(noted + 3 * WIDTH, mask=inside)
-    hidden_grad = tl.load(product + lane * size + unit, mask=inside) + tl.load(grad + before + size, mask=inside)
-    hidden_grad += tl.load(carried, mask=inside)
+    reset, update = _read(noted, inside, DTYPE), _read(noted + WIDTH, inside, DTYPE)
+    memory, candidate = _read(noted + 2 * WIDTH, inside, DTYPE), _read(noted + 3 * WIDTH, inside, DTYPE)
+    hidden_grad = _read(product + lane * size + unit, inside, DTYPE) + _read(grad + before + size, inside, DTYPE)
+    hidden_grad += _read(carried, inside, DTYPE)
     candidate_grad = hidden_grad * (1 - update) * (1 - candidate * candidate)
-    apart = tl.load(states + before, mask=inside) - candidate
+    apart = _read(states + before, inside, DTYPE) - candidate
     tl.store(found, candidate_grad * memory * reset * (1 - reset), mask=inside)
     tl.store(found + WIDTH, hidden_grad * apart * update * (1 - update), mask=inside)
     tl.store(found + 2 * WIDTH, candidate_grad * reset, mask=inside)
@@ -166,8 +177,7 @@ def lstm_steps(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> t
     """Hidden states, cells, gates and tanh of cells."""
     gates, width = gates.contiguous(), weight.shape[2]
     lanes, length, samples, _ = gates.shape
-    states = _states(hidden, length)
-    cells = _states(cell, length)
+    states, cells = _states(hidden.to(gates.dtype), length), _states(cell, length)
     opened, squashed = torch.empty_like(gates), gates.new_empty(lanes, length, samples, width)
     product = gates.new_empty(lanes, samples, 4 * width)
     across, grid = weight.transpose(1, 2), _grid(lanes, samples * width)
@@ -202,7 +212,7 @@ def gru_steps(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tu
     """Hidden states; both gates, memory and candidate."""
     gates, bias, width = gates.contiguous(), bias.contiguous(), weight.shape[2]
     lanes, length, samples, _ = gates.shape
-    states, opened = _states(hidden, length), gates.new_empty(lanes, length, samples, 4, width)
+    states, opened = _states(hidden.to(gates.dtype), length), gates.new_empty(lanes, length, samples, 4, width)
     product = gates.new_empty(lanes, samples, 3 * width)
     across, grid = weight.transpose(1, 2), _grid(lanes, samples * width)
     for t in range(length):
@@ -216,8 +226,8 @@ def gru_steps_back(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor)
     grad, states, opened = grad.contiguous(), states.contiguous(), opened.contiguous()
     lanes, length, samples, _, width = opened.shape
     of_all = opened.new_empty(lanes, length, samples, 4 * width)
-    product = grad.new_zeros(lanes, samples, width)
-    kept, grid = torch.zeros_like(product), _grid(lanes, samples * width)
+    product, grid = grad.new_zeros(lanes, samples, width), _grid(lanes, samples * width)
+    kept = torch.zeros_like(product, dtype=torch.promote_types(grad.dtype, torch.float32))
     for t in reversed(range(length)):
         _open_gru_back[grid](
             product, grad, kept, states, opened, of_all, t, length, samples * width, WIDTH=width, BLOCK=_BLOCK
