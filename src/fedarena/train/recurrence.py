@@ -152,7 +152,7 @@ def _lstm_forms(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> 
 
 def _lstm_back_forms(grad: Tensor, grad_cell: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
     lanes, _, samples, width = grad.shape
-    return torch.empty_like(kept[2]), *(t.new_empty(lanes, samples, width) for t in (grad, grad_cell))
+    return torch.empty_like(kept[2]), *(t.new_empty(lanes, samples, width) for t in (grad, kept[1]))
 
 
 def _gru_forms(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:

@@ -82,7 +82,7 @@ def _open_lstm_back(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    DTYPE: tl.constexpr = of_cell.dtype.element_ty
+    DTYPE: tl.constexpr = cells.dtype.element_ty
     lane = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = unit < size
@@ -195,7 +195,7 @@ def lstm_steps_back(
     """Gradients of gates before they open, of the first hidden state and of the first cell."""
     grad, cells, opened, squashed = (t.contiguous() for t in (grad, cells, opened, squashed))
     lanes, length, samples, width = squashed.shape
-    of_gates, of_cell = torch.empty_like(opened), grad_cell.clone(memory_format=torch.contiguous_format)
+    of_gates, of_cell = torch.empty_like(opened), cells.new_empty(lanes, samples, width).copy_(grad_cell)
     product, grid = grad.new_zeros(lanes, samples, width), _grid(lanes, samples * width)
     for t in reversed(range(length)):
         _open_lstm_back[grid](

@@ -109,7 +109,7 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> tuple[Tensor, ...]:
         if not self._of_samples and suits_library(x, weight.shape[-1]):
             return library_lstm(x, input_weight, weight, bias + other, hidden, cell)
-        gates = F.linear(x, input_weight, bias + other)
+        gates = _products(x, input_weight, bias + other)
         return lstm(gates, weight.to(gates.dtype), hidden, cell.to(weight.dtype))
 
 
@@ -117,8 +117,15 @@ def _gru_layer(
     x: Tensor, input_weight: Tensor, weight: Tensor, bias: Tensor, other: Tensor, hidden: Tensor
 ) -> tuple[Tensor, ...]:
     both = 2 * weight.shape[-1]
-    gates = F.linear(x, input_weight, torch.cat([bias[:both] + other[:both], bias[both:]]))
+    gates = _products(x, input_weight, torch.cat([bias[:both] + other[:both], bias[both:]]))
     return (gru(gates, weight.to(gates.dtype), other[both:], hidden),)
+
+
+def _products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What inputs and biases come to, for all steps of the sequence; biases are rounded if the products are."""
+    if torch.is_autocast_enabled(x.device.type):
+        bias = bias.to(torch.get_autocast_dtype(x.device.type))
+    return F.linear(x, weight, bias)
 
 
 def _place(t: Tensor) -> int:
