@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from test_recurrent import KINDS, TEXT, Own, assert_equal, make_engine, two_rounds
+from test_recurrent import KINDS, SIZES, TEXT, Own, assert_equal, make_engine, two_rounds
 from torch.utils import _pytree as pytree
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
@@ -52,6 +54,27 @@ def test_gradients_of_single_samples_are_those_of_the_cpu(kind: str) -> None:
     found = rounds_on_gpu(module, private.wrapped(FedAvg()), compile=False)
     # Torch's own layers have no gradients of single samples, so that many clients at once are the measure.
     assert_equal(found, rounds_on_cpu(module, private.wrapped(FedAvg()), CohortEngine), 1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_model_is_scored_with_its_weights_in_a_row(kind: str) -> None:
+    """As cuDNN wants them; what is scored is not moved."""
+    clients, found = np.arange(len(SIZES)), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        engine = make_engine(CohortEngine, Own(KINDS[kind], num_layers=2), FedAvg(), device=device, lanes=2)
+        params = engine.initial_params()
+        places = [t.data_ptr() for t in params.values()]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="RNN module weights")
+            found.append(engine.evaluate(params, clients, "train").means("loss"))
+        assert places == [t.data_ptr() for t in params.values()]
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-10)
+
+
+def test_dropout_between_layers_trains_one_client_at_a_time() -> None:
+    engine = make_engine(CohortEngine, Own(KINDS["LSTM"], num_layers=2, dropout=0.3), FedAvg(), device="cuda")
+    assert "the layer 'layers' (LSTM) cannot be vectorized (NotImplementedError: dropout" in engine.notes[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
