@@ -43,7 +43,7 @@ from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
-from fedarena.train.sizes import bytes_per_lane, has_convolutions, output_bytes
+from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence, output_bytes
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
 from fedarena.train.unwritten_training import Dense, Unwritten
 from fedarena.train.validation import Validated, Validation
@@ -59,6 +59,8 @@ _SHARDS_FOR_WORKERS = 16
 _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 32
+# Of recurrent layers it has one step of the sequence at a time to do, so that it takes more to be busy.
+_GPU_RECURRENT_BYTES = 1 << 34
 _MOST_GPU_LANES = 4096
 # Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
 _LARGE_LANE_BYTES = 1 << 28
@@ -277,7 +279,9 @@ class CohortEngine:
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
         if self.hardware.is_gpu:
-            most_bytes = min(_GPU_BYTES, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
+            busy_bytes = _GPU_RECURRENT_BYTES if has_recurrence(self.task) else _GPU_BYTES
+            most_bytes = min(busy_bytes, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
+            bytes_per_lane += gate_bytes(self.task, self.local.batch_size)
             fitting = min(_MOST_GPU_LANES, most_bytes // bytes_per_lane)
         else:
             fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
@@ -345,13 +349,10 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
+        products = LayersAsProducts() if self.hardware.is_gpu else nullcontext()
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
         # Attention in plain operations: what else torch has for it would be computed client by client.
-        layers = (
-            LayersAsProducts()
-            if self.hardware.is_gpu  # where nobody has measured yet what is best for recurrent layers
-            else RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
-        )
-        with layers, sdpa_kernel(SDPBackend.MATH):
+        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,

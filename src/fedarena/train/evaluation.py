@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
@@ -37,6 +37,9 @@ class OwnTask(threading.local):
             for name, parameter in trained.items():
                 parameter.data = self.params[name]
             self.params = {}
+            for layer in module.modules():
+                if isinstance(layer, nn.RNNBase):
+                    layer.flatten_parameters()  # or else cuDNN would put them in a row in every call
 
 
 def evaluate_clients(

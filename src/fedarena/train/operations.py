@@ -1,7 +1,7 @@
 """Operations of our own, which the recorder sees as one each, however many steps they take.
 
-On a CPU the steps run as a script, without Python and its lock. Tensors that differ from client to client have the
-clients' lanes as their first dimension.
+On a CPU the steps run as a script, without Python and its lock; on a GPU as kernels, where there are some for them.
+Tensors that differ from client to client have the clients' lanes as their first dimension.
 """
 
 from __future__ import annotations
@@ -23,10 +23,19 @@ _COMPILING = threading.Lock()
 
 
 class Operation:
-    """A pure function of tensors, known to torch under a name; `forms` gives tensors of the shapes that it returns."""
+    """A pure function of tensors, known to torch under a name; `forms` gives tensors of the shapes that it returns.
 
-    def __init__(self, name: str, steps: Callable[..., Any], forms: Callable[..., Any]):
-        self._steps = steps
+    On a GPU it may be computed in another way.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        steps: Callable[..., Any],
+        forms: Callable[..., Any],
+        on_gpu: Callable[..., Any] | None = None,
+    ):
+        self._steps, self._on_gpu = steps, on_gpu or steps
         self._script: Callable[..., Any] | None = None
         _LIBRARY.define(f"{name}{torch.library.infer_schema(steps, mutates_args=())}")  # type: ignore[no-untyped-call]
         _LIBRARY.impl(name, self._run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -39,7 +48,7 @@ class Operation:
         return self.overload(*tensors)
 
     def _run(self, *tensors: Tensor) -> Any:
-        return self._steps(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
+        return self._on_gpu(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
 
     def scripted(self) -> Callable[..., Any]:
         """The steps as a script; where torch has scripts no more, they run in Python."""

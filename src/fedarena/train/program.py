@@ -27,7 +27,7 @@ from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
 TRACING = threading.Lock()  # torch cannot trace in two threads at once
-_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them; a recurrent network has more
+_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
