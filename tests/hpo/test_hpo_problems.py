@@ -265,9 +265,9 @@ def test_privacy_is_an_option(tmp_path: Path) -> None:
 def test_true_is_not_one() -> None:
     space = Space.parse({"local.steps": [1, 2], "local.nesterov": [False, True]})
     assert space.check({"local.steps": 1.0, "local.nesterov": True}) == {"local.steps": 1, "local.nesterov": True}
-    with pytest.raises(BadInputError, match="local.steps must be one of 1, 2, not True"):
+    with pytest.raises(BadInputError, match=r"local.steps must be one of 1, 2, not True"):
         space.check({"local.steps": True, "local.nesterov": True})
-    with pytest.raises(BadInputError, match="local.nesterov must be one of False, True, not 1"):
+    with pytest.raises(BadInputError, match=r"local.nesterov must be one of False, True, not 1"):
         space.check({"local.steps": 1, "local.nesterov": 1})
 
 

@@ -113,8 +113,8 @@ class Registry(Generic[T]):
         base = self._base
         if base is not None and not (isinstance(part, type) and issubclass(part, base)):
             raise BadInputError(f"{what} must be a subclass of {base.__module__}.{base.__qualname__}")
-        if inspect.isabstract(part):
-            raise BadInputError(f"{what} must have {', '.join(sorted(part.__abstractmethods__))}, and does not")
+        if missing := sorted(getattr(part, "__abstractmethods__", ())):
+            raise BadInputError(f"{what} must have {', '.join(missing)}, and does not")
         if not callable(part):
             raise BadInputError(f"{what} must be a class or a function, but it is a {type(part).__name__}")
         try:

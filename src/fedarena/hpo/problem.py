@@ -92,9 +92,7 @@ class Problem(ABC):
 
     def _check_fidelity(self, fidelity: Fidelity) -> Fidelity:
         if not isinstance(fidelity, Fidelity):
-            raise BadInputError(
-                f"A fidelity must be Fidelity(rounds=…, client_sample_rate=…), not {quoted(fidelity)}"
-            )
+            raise BadInputError(f"A fidelity must be Fidelity(rounds=…, client_sample_rate=…), not {quoted(fidelity)}")
         rounds, rate = fidelity.rounds, fidelity.client_sample_rate
         if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer):
             raise BadInputError(f"The rounds of a fidelity must be a whole number, not {quoted(rounds)}")

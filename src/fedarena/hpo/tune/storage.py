@@ -165,9 +165,7 @@ def _drop_half_a_line(path: Path) -> None:
     try:
         json.loads(last_line or b"{}")
     except ValueError as error:
-        raise DamagedFileError(
-            f"{path} is damaged: its last line is no entry of a journal ({quoted(str(error))})"
-        ) from None
+        raise DamagedFileError(f"{path} is damaged: its last line is no JSON ({quoted(str(error))})") from None
 
 
 class _JournalLock:
