@@ -32,6 +32,7 @@ from fedarena.algorithms import FedAvg
 from fedarena.models import DataSpec, Task, build_model, make_task
 from fedarena.simulate import Simulation, simulate
 from fedarena.train import CohortEngine, LocalTraining
+from workloads import log_normal_sizes
 
 SEED = 0
 
@@ -48,10 +49,11 @@ class Case:
     central_batch: int = 4096
     options: tuple[tuple[str, Any], ...] = ()
     with_pfl: bool = False
+    ragged: bool = False  # clients of log-normal sizes, with as many samples as they would have in batches alike
 
     @property
     def samples(self) -> int:
-        """Samples of a client; it goes over them once."""
+        """Samples of a client, on average; it goes over them once."""
         return self.steps * self.batch_size
 
     def task(self) -> Task:
@@ -85,6 +87,10 @@ CASES = {
     "char-LSTM 2x256, 5 x 10": Case("lstm", TEXT, 5, 10, 256, 1024),
     "ResNet-18, 5 x 16": Case("resnet18", PICTURES, 5, 16, 64, 1024),
     "transformer, 5 x 16": Case("transformer", TEXT, 5, 16, 256, 1024, (("layers", 3),)),
+    # The work of the cases of equal sizes, 50 samples a client on average, but of log-normal sizes
+    "MLP, ragged": Case("mlp", DataSpec("classification", 62, (784,)), 5, 10, 2048, ragged=True),
+    "CIFAR CNN, ragged": Case("cnn", PICTURES, 5, 10, 512, ragged=True),
+    "LEAF CNN, ragged": Case("leaf_cnn", DIGITS, 5, 10, 256, ragged=True),
 }
 
 
@@ -117,21 +123,26 @@ def _examples(case: Case, rows: int, random: np.random.Generator) -> dict[str, A
 
 
 class RandomClients:
-    """Clients with samples of their own, all of the same number."""
+    """Clients with samples of their own, all of the same number or of log-normal sizes."""
 
     def __init__(self, case: Case):
-        self.size = case.samples
-        self.columns = _examples(case, case.cohort * case.samples, np.random.default_rng(SEED))
+        sizes = np.full(case.cohort, case.samples)
+        if case.ragged:
+            sizes = log_normal_sizes(case.cohort, case.samples)
+        self.sizes, self.begins = sizes, np.cumsum(sizes) - sizes
+        self.columns = _examples(case, int(sizes.sum()), np.random.default_rng(SEED))
 
     def counts(self, clients: Any, part: str) -> Any:
         """How many samples each has."""
-        return np.full(len(clients), self.size)
+        return self.sizes[clients]
 
     def samples(self, clients: Any, part: str) -> Any:
         """The samples of these clients."""
-        rows = (np.asarray(clients)[:, None] * self.size + np.arange(self.size)).ravel()
+        sizes = self.sizes[clients]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        rows = np.arange(offsets[-1]) + np.repeat(self.begins[clients] - offsets[:-1], sizes)
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return SimpleNamespace(columns=columns, offsets=np.arange(len(clients) + 1) * self.size)
+        return SimpleNamespace(columns=columns, offsets=offsets)
 
 
 def measure(run: Callable[[int], None], clients: int, seconds: float) -> float:

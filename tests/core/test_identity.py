@@ -18,6 +18,7 @@ PRIVATE = {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "noise_cohor
         ("local", "clip_norm", {}, None, 10.0),
         ("engine", "plan", {}, "together", "apart"),
         ("engine", "dense", {}, "written", "factored"),
+        ("engine", "convolutions", {}, "products", "kernels"),
         ("privacy", "noise_population", PRIVATE, None, 1000),
     ],
 )

@@ -59,14 +59,18 @@ def test_batches_are_those_of_one_client_at_a_time(samples, work, batch_size, ro
 @given(STEPS, st.integers(1, 8), st.integers(0, 3))
 def test_every_step_has_its_place(steps: np.ndarray, lanes: int, padding: int) -> None:
     schedule = make_schedule(steps, lanes)
-    client, number = place_steps(schedule, schedule.lanes + padding)
-    taken = sorted((int(c), int(n)) for c, n in zip(client.ravel(), number.ravel(), strict=True) if c >= 0)
+    widths = schedule.active_lanes() + padding
+    client, number, begins = place_steps(schedule, widths)
+    assert np.diff(begins).tolist() == widths.tolist()
+    assert begins[-1] == len(client) == len(number)
+    taken = sorted((int(c), int(n)) for c, n in zip(client, number, strict=True) if c >= 0)
     assert taken == [(c, n) for c, count in enumerate(steps.tolist()) for n in range(count)]
     assert ((client < 0) == (number < 0)).all()
     for c in np.flatnonzero(steps):
-        where = np.argwhere(client == c)
-        assert where[:, 0].tolist() == list(range(schedule.start[c], schedule.start[c] + steps[c]))
-        assert set(where[:, 1]) == {schedule.lane[c]}
+        where = np.flatnonzero(client == c)
+        step = np.searchsorted(begins, where, side="right") - 1
+        assert step.tolist() == list(range(schedule.start[c], schedule.start[c] + steps[c]))
+        assert set(where - begins[step]) == {schedule.lane[c]}
 
 
 def test_equal_beginnings_of_keys_are_told_apart() -> None:

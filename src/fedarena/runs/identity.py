@@ -70,6 +70,7 @@ def settings_fingerprint(config: RunConfig) -> str:
         ("local", "clip_norm", (None,)),
         ("engine", "plan", (None, "together")),
         ("engine", "dense", (None, "written")),
+        ("engine", "convolutions", (None, "products")),
         ("privacy", "noise_population", (None,)),
     ):
         if decisive[section].get(option) in defaults:

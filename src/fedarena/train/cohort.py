@@ -23,14 +23,17 @@ from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.models.dropout import KeyedDropout, dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
+from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.beside import Beside, divide_by_length
 from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
-from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
+from fedarena.train.lane_pool import Convolutions, LanePool, Plan
+from fedarena.train.lanes import LaneTraining, PlannedWork
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -103,6 +106,7 @@ class CohortEngine:
         precision: Precision = "full",
         compile: bool = True,
         dense: Dense | None = None,
+        convolutions: Convolutions | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
@@ -125,6 +129,10 @@ class CohortEngine:
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         if self.hardware.is_gpu:
             self.choices["plan"] = self.plan
+        # Runs from before there was a choice have lanes alone.
+        self.convolutions = self._suitable_convolutions("products" if lanes is not None else None, convolutions)
+        if self.convolutions == "kernels":
+            self.choices["convolutions"] = self.convolutions
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -132,8 +140,8 @@ class CohortEngine:
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
-        self.programs = StepPrograms(self._step if self.plan == "together" else self._step_alone)
-        self._pool = LanePool()
+        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
+        self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
         if obstacle is not None:
@@ -155,6 +163,7 @@ class CohortEngine:
             "workers": self.workers,
             "compile": self.compile,
             "dense": self._unwritten.choice,
+            "convolutions": self.convolutions,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -228,10 +237,21 @@ class CohortEngine:
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
-        for layers, some in unwritten:
-            yield from self._unwritten.train(some, shard, layers)
-        if written is not None:
-            yield from LaneTraining(self, written, shard.broadcasts, shard.states).run(self._pool)
+        long, others = divide_by_length(written, work, self.lanes) if self.plan == "beside" else (None, written)
+
+        def usual() -> Iterator[JobResults | None]:
+            for layers, some in unwritten:
+                yield from self._unwritten.train(some, shard, layers)
+            if others is not None:
+                yield from LaneTraining(self, others, shard.broadcasts, shard.states).course(self._pool)
+
+        if long is None:
+            yield from (results for results in usual() if results is not None)
+        else:
+            training = LaneTraining(self, long, shard.broadcasts, shard.states)
+            usual_steps = sum(int(some.steps.max()) for _, some in unwritten)
+            usual_steps += 0 if others is None else int(others.steps.max())
+            yield from self._beside.train(training, usual(), usual_steps)
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
@@ -270,11 +290,20 @@ class CohortEngine:
         bytes_per_lane = self.lane_bytes()
         if plan is None:
             large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
-            plan = "apart" if large and has_convolutions(self.task) else "together"
+            usual: Plan = "beside" if self.hardware.is_gpu else "together"
+            plan = "apart" if large and has_convolutions(self.task) else usual
         if plan == "apart" and self.hardware.is_gpu:
             room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
         return self._suitable_lanes(bytes_per_lane), plan
+
+    def _suitable_convolutions(self, before: Convolutions | None, asked: Convolutions | None) -> Convolutions:
+        """How many clients convolve at once: as asked, else as `before`, else by what a GPU is told to do."""
+        if asked == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
+            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
+        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and self.plan != "apart"
+        suit = suit and has_convolutions(self.task) and not self.algorithm.keeps_sample_gradients
+        return asked or before or ("kernels" if suit and convolution_kernels.available() else "products")
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
@@ -349,7 +378,7 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
-        products = LayersAsProducts() if self.hardware.is_gpu else nullcontext()
+        products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
         recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
         # Attention in plain operations: what else torch has for it would be computed client by client.
         with products, recurrent, sdpa_kernel(SDPBackend.MATH):

@@ -25,7 +25,7 @@ from fedarena.train.evaluation import (
 )
 from fedarena.train.hardware import DeviceName, DtypeName, Precision
 from fedarena.train.jobs import IntArray, JobArrays
-from fedarena.train.lanes import Plan
+from fedarena.train.lane_pool import Convolutions, Plan
 from fedarena.train.optimizers import LocalTraining
 from fedarena.train.schedule import batch_width, deal_out
 from fedarena.train.shards import Shard
@@ -100,6 +100,7 @@ class RayEngine(CohortEngine):
         precision: Precision = "full",
         compile: bool = True,
         dense: Dense | None = None,
+        convolutions: Convolutions | None = None,
     ):
         for name, amount, least in (("workers", workers, 0), ("cores", cores, 1), ("shards", shards, 1)):
             if amount is not None and not least <= amount <= _MOST:
@@ -115,6 +116,7 @@ class RayEngine(CohortEngine):
             precision=precision,
             compile=compile,
             dense=dense,
+            convolutions=convolutions,
         )
         self.crew: Crew | None = None
         self.address, self.crew_size, self.cores = address, workers, cores

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,156 +13,25 @@ import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
-from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.algorithm import Work
 from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import JobResults
-from fedarena.train.jobs import IntArray, JobArrays, hyperparameters_in
-from fedarena.train.optimizers import LocalTraining, optimizer_init
-from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
-from fedarena.train.resident import SampleSource
+from fedarena.train.jobs import IntArray, JobArrays
+from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
+from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
-from fedarena.train.streams import LaneStream, beside_each_other
-from fedarena.train.tensors import Groups, innermost_channels, map_groups, of_algorithm, stack_groups
-from fedarena.train.validation import Validated
+from fedarena.train.streams import LaneStream
+from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 2
 _WIDTHS_PER_OCTAVE = 8
+# Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
+# small ones before it is told of the next, takes several at once.
+_MANY_STEPS = 64
+_AT_ONCE = 16
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
-
-
-# All lanes in one computation, or each in one of its own, which a GPU does beside the others.
-Plan = Literal["together", "apart"]
-
-
-class LaneEngine(Protocol):
-    """What lanes need from their engine."""
-
-    algorithm: Algorithm
-    local: LocalTraining
-    seed: int
-    lanes: int
-    plan: Plan
-    device: torch.device
-    compile: bool
-    draws: bool  # whether the model draws random numbers while it is trained
-    exact_batches: bool  # whether batches must not be filled up with samples that do not count
-    asks_about_jobs: bool  # whether the algorithm may want to know something about a job
-    programs: StepPrograms
-    training_samples: SampleSource
-
-    def place(self, groups: Groups) -> Groups:
-        """The same groups where this engine computes."""
-
-    def start_params(self, given: Given, clients: int) -> Tensors:
-        """What so many clients start from; to be read only."""
-
-    def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
-        """What finished clients (rows of `params`) upload, and what they keep."""
-
-    def validated(self, params: Tensors, given: Given, clients: IntArray) -> Validated | None:
-        """How good the models of finished clients (rows of `params`) are, if somebody asks."""
-
-
-class Lanes:
-    """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
-
-    def __init__(self, engine: LaneEngine, count: int, like: Given):
-        self.count = count
-        self._programs, self._compile = engine.programs, engine.compile
-
-        def empty(t: Tensor) -> Tensor:
-            return torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1))
-
-        self.given = Given(
-            map_groups(empty, like.states),
-            map_groups(torch.clone if like.shared else empty, like.broadcast),
-            {name: empty(t) for name, t in like.jobs.items()},
-            like.shared,
-        )
-        params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
-        if engine.plan == "apart":  # libraries want the weights of convolutions like that, too
-            params = {name: innermost_channels(p) for name, p in params.items()}
-        one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
-        self.changing = Changing(
-            params,
-            optimizer_init(engine.local, params, hyperparameters_in(like.jobs)),
-            torch.ones_like(one_each),
-            torch.zeros_like(one_each),
-        )
-        self._steps: dict[tuple[int, int, bool], Program] = {}
-        self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
-        self._streams: dict[int, LaneStream] = {}
-
-    def step(self, width: int, batch: Batch, widest: bool) -> None:
-        """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
-        form = (width, batch.mask.shape[1], widest)
-        if form not in self._steps:
-            changing, given = self.changing.first(width), self.given.first(width)
-            self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
-        self._steps[form](batch)
-
-    def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
-        """One gradient step in each lane that has `samples`, every one in a computation of its own.
-
-        Batches are filled up to a power of two, and not at all if it must be done exactly.
-        """
-        at_work = np.flatnonzero(samples).tolist()
-        with beside_each_other(self._streams, at_work, batch.mask.device) as streams:
-            for lane, stream in zip(at_work, streams, strict=True):
-                count = int(samples[lane])
-                size = count if exactly else min(1 << (count - 1).bit_length(), batch.mask.shape[1])
-                own = batch.only(lane, size)
-                if (lane, size) not in self._alone:
-                    changing, given = self.changing.only(lane), self.given.only(lane)
-                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream)
-                with stream or nullcontext():
-                    self._alone[lane, size](own)
-
-    def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
-        """The same for batches without padding, of so many `samples` each (0: the lane is idle).
-
-        Full batches are one computation; smaller ones, such as the last of an epoch, another one for every size.
-        """
-        full = batch.mask.shape[1]
-        smaller = [size for size in np.unique(samples).tolist() if 0 < size < full]
-        lanes = [torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device) for size in smaller]
-        before = [self.changing.of(some) for some in lanes]
-        if (samples == full).any():
-            self.step(width, batch, widest)  # also where a batch is smaller, which is put right below
-        for some, size, changing in zip(lanes, smaller, before, strict=True):
-            changed = self._programs.take(changing, self.given.of(some), batch.of(some, size))
-            self.changing.put(some, changed)
-
-
-class Counted(Protocol):
-    """A number of lanes of some kind."""
-
-    count: int
-
-
-L = TypeVar("L", bound=Counted)
-
-
-class LanePool:
-    """Lanes that are not in use at the moment; a worker borrows some and gives them back."""
-
-    def __init__(self) -> None:
-        self._free: dict[Any, list[Any]] = {}
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def borrow(self, kind: Any, count: int, make: Callable[[], L]) -> Iterator[L]:
-        """At least `count` lanes of a kind; what is in them is left over from before."""
-        with self._lock:
-            free = self._free.setdefault(kind, [])
-            lanes = free.pop() if free else None
-        if lanes is None or lanes.count < count:
-            lanes = make()
-        yield lanes
-        with self._lock:
-            free.append(lanes)
 
 
 @dataclass(frozen=True)
@@ -202,6 +69,7 @@ class LaneTraining:
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, lanes or engine.lanes)
         self.widths = _widths(self.schedule, widths_per_octave)
+        self._steps_of = Counter(self.widths.tolist())
         self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
@@ -211,20 +79,26 @@ class LaneTraining:
         jobs_differ = self.jobs.lr_scales is not None or self.jobs.hyperparameters is not None
         if engine.asks_about_jobs or jobs_differ:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
+        self.taken = 0  # steps
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
         if self.schedule.length:
-            client, number = place_steps(self.schedule, int(self.widths[0]))
+            client, number, self.begins = place_steps(self.schedule, self.widths)
             step = work.batches.first[client] + number
             mask = work.batches.mask[step] & (client >= 0)[..., None]
             rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
             keys = number
             if engine.draws:
                 keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
-            self.batch_samples = mask.sum(-1)  # [steps, lanes]
+            # Rows of all lanes in the first step, then of those in the second, and so on.
+            self.batch_samples = mask.sum(-1)
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
+        return (results for results in self.course(pool) if results is not None)
+
+    def course(self, pool: LanePool, stream: LaneStream | None = None) -> Iterator[JobResults | None]:
+        """The same, perhaps on a stream of its own, and None whenever steps are under way."""
         idle = np.flatnonzero(self.schedule.steps == 0)
         if len(idle):
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
@@ -232,38 +106,68 @@ class LaneTraining:
         if self.schedule.length:
             width = int(self.widths[0])
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)))) as lanes:
+            with pool.borrow(
+                kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)), stream)
+            ) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
-    def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
+    def _work_off(self, lanes: Lanes) -> Iterator[JobResults | None]:
         schedule = self.schedule
         if lanes.given.shared:
             _copy(lanes.given.broadcast, self._downloads[0], ...)
         starting = clients_at(schedule.start, schedule)
         ending = clients_at(schedule.start + schedule.steps - 1, schedule)
+        changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1} | {schedule.length}
+        changes |= {step for step in range(1, schedule.length) if len(starting[step]) or len(ending[step - 1])}
         batches: deque[Batch] = deque()
-        waiting = 0
-        for step, width in enumerate(self.widths.tolist()):
-            if len(starting[step]):
-                self._start(lanes, starting[step])
-            if not batches:
-                batches.extend(self._gather(step))
-            batch, widest = batches.popleft(), width == self.widths[0]
-            if self.engine.plan == "apart":
-                lanes.step_apart(batch, self.batch_samples[step, :width], self.engine.exact_batches)
-            elif self.engine.exact_batches:
-                lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
-            else:
-                lanes.step(width, batch, widest)
-            if len(ending[step]):
-                waiting += len(ending[step])
+        waiting = self.taken = 0
+        for change in sorted(changes):  # until then, everybody goes on
+            if len(starting[self.taken]):
+                self._start(lanes, starting[self.taken])
+            while self.taken < change:
+                step, taken = self.taken, 1
+                if not batches:
+                    first, (stacked, gathered) = step, self._gather(step)
+                    batches.extend(gathered)
+                if self._takes_several(step) and min(change - step, len(batches)) >= _AT_ONCE:
+                    taken = _AT_ONCE
+                    some = stacked.at(slice(step - first, step - first + taken))
+                    lanes.steps(int(self.widths[step]), batches[0], some, frequent=True)
+                else:
+                    self._take_step(lanes, step, batches[0])
+                for _ in range(taken):
+                    batches.popleft()
+                self.taken += taken
+                yield None
+            ended = ending[self.taken - 1]
+            if len(ended):
+                waiting += len(ended)
                 flush = waiting >= schedule.lanes
-                self._finish(lanes.changing, ending[step], keep=not flush)
+                self._finish(lanes.changing, ended, keep=not flush)
                 if flush:
                     yield self._flush()
                     waiting = 0
+
+    def _take_step(self, lanes: Lanes, step: int, batch: Batch) -> None:
+        width, samples = int(self.widths[step]), self.batch_samples[self.begins[step] : self.begins[step + 1]]
+        if self.engine.plan == "apart":
+            lanes.step_apart(batch, samples, self.engine.exact_batches)
+        elif self.engine.exact_batches:
+            lanes.step_exactly(width, batch, samples, self._is_frequent(step))
+        else:
+            lanes.step(width, batch, self._is_frequent(step))
+
+    def _takes_several(self, step: int) -> bool:
+        """Whether a GPU is told to take several steps at once, if nothing comes between them."""
+        plain = self.engine.plan != "apart" and not self.engine.exact_batches
+        return self.engine.device.type == "cuda" and plain and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
+
+    def _is_frequent(self, step: int) -> bool:
+        """Whether steps of that many lanes are the widest, or many."""
+        width = int(self.widths[step])
+        return width == self.widths[0] or self._steps_of[width] >= _MANY_STEPS
 
     def _given(self, clients: IntArray) -> Given:
         """What these clients read while they train."""
@@ -304,20 +208,22 @@ class LaneTraining:
             return slice(int(lanes[0]), int(lanes[-1]) + 1)
         return torch.from_numpy(lanes).to(self.engine.device)
 
-    def _gather(self, first: int) -> list[Batch]:
-        """The batches of some steps of the same width, as many as are gathered at once."""
+    def _gather(self, first: int) -> tuple[Batch, list[Batch]]:
+        """The batches of some steps of the same width, as many as are gathered at once: as one, and one by one."""
         width = int(self.widths[first])
         row_bytes = sum(values[:1].nbytes for values in self.columns.values())
-        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[2]))
+        most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[1]))
         last = min(first + most, int(np.searchsorted(-self.widths, -width, side="right")))
-        rows = self.rows[first:last, :width]
+        steps, places = last - first, slice(int(self.begins[first]), int(self.begins[last]))
+        rows = self.rows[places].view(steps, width, -1)
         columns = {
-            name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:]).unbind(0)
+            name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
             for name, values in self.columns.items()
         }
-        masks, keys = self.mask[first:last, :width].unbind(0), self.keys[first:last, :width].unbind(0)
-        steps = range(last - first)
-        return [Batch({name: c[i] for name, c in columns.items()}, masks[i], keys[i]) for i in steps]
+        stacked = Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
+        *each, masks, keys = (t.unbind(0) for t in stacked.tensors())
+        rows_of = [dict(zip(columns, of_step, strict=True)) for of_step in zip(*each, strict=True)]
+        return stacked, [Batch(*of_step) for of_step in zip(rows_of, masks, keys, strict=True)]
 
     def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""

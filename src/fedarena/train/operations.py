@@ -25,7 +25,7 @@ _COMPILING = threading.Lock()
 class Operation:
     """A pure function of tensors, known to torch under a name; `forms` gives tensors of the shapes that it returns.
 
-    On a GPU it may be computed in another way.
+    On a GPU it may be computed in another way. What is `for_gpus` only is never made a script.
     """
 
     def __init__(
@@ -34,20 +34,21 @@ class Operation:
         steps: Callable[..., Any],
         forms: Callable[..., Any],
         on_gpu: Callable[..., Any] | None = None,
+        for_gpus: bool = False,
     ):
         self._steps, self._on_gpu = steps, on_gpu or steps
-        self._script: Callable[..., Any] | None = None
+        self._script: Callable[..., Any] | None = steps if for_gpus else None
         _LIBRARY.define(f"{name}{torch.library.infer_schema(steps, mutates_args=())}")  # type: ignore[no-untyped-call]
         _LIBRARY.impl(name, self._run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"fedarena::{name}", forms, lib=_LIBRARY)
         self.overload = getattr(torch.ops.fedarena, name).default
         _OPERATIONS[self.overload] = self
 
-    def __call__(self, *tensors: Tensor) -> Any:
+    def __call__(self, *tensors: Any) -> Any:
         """Runs it as one operation."""
         return self.overload(*tensors)
 
-    def _run(self, *tensors: Tensor) -> Any:
+    def _run(self, *tensors: Any) -> Any:
         return self._on_gpu(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
 
     def scripted(self) -> Callable[..., Any]:

@@ -9,12 +9,15 @@ fixed, so that the same seed gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from fedarena.train.convolution_kernels import LaneConvolution
 
 Pair = tuple[int, int]
 
@@ -24,13 +27,23 @@ _MOST_EMBEDDED = 1024
 
 
 class LayersAsProducts(TorchFunctionMode):
-    """Within this context, two-dimensional convolutions and small embeddings are matrix products."""
+    """Within this context, two-dimensional convolutions and small embeddings are matrix products.
+
+    With `kernels`, convolutions for which that is faster are products without patches being written down.
+    """
+
+    def __init__(self, kernels: bool = False):
+        super().__init__()
+        self._replacements: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+            torch.conv2d: partial(_simple_convolution, kernels),
+            F.embedding: _small_embedding,
+        }
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Replaces the layers that are simple enough, and leaves everything else alone."""
-        replacement = _REPLACEMENTS.get(function)
+        replacement = self._replacements.get(function)
         found = replacement(*args, **(kwargs or {})) if replacement else None
         if found is not None:
             return found
@@ -38,6 +51,7 @@ class LayersAsProducts(TorchFunctionMode):
 
 
 def _simple_convolution(
+    kernels: bool,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -57,7 +71,14 @@ def _simple_convolution(
         dtype = torch.get_autocast_dtype(input.device.type)
         input, weight = input.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    output: Tensor = _PatchProduct.apply(input, weight, _pair(stride), _pair(padding))[0]  # type: ignore[no-untyped-call]
+    output: Tensor
+    if kernels and _pair(stride) == (1, 1) and input.dtype != torch.float64:
+        pictures, own = (t.permute(0, 2, 3, 1).unsqueeze(0) for t in (input, weight))
+        exact = not torch.backends.cuda.matmul.allow_tf32
+        found = LaneConvolution.apply(pictures, own, _pair(padding), exact)  # type: ignore[no-untyped-call]
+        output = found.squeeze(0).permute(0, 3, 1, 2)
+    else:
+        output = _PatchProduct.apply(input, weight, _pair(stride), _pair(padding))[0]  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias.view(-1, 1, 1)
 
 
@@ -135,9 +156,3 @@ def _fold(windows: Tensor, image: Pair, stride: Pair, padding: Pair) -> Tensor:
             total = piece if total is None else total + piece
     assert total is not None
     return total.permute(0, 3, 1, 2)
-
-
-_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-    torch.conv2d: _simple_convolution,
-    F.embedding: _small_embedding,
-}

@@ -21,14 +21,13 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
+from fedarena.train.captured import capture, compiled
 from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
 from fedarena.train.operations import call_scripts
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
 TRACING = threading.Lock()  # torch cannot trace in two threads at once
-_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
-_WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,11 @@ class Changing:
         """All tensors, in a fixed order."""
         return _leaves((self.params, self.optimizer, self.numbers, self.loss_sums))
 
+    def like(self, tensors: list[Tensor]) -> Changing:
+        """The same with other tensors, in that order."""
+        structure = pytree.tree_structure((self.params, self.optimizer, self.numbers, self.loss_sums))
+        return Changing(*pytree.tree_unflatten(tensors, structure))
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -87,6 +91,10 @@ class Batch:
         """The first samples of the lanes with these numbers."""
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
         return Batch(columns, self.mask[lanes, :samples], self.keys[lanes])
+
+    def at(self, steps: slice) -> Batch:
+        """Those of some steps, if these are the batches of many."""
+        return Batch({name: values[steps] for name, values in self.columns.items()}, self.mask[steps], self.keys[steps])
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -135,6 +143,7 @@ class StepPrograms:
     def __init__(self, step: Step):
         self._step = step
         self._scripts: dict[Any, Callable[..., None]] = {}
+        self._made: dict[Any, Callable[..., None]] = {}  # what is captured, by form and whether it is compiled
 
     def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One step without a program, for lanes and batches of a form that is too rare to be worth one."""
@@ -149,10 +158,13 @@ class StepPrograms:
         *,
         compile: bool = False,
         stream: LaneStream | None = None,
+        times: int = 1,
+        alone: bool = False,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is.
+        On a GPU it may be compiled, have a stream of its own, and take several steps at once, for which it is given the
+        batches of all. A single lane that is `alone` is captured as it is.
         """
         lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
@@ -162,10 +174,13 @@ class StepPrograms:
                     self._scripts[form] = self._script(changing, given, example)
                 script = self._scripts[form]
                 return lambda batch: script(*lanes, *batch.tensors())
-            if stream is None:
+            if alone:
+                step = self._plain_step(changing, given, example)
+            else:
                 step = self._step_in_place(changing, given, example, compile)
-                return self._capture(step, lanes, example, self._stream)
-            return self._capture(self._plain_step(changing, given, example), lanes, example, stream)
+            tensors = changing.tensors(), given.tensors(), example.tensors()
+            run = capture(step, *tensors, stream or self._stream, times)
+            return lambda batch: run(batch.tensors())
 
     @cached_property
     def _stream(self) -> LaneStream:
@@ -207,54 +222,12 @@ class StepPrograms:
         return step
 
     def _step_in_place(self, changing: Changing, given: Given, example: Batch, compile: bool) -> Callable[..., None]:
-        pure, updates = self._trace(changing, given, example)
-        tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
-        return in_place(self._compiled(pure, tensors) if compile else pure, updates)
-
-    def _capture(self, step: Callable[..., None], lanes: list[Tensor], example: Batch, on: LaneStream) -> Program:
-        place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
-        tensors = [*lanes, *place]
-        copies = [t.clone() for t in tensors]  # the lanes are in use already
-        on.stream.wait_stream(torch.cuda.current_stream())
-        with on:
-            for _ in range(_WARM_UPS):
-                step(*copies)
-        torch.cuda.current_stream().wait_stream(on.stream)
-        del copies
-        graph = torch.cuda.CUDAGraph()
-        replay: Callable[[], None] = graph.replay
-        try:
-            with torch.cuda.graph(graph, pool=on.pool, stream=on.stream):
-                step(*tensors)
-            on.pool = on.pool or graph.pool()
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            warnings.warn(
-                f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2
-            )
-
-            def replay() -> None:
-                step(*tensors)
-
-        def run(batch: Batch) -> None:
-            torch._foreach_copy_(place, batch.tensors())
-            replay()
-
-        return run
-
-    def _compiled(self, pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
-        if len(pure.graph.nodes) > _MOST_COMPILED:
-            return pure
-        try:
-            compiled: Callable[..., Any] = torch.compile(pure, dynamic=False)
-            with warnings.catch_warnings():
-                # The compiler's advice on how to be faster is for its users, not for ours.
-                warnings.filterwarnings("ignore", module=r"torch\._inductor")
-                compiled(*tensors)
-        except Exception as error:  # no compiler on this machine, or one that fails on this model
-            warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
-            return pure
-        return compiled
+        form = (_form(changing, given, example), compile)
+        if form not in self._made:
+            pure, updates = self._trace(changing, given, example)
+            tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
+            self._made[form] = in_place(compiled(pure, tensors) if compile else pure, updates)
+        return self._made[form]
 
 
 def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
@@ -323,7 +296,3 @@ def _form(changing: Changing, given: Given, batch: Batch) -> Any:
 def _leaves(parts: Any) -> list[Tensor]:
     leaves: list[Tensor] = pytree.tree_leaves(parts)
     return leaves
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

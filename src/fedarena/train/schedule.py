@@ -139,17 +139,19 @@ def draw_batches(
     return Batches(rows, mask, first)
 
 
-def place_steps(schedule: Schedule, width: int) -> tuple[IntArray, IntArray]:
-    """Which client is in each of `width` lanes in every step, and which of its steps it takes; -1 for nobody.
+def place_steps(schedule: Schedule, widths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Which client is in each lane in every step, and which of its steps it takes; -1 for nobody.
 
-    Two arrays ``[steps, width]``.
+    Both arrays have an entry for each of so many lanes (`widths`) of the first step, then of the second, and so on:
+    there may be many steps of few lanes. The third says where every step's entries begin, and where the last ones end.
     """
-    client, number = (np.full((schedule.length, width), -1, dtype=np.int64) for _ in range(2))
+    begins = np.concatenate([[0], np.cumsum(widths)])
+    client, number = (np.full(begins[-1], -1, dtype=np.int64) for _ in range(2))
     owner = np.repeat(np.arange(len(schedule.steps)), schedule.steps)
     step = np.arange(len(owner)) - np.repeat(np.cumsum(schedule.steps) - schedule.steps, schedule.steps)
-    where = schedule.start[owner] + step, schedule.lane[owner]
+    where = begins[schedule.start[owner] + step] + schedule.lane[owner]
     client[where], number[where] = owner, step
-    return client, number
+    return client, number, begins
 
 
 def _sort_within(owner: IntArray, keys: npt.NDArray[np.uint64]) -> IntArray:

@@ -8,7 +8,8 @@ samples. Momentum and weight decay change `scale` and `factors` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -131,18 +132,37 @@ def find_dense_layers(task: Task, params: Tensors) -> tuple[DenseLayer, ...]:
     if not large:
         return ()
     try:
-        found = [_rows_of_layers(task, params, samples) for samples in _TRIED_SAMPLES]
-        layers = []
-        for name in params:
-            positions = {rows.get(name, 0) / samples for rows, samples in zip(found, _TRIED_SAMPLES, strict=True)}
-            if name in large and len(positions) == 1 and (of_sample := positions.pop()) >= 1 and of_sample % 1 == 0:
-                outputs, inputs = params[name].shape
-                layers.append(DenseLayer(name, inputs, outputs, int(of_sample)))
-        if not _are_exact(task, params, layers):  # one may spoil it for all
-            layers = [layer for layer in layers if _are_exact(task, params, [layer])]
-        return tuple(layers) if _are_exact(task, params, layers) else ()
+        with _in_full_precision():
+            return _tried_layers(task, params, large)
     except Exception:  # whatever an own model may raise that is tried in this way; there is always the usual one
         return ()
+
+
+def _tried_layers(task: Task, params: Tensors, large: set[str]) -> tuple[DenseLayer, ...]:
+    found = [_rows_of_layers(task, params, samples) for samples in _TRIED_SAMPLES]
+    layers = []
+    for name in params:
+        positions = {rows.get(name, 0) / samples for rows, samples in zip(found, _TRIED_SAMPLES, strict=True)}
+        if name in large and len(positions) == 1 and (of_sample := positions.pop()) >= 1 and of_sample % 1 == 0:
+            outputs, inputs = params[name].shape
+            layers.append(DenseLayer(name, inputs, outputs, int(of_sample)))
+    if not _are_exact(task, params, layers):  # one may spoil it for all
+        layers = [layer for layer in layers if _are_exact(task, params, [layer])]
+    return tuple(layers) if _are_exact(task, params, layers) else ()
+
+
+@contextmanager
+def _in_full_precision() -> Iterator[None]:
+    """Within this context a GPU rounds no inputs of products, as it may have been told to by whoever came before."""
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed
 
 
 class _Noting(TorchFunctionMode):

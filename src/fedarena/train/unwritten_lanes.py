@@ -7,6 +7,7 @@ factors of a lane are its samples, step after step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,11 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
-from fedarena.train.lanes import LaneEngine, LanePool, LaneTraining, PlannedWork, clients_at, concatenate
+from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.product_rows import Overlaps, ProductRows
+from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
 from fedarena.train.tensors import Groups, innermost_channels
 from fedarena.train.unwritten import DenseLayer, Factors, linear_course, loss_without_weights
@@ -33,6 +36,17 @@ _WIDTHS_PER_OCTAVE = 4  # there are as many widths as sizes of shards, and each 
 
 LossFunction = Callable[[Tensors], Tensor]
 ClientLoss = Callable[[Tensors, Tensor, Tensor, Client], LossFunction]  # of its columns, their mask, a key, and itself
+
+
+def begin(changing: Changing, start: Tensors) -> None:
+    """Puts everybody at the start of their training."""
+    for name, p in changing.params.items():
+        p.copy_(start[name].expand_as(p))
+    for group in changing.optimizer.values():
+        for t in group.values():
+            t.zero_()
+    changing.numbers.fill_(1)
+    changing.loss_sums.zero_()
 
 
 class UnwrittenLanes:
@@ -74,10 +88,10 @@ class UnwrittenTraining(LaneTraining):
         self._layers, self._programs = layers, programs
         self._start_of_all = self._downloads[0]["params"]
         # Nobody has a sample in the last places of batches when all clients are small.
-        places = min(self.mask.shape[2], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
+        places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
 
-    def run_in_products(self, pool: LanePool) -> Iterator[JobResults]:
+    def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
         width = int(self.widths[0])
         kind = (tuple(layer.name for layer in self._layers), tuple(self._job_rows))
@@ -88,8 +102,8 @@ class UnwrittenTraining(LaneTraining):
 
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
         schedule, width = self.schedule, int(self.widths[0])
-        steps, places = schedule.length, self.mask.shape[2]
-        self._begin(lanes.changing.first(width))
+        steps, places = schedule.length, self.mask.shape[1]
+        begin(lanes.changing.first(width), self._start_of_all)
         by_lane = np.argsort(schedule.lane, kind="stable")
         jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
         scales, factors = self._course(by_lane, width)
@@ -105,7 +119,7 @@ class UnwrittenTraining(LaneTraining):
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[::-1]
+                batches = self._gather(step)[1][::-1]
             weights: list[tuple[Tensor, ...]] = []
             for layer in self._layers:
                 samples = places * layer.positions
@@ -132,17 +146,8 @@ class UnwrittenTraining(LaneTraining):
 
     def _room_for_overlaps(self, lanes: UnwrittenLanes, layer: DenseLayer) -> Tensor:
         """Of every sample with those of earlier steps; what is not written stays 0."""
-        samples = self.schedule.length * self.mask.shape[2] * layer.positions
+        samples = self.schedule.length * self.mask.shape[1] * layer.positions
         return lanes.room_for((layer.name, "overlaps"), int(self.widths[0]), samples, samples).zero_()
-
-    def _begin(self, changing: Changing) -> None:
-        for name, p in changing.params.items():
-            p.copy_(self._start_of_all[name].expand_as(p))
-        for group in changing.optimizer.values():
-            for t in group.values():
-                t.zero_()
-        changing.numbers.fill_(1)
-        changing.loss_sums.zero_()
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
@@ -154,7 +159,7 @@ class UnwrittenTraining(LaneTraining):
         )
         lanes = torch.arange(width).clamp(max=scales.shape[1] - 1)
         scales, factors = scales[:, lanes], factors[:, lanes]
-        places = self.mask.shape[2]
+        places = self.mask.shape[1]
         return scales, {
             positions: factors.repeat_interleave(places * positions, dim=2)
             for positions in {layer.positions for layer in self._layers}
@@ -171,7 +176,11 @@ class UnwrittenTraining(LaneTraining):
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
         steps = self.schedule.lane_lengths
         lanes = len(steps)
-        counts = self.mask[:, :lanes].transpose(0, 1)  # [lanes, steps, places]
+        step = np.repeat(np.arange(len(self.widths)), self.widths)
+        lane = np.arange(len(step)) - self.begins[step]
+        counts = torch.zeros(max(lanes, int(self.widths[0])), len(self.widths), self.mask.shape[1], dtype=torch.bool)
+        counts[lane, step] = self.mask
+        counts = counts[:lanes]
         if layer.positions > 1:  # whose rows need not be sample after sample
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
@@ -183,7 +192,7 @@ class UnwrittenTraining(LaneTraining):
             rows = valid.flatten().nonzero().flatten()
             left, right, of_rows, overlaps = left[rows], right[rows], of_rows[rows], None
         shift = scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
-        known = None if overlaps is None else Overlaps(overlaps[:lanes], self.mask.shape[2] * layer.positions)
+        known = None if overlaps is None else Overlaps(overlaps[:lanes], self.mask.shape[1] * layer.positions)
         return ProductRows(left, right, of_rows, number, shift, self._start_of_all[layer.name], known)
 
     def _results(self, products: dict[str, ProductRows]) -> JobResults:
@@ -255,13 +264,11 @@ class UnwrittenPrograms:
 
     def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Callable[..., None]:
         tensors, structure = pytree.tree_flatten(parts)
-        of_changing = pytree.tree_structure((changing.params, changing.optimizer, changing.numbers, changing.loss_sums))
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
             changed, _, read, scales, start, jobs, batch = pytree.tree_unflatten(tensors, structure)
-            now = Changing(*pytree.tree_unflatten(changed, of_changing))
             factors = {layer.name: tuple(read[3 * i : 3 * i + 3]) for i, layer in enumerate(layers)}
-            after, new = self._step(layers, now, factors, scales, start, jobs, Batch(*batch))
+            after, new = self.take(layers, changing.like(changed), factors, scales, start, jobs, Batch(*batch))
             return [*after.tensors(), *(t for layer in layers for t in new[layer.name])]
 
         replaced = len(parts[0]) + len(parts[1])
@@ -270,7 +277,7 @@ class UnwrittenPrograms:
         pure, updates = separate_updates(recorded, replaced)
         return script(pure, updates, tensors)
 
-    def _step(
+    def take(
         self,
         layers: tuple[DenseLayer, ...],
         changing: Changing,
@@ -280,8 +287,15 @@ class UnwrittenPrograms:
         jobs: Tensors,
         batch: Batch,
     ) -> tuple[Changing, dict[str, tuple[Tensor, ...]]]:
-        columns = {name: innermost_channels(values) for name, values in batch.columns.items()}
-        with sdpa_kernel(SDPBackend.MATH):
+        """One gradient step in every lane, as a pure function: what it changes, new factors on both sides, and overlaps."""
+        on_gpu = scales.device.type == "cuda"
+        columns = batch.columns
+        if not on_gpu:
+            columns = {name: innermost_channels(values) for name, values in columns.items()}
+        with (
+            LayersAsProducts(self._engine.convolutions == "kernels") if on_gpu else nullcontext(),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
             params, state, losses, new = vmap(partial(self._client_step, layers), in_dims=(*[0] * 9, None))(
                 changing.params,
                 changing.optimizer,

@@ -13,18 +13,25 @@ from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import JobResults
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client
-from fedarena.train.lanes import LaneEngine, LanePool, PlannedWork
+from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lanes import PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
+from fedarena.train.unwritten_gpu import CapturedTraining
 from fedarena.train.unwritten_lanes import LossFunction, UnwrittenPrograms, UnwrittenTraining
 
 # Whether large dense layers have a matrix for every client, or factors of it where that is possible and pays.
 Dense = Literal["written", "factored"]
 Layers = tuple[DenseLayer, ...]
 
-_MOST_BYTES = 1 << 25  # of the factors of clients that train together
-# Where layers' outputs take more memory than such weights, it is better to have few lanes than none of the weights.
+_MOST_BYTES = 1 << 25  # of the factors of clients that train together on a CPU
+# On a GPU, how much of what as many clients take as train together with everything written down, who are rounded down
+# to a power of two.
+_GPU_ROOM = 2
+# Where layers' outputs take more memory than such weights, it is better to have few lanes than none of the weights; a
+# GPU, which gets everything from memory, gains by less.
 _DOMINATING_SHARE = 0.5
+_GPU_DOMINATING_SHARE = 0.1
 # Clients of a shard share the product with the weights that all of them start from: more are better, up to so many, if
 # there are shards enough for some workers.
 _SHARING = 16
@@ -62,6 +69,7 @@ class Unwritten:
             if choice is None and not _dominate(self.layers, engine):
                 self.layers = ()
         self.choice: Dense = "factored" if self.layers else "written"
+        self._lane_bytes = engine.lane_bytes() if self.layers else 0
         self._programs = UnwrittenPrograms(engine, engine.loss_of)
         self._pool = LanePool()
 
@@ -92,15 +100,22 @@ class Unwritten:
         """The clients, those with most steps first, in groups whose factors take a limited amount of memory."""
         item_bytes = self._engine.hardware.dtype.itemsize
         row_bytes = item_bytes * width * sum(layer.positions * (layer.inputs + layer.outputs) for layer in layers)
+        most_bytes, lane_bytes = _MOST_BYTES, 0
+        if self._engine.hardware.is_gpu:
+            most_bytes = _GPU_ROOM * self._engine.lanes * self._lane_bytes
+            lane_bytes = self._lane_bytes - item_bytes * sum(layer.inputs * layer.outputs for layer in layers)
         ordered = np.array(clients)[np.argsort(-work.steps[clients], kind="stable")]
         while len(ordered):
-            room = max(1, _MOST_BYTES // (row_bytes * int(work.steps[ordered[0]])))
+            room = max(1, most_bytes // (lane_bytes + row_bytes * int(work.steps[ordered[0]])))
+            if self._engine.hardware.is_gpu:  # groups of about the same size
+                room = -(-len(ordered) // -(-len(ordered) // room))
             yield ordered[:room]
             ordered = ordered[room:]
 
-    def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults]:
-        """Trains some clients without these layers; their updates are `ProductRows` of them."""
-        training = UnwrittenTraining(self._engine, work, shard.broadcasts, layers, self._programs)
+    def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults | None]:
+        """Trains some clients without these layers; their updates are `ProductRows` of them, and None is for steps."""
+        kind = CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
+        training = kind(self._engine, work, shard.broadcasts, layers, self._programs)
         return training.run_in_products(self._pool)
 
 
@@ -108,12 +123,18 @@ def _dominate(layers: Layers, engine: UnwrittenEngine) -> bool:
     """Whether weights that need not be written down, for clients with a single step at least, are most of a lane."""
     paying = [layer for layer in layers if layer.pays(engine.local.batch_size)]
     weights = sum(layer.inputs * layer.outputs for layer in paying) * engine.hardware.dtype.itemsize
-    return bool(paying) and weights >= _DOMINATING_SHARE * engine.lane_bytes()
+    share = _GPU_DOMINATING_SHARE if engine.hardware.is_gpu else _DOMINATING_SHARE
+    return bool(paying) and weights >= share * engine.lane_bytes()
 
 
 def _is_linear(engine: UnwrittenEngine) -> bool:
-    """Whether a client's weights stay sums of what it downloaded and of gradients, and nobody asks to see them."""
+    """Whether a client's weights stay sums of what it downloaded and of gradients, and nobody asks to see them.
+
+    Products whose inputs are rounded to tf32 are about as exact with factors: samples, gradients and what was
+    downloaded are rounded as they are for written weights, and sums stay in full precision. In bf16 the product of
+    every step would be rounded by itself before they are added up.
+    """
     algorithm, local = engine.algorithm, engine.local
     asks = engine.asks_about_jobs or type(algorithm).client_init is not Algorithm.client_init
-    plain = not engine.hardware.is_gpu and engine.hardware.precision == "full" and engine.plan == "together"
+    plain = engine.hardware.precision != "bf16" and engine.plan != "apart"
     return plain and local.optimizer == "sgd" and local.clip_norm is None and not asks and not engine.exact_batches

@@ -1,0 +1,92 @@
+"""Recorded steps on a GPU: compiled if there is a compiler, and captured as graphs that run without Python."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fedarena.train.streams import LaneStream
+
+_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
+_ALIGNED_BYTES = 16
+_WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
+
+
+def capture(
+    step: Callable[..., None],
+    changed: list[Tensor],
+    read: list[Tensor],
+    example: list[Tensor],
+    on: LaneStream,
+    times: int = 1,
+) -> Callable[[list[Tensor]], None]:
+    """A graph of a step that changes some tensors, reads others, and is given more, such as a batch, every time.
+
+    Taken several `times` in a row, it is given the tensors of all times at once, as rows.
+    """
+    rooms = [_room(t, times) for t in example]  # a graph always reads from the same memory
+    place = [room for room, _ in rooms]
+    given_at = list(zip(*(each for _, each in rooms), strict=True))
+    copies = [t.clone() for t in changed]  # they are in use already
+    on.stream.wait_stream(torch.cuda.current_stream())
+    with on:
+        for _ in range(_WARM_UPS):
+            step(*copies, *read, *given_at[0])
+    torch.cuda.current_stream().wait_stream(on.stream)
+    del copies
+    graph = torch.cuda.CUDAGraph()
+    replay: Callable[[], None] = graph.replay
+    try:
+        with torch.cuda.graph(graph, pool=on.pool, stream=on.stream):
+            for given in given_at:
+                step(*changed, *read, *given)
+        on.pool = on.pool or graph.pool()
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        warnings.warn(f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2)
+
+        def replay() -> None:
+            for given in given_at:
+                step(*changed, *read, *given)
+
+    def run(given: list[Tensor]) -> None:
+        torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
+        replay()
+
+    return run
+
+
+def _room(example: Tensor, times: int) -> tuple[Tensor, list[Tensor]]:
+    """Memory for as many tensors like the example, as rows of numbers, and as themselves.
+
+    Each begins where compiled code expects tensors to begin.
+    """
+    unit, size = _ALIGNED_BYTES // example.element_size(), example.numel()
+    rows = example.new_zeros(times, -(-size // unit) * unit)[:, :size]
+    rows.copy_(example.reshape(1, -1))
+    return rows, [row.view(example.shape) for row in rows]
+
+
+def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+    """A recorded computation that is made for tensors like these; as it is where there is no compiler for it."""
+    if len(pure.graph.nodes) > _MOST_COMPILED:
+        return pure
+    try:
+        made: Callable[..., Any] = torch.compile(pure, dynamic=False)
+        with warnings.catch_warnings():
+            # The compiler's advice on how to be faster is for its users, not for ours.
+            warnings.filterwarnings("ignore", module=r"torch\._inductor")
+            made(*tensors)
+    except Exception as error:  # no compiler on this machine, or one that fails on this model
+        warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
+        return pure
+    return made
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

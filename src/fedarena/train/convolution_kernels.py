@@ -1,0 +1,197 @@
+"""Convolutions of many clients, each with weights of its own, as kernels for a GPU.
+
+What `products` writes down as patches, these kernels read from the pictures themselves while they multiply: the product
+is the same, but nothing of the size of patches goes through memory. Pictures are ``[lanes, samples, height, width,
+channels]`` here, kernels ``[lanes, outputs, height, width, channels]``.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from fedarena.train.operations import Operation
+
+Pair = tuple[int, int]
+
+
+def available() -> bool:
+    """Whether such kernels can be made here; torch for GPUs usually brings what compiles them."""
+    return find_spec("triton") is not None
+
+
+def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
+    """How the product of a lane is divided among processors: by sizes alone."""
+    columns = min(128, max(16, 1 << (outputs - 1).bit_length()))
+    return {
+        "ROWS": 128 if rows > 64 else 64,
+        "COLUMNS": columns,
+        "DEPTH": 32,
+        "num_warps": 8 if columns == 128 else 4,
+        "num_stages": 3,
+    }
+
+
+def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int) -> dict[str, int]:
+    """The same for gradients of weights, which are sums over parts of the rows.
+
+    Two warps, because four would multiply by instructions that want these operands turned around in memory.
+    """
+    patch = channels * kernel[0] * kernel[1]
+    return {
+        "PARTS": max(1, min(8, rows // (512 if patch <= 32 else 2048))),
+        "ROWS": 64 if patch <= 32 else 32,
+        "COLUMNS": min(64, max(16, 1 << (outputs - 1).bit_length())),
+        "DEPTH": 32 if patch <= 32 else 64,
+        "num_warps": 2,
+        "num_stages": 4,
+    }
+
+
+def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[str, int] | None = None) -> Tensor:
+    """Every lane's convolution, one pixel at a time; unless it is `exact`, with inputs rounded to tf32."""
+    lanes, samples, height, width, channels = x.shape
+    outputs, kernel_h, kernel_w = weight.shape[1:4]
+    out = _output(x, weight, *padding)
+    out_height, out_width = out.shape[2:4]
+    rows = samples * out_height * out_width
+    t = own or tiles(channels, outputs, rows)
+    grid = (_divide_up(rows, t["ROWS"]), _divide_up(outputs, t["COLUMNS"]), lanes)
+    from fedarena.train.triton_convolution import convolve_kernel  # which takes a while, for GPUs only
+
+    convolve_kernel[grid](
+        x.contiguous(), weight.contiguous(), out, samples, height, width, out_height, out_width,
+        CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel_h, KERNEL_W=kernel_w, PAD_H=padding[0], PAD_W=padding[1],
+        PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
+    )  # fmt: skip
+    return out
+
+
+def weight_gradient(
+    x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool, own: dict[str, int] | None = None
+) -> Tensor:
+    """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out."""
+    lanes, samples, height, width, channels = x.shape
+    out_height, out_width, outputs = grad.shape[2:]
+    t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width)
+    out = x.new_empty(lanes, t["PARTS"], outputs, *kernel, channels, dtype=torch.float32)
+    tiles_of_lane = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]))
+    grid = (*tiles_of_lane, lanes * t["PARTS"])
+    from fedarena.train.triton_convolution import weight_gradient_kernel
+
+    weight_gradient_kernel[grid](
+        x.contiguous(), grad.contiguous(), out, samples, height, width, out_height, out_width,
+        CHANNELS=channels, OUTPUTS=outputs, KERNEL_H=kernel[0], KERNEL_W=kernel[1], PAD_H=padding[0], PAD_W=padding[1],
+        PRECISION="ieee" if exact else "tf32", ONE_TAP=channels % t["DEPTH"] == 0, **t,
+    )  # fmt: skip
+    return (out.squeeze(1) if t["PARTS"] == 1 else out.sum(1)).to(x.dtype)
+
+
+def _divide_up(size: int, piece: int) -> int:
+    return -(-size // piece)
+
+
+def _output(x: Tensor, weight: Tensor, pad_h: int, pad_w: int) -> Tensor:
+    lanes, samples, height, width, _ = x.shape
+    outputs, kernel_h, kernel_w = weight.shape[1:4]
+    return x.new_empty(lanes, samples, height + 2 * pad_h - kernel_h + 1, width + 2 * pad_w - kernel_w + 1, outputs)
+
+
+def _run_convolve(x: Tensor, weight: Tensor, pad_h: int, pad_w: int, exact: bool) -> Tensor:
+    return convolve(x, weight, (pad_h, pad_w), exact)
+
+
+def _run_gradient(x: Tensor, grad: Tensor, kernel_h: int, kernel_w: int, pad_h: int, pad_w: int, exact: bool) -> Tensor:
+    return weight_gradient(x, grad, (kernel_h, kernel_w), (pad_h, pad_w), exact)
+
+
+_CONVOLVE = Operation(
+    "convolve_lanes",
+    _run_convolve,
+    lambda x, weight, pad_h, pad_w, exact: _output(x, weight, pad_h, pad_w),
+    for_gpus=True,
+)
+_WEIGHT_GRADIENT = Operation(
+    "convolution_weights_of_lanes",
+    _run_gradient,
+    lambda x, grad, kernel_h, kernel_w, *_: x.new_empty(len(x), grad.shape[-1], kernel_h, kernel_w, x.shape[-1]),
+    for_gpus=True,
+)
+
+
+class _OfLanes(Function):
+    """A function of tensors whose first dimension is the lanes'; under `vmap` there are more lanes."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        """All at once."""
+        count: int = info.batch_size
+        given = []
+        for value, dim in zip(args, in_dims, strict=True):
+            if isinstance(value, Tensor):
+                value = value.expand(count, *value.shape) if dim is None else value.movedim(dim, 0)
+                value = value.flatten(0, 1)
+            given.append(value)
+        result: Tensor = cls.apply(*given)  # type: ignore[no-untyped-call]
+        return result.view(count, -1, *result.shape[1:]), 0
+
+
+class _InputGradient(_OfLanes):
+    """A convolution of gradients with the kernels turned around."""
+
+    @staticmethod
+    def forward(grad: Tensor, weight: Tensor, padding: Pair, exact: bool) -> Tensor:
+        """Gradients of pictures."""
+        kernel_h, kernel_w = weight.shape[2:4]
+        turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1).contiguous()
+        found: Tensor = _CONVOLVE(grad, turned, kernel_h - 1 - padding[0], kernel_w - 1 - padding[1], exact)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+
+class _WeightGradient(_OfLanes):
+    """A product of patches and gradients."""
+
+    @staticmethod
+    def forward(x: Tensor, grad: Tensor, kernel: Pair, padding: Pair, exact: bool) -> Tensor:
+        """Gradients of weights."""
+        found: Tensor = _WEIGHT_GRADIENT(x, grad, *kernel, *padding, exact)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept."""
+
+
+class LaneConvolution(_OfLanes):
+    """The convolution of every lane, with steps of one pixel."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, padding: Pair, exact: bool) -> Tensor:
+        """What comes out, ``[lanes, samples, height, width, outputs]``."""
+        found: Tensor = _CONVOLVE(x, weight, *padding, exact)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keeps what came in."""
+        x, weight, ctx.padding, ctx.exact = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        """The gradients of pictures and weights."""
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        of_weight = _WeightGradient.apply(x, grad, tuple(weight.shape[2:4]), ctx.padding, ctx.exact)  # type: ignore[no-untyped-call]
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = _InputGradient.apply(grad, weight, ctx.padding, ctx.exact)  # type: ignore[no-untyped-call]
+        return of_x, of_weight, None, None

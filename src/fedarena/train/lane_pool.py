@@ -1,0 +1,169 @@
+"""Lanes of an engine: their tensors, which stay where they are, and programs that are bound to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedarena.models import Tensors
+from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.jobs import IntArray, hyperparameters_in
+from fedarena.train.optimizers import LocalTraining, optimizer_init
+from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
+from fedarena.train.resident import SampleSource
+from fedarena.train.streams import LaneStream, beside_each_other
+from fedarena.train.tensors import Groups, innermost_channels, map_groups
+from fedarena.train.validation import Validated
+
+# All lanes in one computation; the same, with clients who have far more to do than others in another one beside it; or
+# each lane in one of its own, which a GPU does beside the others.
+Plan = Literal["together", "beside", "apart"]
+# Convolutions of all lanes as products of patches, or by kernels of our own where those are faster.
+Convolutions = Literal["products", "kernels"]
+
+
+class LaneEngine(Protocol):
+    """What lanes need from their engine."""
+
+    algorithm: Algorithm
+    local: LocalTraining
+    seed: int
+    lanes: int
+    plan: Plan
+    convolutions: Convolutions
+    device: torch.device
+    compile: bool
+    draws: bool  # whether the model draws random numbers while it is trained
+    exact_batches: bool  # whether batches must not be filled up with samples that do not count
+    asks_about_jobs: bool  # whether the algorithm may want to know something about a job
+    programs: StepPrograms
+    training_samples: SampleSource
+
+    def place(self, groups: Groups) -> Groups:
+        """The same groups where this engine computes."""
+
+    def start_params(self, given: Given, clients: int) -> Tensors:
+        """What so many clients start from; to be read only."""
+
+    def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
+        """What finished clients (rows of `params`) upload, and what they keep."""
+
+    def validated(self, params: Tensors, given: Given, clients: IntArray) -> Validated | None:
+        """How good the models of finished clients (rows of `params`) are, if somebody asks."""
+
+
+class Lanes:
+    """The tensors of a number of lanes; they stay where they are, so that programs can be bound to them."""
+
+    def __init__(self, engine: LaneEngine, count: int, like: Given, stream: LaneStream | None = None):
+        """What is captured for them may have a `stream` of its own."""
+        self.count = count
+        self._programs, self._compile, self._stream = engine.programs, engine.compile, stream
+
+        def empty(t: Tensor) -> Tensor:
+            return torch.zeros_like(t[:1]).repeat(count, *[1] * (t.dim() - 1))
+
+        self.given = Given(
+            map_groups(empty, like.states),
+            map_groups(torch.clone if like.shared else empty, like.broadcast),
+            {name: empty(t) for name, t in like.jobs.items()},
+            like.shared,
+        )
+        params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
+        if engine.plan == "apart":  # libraries want the weights of convolutions like that, too
+            params = {name: innermost_channels(p) for name, p in params.items()}
+        one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
+        self.changing = Changing(
+            params,
+            optimizer_init(engine.local, params, hyperparameters_in(like.jobs)),
+            torch.ones_like(one_each),
+            torch.zeros_like(one_each),
+        )
+        self._steps: dict[tuple[int, int, bool, int], Program] = {}
+        self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
+        self._streams: dict[int, LaneStream] = {}
+
+    def step(self, width: int, batch: Batch, frequent: bool) -> None:
+        """One gradient step in each of the first `width` lanes; those that are `frequent` are worth being compiled."""
+        self._step(width, batch, batch, frequent, 1)
+
+    def steps(self, width: int, first: Batch, batches: Batch, frequent: bool) -> None:
+        """As many steps as there are batches, of which the first is given apart, without a pause on a GPU."""
+        self._step(width, first, batches, frequent, len(batches.mask))
+
+    def _step(self, width: int, example: Batch, given: Batch, frequent: bool, times: int) -> None:
+        form = (width, example.mask.shape[1], frequent, times)
+        if form not in self._steps:
+            lanes, read = self.changing.first(width), self.given.first(width)
+            compile = frequent and self._compile
+            self._steps[form] = self._programs.bind(
+                lanes, read, example, compile=compile, stream=self._stream, times=times
+            )
+        self._steps[form](given)
+
+    def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
+        """One gradient step in each lane that has `samples`, every one in a computation of its own.
+
+        Batches are filled up to a power of two, and not at all if it must be done exactly.
+        """
+        at_work = np.flatnonzero(samples).tolist()
+        with beside_each_other(self._streams, at_work, batch.mask.device) as streams:
+            for lane, stream in zip(at_work, streams, strict=True):
+                count = int(samples[lane])
+                size = count if exactly else min(1 << (count - 1).bit_length(), batch.mask.shape[1])
+                own = batch.only(lane, size)
+                if (lane, size) not in self._alone:
+                    changing, given = self.changing.only(lane), self.given.only(lane)
+                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream, alone=True)
+                with stream or nullcontext():
+                    self._alone[lane, size](own)
+
+    def step_exactly(self, width: int, batch: Batch, samples: IntArray, frequent: bool) -> None:
+        """The same for batches without padding, of so many `samples` each (0: the lane is idle).
+
+        Full batches are one computation; smaller ones, such as the last of an epoch, another one for every size.
+        """
+        full = batch.mask.shape[1]
+        smaller = [size for size in np.unique(samples).tolist() if 0 < size < full]
+        lanes = [torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device) for size in smaller]
+        before = [self.changing.of(some) for some in lanes]
+        if (samples == full).any():
+            self.step(width, batch, frequent)  # also where a batch is smaller, which is put right below
+        for some, size, changing in zip(lanes, smaller, before, strict=True):
+            changed = self._programs.take(changing, self.given.of(some), batch.of(some, size))
+            self.changing.put(some, changed)
+
+
+class Counted(Protocol):
+    """A number of lanes of some kind."""
+
+    count: int
+
+
+L = TypeVar("L", bound=Counted)
+
+
+class LanePool:
+    """Lanes that are not in use at the moment; a worker borrows some and gives them back."""
+
+    def __init__(self) -> None:
+        self._free: dict[Any, list[Any]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def borrow(self, kind: Any, count: int, make: Callable[[], L]) -> Iterator[L]:
+        """At least `count` lanes of a kind; what is in them is left over from before."""
+        with self._lock:
+            free = self._free.setdefault(kind, [])
+            lanes = free.pop() if free else None
+        if lanes is None or lanes.count < count:
+            lanes = make()
+        yield lanes
+        with self._lock:
+            free.append(lanes)
