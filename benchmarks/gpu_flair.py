@@ -6,7 +6,8 @@ Needs torch and NumPy alone, like gpu_speed.py; pfl-research is measured where i
 with as many pictures as FLAIR's (median 2, mean about 8, at most 512), 2 epochs in batches of 16, random crops and
 flips. *fedscale*: the setting of FedScale's Table 6, MobileNet-V2, 20 steps of 32 pictures for each of 10,000
 participants, of whom some are trained and the others extrapolated. Pictures are random numbers. *central* trains the
-same model on as many samples in batches of 512 with plain torch; *pfl* trains user after user with its own loop.
+same model on as many samples in batches of 512 with plain torch; *pfl* trains user after user with its own loop and
+its own crops.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def flair(users: int) -> Work:
     """A cohort of FLAIR's."""
     drawn = np.random.default_rng(SEED).lognormal(np.log(2), 1.69, users)
     sizes = np.clip(np.round(drawn), 1, 512).astype(np.int64)
-    return Work("resnet18_imagenet", "multi_label", 17, sizes, LocalTraining(epochs=2, batch_size=16, lr=0.1))
+    return Work(
+        "resnet18_imagenet", "multi_label", 17, sizes, LocalTraining(epochs=2, batch_size=16, lr=0.1, clip_norm=10.0)
+    )
 
 
 def fedscale(users: int) -> Work:
@@ -107,12 +110,14 @@ def make_task(work: Work) -> Any:
     return task
 
 
-def make_ours(work: Work, data: RandomPictures, precision: Any) -> tuple[Callable[[int], None], dict[str, Any]]:
+def make_ours(
+    work: Work, data: RandomPictures, options: dict[str, Any]
+) -> tuple[Callable[[int], None], dict[str, Any]]:
     """A simulation that goes on for as many rounds as it is told, and how its engine computes."""
     task, algorithm, users = make_task(work), FedAvg(), len(work.sizes)
     everybody = np.arange(users)
     algorithm.prepare(users, work.local)
-    engine = CohortEngine(task, algorithm, work.local, data, SEED, device="cuda", precision=precision)
+    engine = CohortEngine(task, algorithm, work.local, data, SEED, device="cuda", **options)
     simulation = Simulation(
         seed=SEED,
         rounds=10**6,
@@ -164,19 +169,17 @@ def make_central(work: Work, precision: str) -> Callable[[int], None]:
 
 
 def make_pfl(work: Work, data: RandomPictures) -> Callable[[int], None] | None:
-    """pfl-research's federated averaging on the same pictures, cropped beforehand; None where it is not installed."""
+    """pfl-research's FLAIR training of the same network on the same pictures; None where it is not installed."""
     try:
-        from peers.pfl_gpu import make_run_of_users
-    except ImportError:
+        from peers.pfl_flair import make_flair_run
+    except ImportError as error:
+        print(f"without pfl-research: {error}")
         return None
     task = make_task(work)
-    cropped = torch.from_numpy(data.columns["x"][:, :, :SEEN, :SEEN]).float() / 255
-    users = [
-        (cropped[first:last].cuda(), task.targets(torch.from_numpy(data.columns["y"][first:last])).cuda())
-        for first, last in itertools.pairwise(data.bounds.tolist())
-    ]
-    loss = F.binary_cross_entropy_with_logits if work.kind == "multi_label" else F.cross_entropy
-    return make_run_of_users(task.module, users, work.local, loss)
+    pictures, targets = (torch.from_numpy(data.columns[name]).cuda() for name in ("x", "y"))
+    bounds = itertools.pairwise(data.bounds.tolist())
+    users = [(pictures[first:last], task.targets(targets[first:last])) for first, last in bounds]
+    return make_flair_run(task.module, users, work.local, SEEN)
 
 
 def timed(run: Callable[[int], None], times: int) -> float:
@@ -188,16 +191,16 @@ def timed(run: Callable[[int], None], times: int) -> float:
     return (time.perf_counter() - began) / times
 
 
-def measure(work: Work, precision: str, repetitions: int, with_pfl: bool) -> dict[str, Any]:
+def measure(work: Work, options: dict[str, Any], repetitions: int, with_pfl: bool) -> dict[str, Any]:
     """Samples per second of all, taking turns; medians."""
     data = RandomPictures(work)
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    ours, choices = make_ours(work, data, precision)
+    ours, choices = make_ours(work, data, options)
     ours(1)
     first = time.perf_counter() - began
     peak = torch.cuda.max_memory_allocated()
-    central, pfl = make_central(work, precision), make_pfl(work, data) if with_pfl else None
+    central, pfl = make_central(work, options["precision"]), make_pfl(work, data) if with_pfl else None
     central(3)
     found: dict[str, list[float]] = {"ours": [], "central": [], "pfl": []}
     for _ in range(repetitions):
@@ -226,6 +229,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=200, help="of FLAIR")
     parser.add_argument("--participants", type=int, default=256, help="of FedScale who are really trained")
     parser.add_argument("--precision", choices=("full", "tf32", "bf16"), default="tf32")
+    parser.add_argument("--lanes", type=int, help="clients beside each other; by default, as the engine chooses")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--without-pfl", action="store_true")
     parser.add_argument("--output", type=Path)
@@ -235,7 +239,10 @@ def main() -> None:
     rows: dict[str, Any] = {}
     for name in arguments.work:
         work = flair(arguments.users) if name == "flair" else fedscale(arguments.participants)
-        row = measure(work, arguments.precision, arguments.repetitions, name == "flair" and not arguments.without_pfl)
+        options = {"precision": arguments.precision}
+        if arguments.lanes:
+            options |= {"lanes": arguments.lanes, "plan": "apart"}
+        row = measure(work, options, arguments.repetitions, name == "flair" and not arguments.without_pfl)
         speeds = row["samples_per_second"]
         reached = row["of_central"] >= LEAST_OF_CENTRAL and (row["times_pfl"] or LEAST_TIMES_PFL) >= LEAST_TIMES_PFL
         verdict = "ok" if reached else "MISSED"

@@ -24,6 +24,7 @@ from fedarena.models.dropout import KeyedDropout, dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.apart import ApartTraining
 from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
@@ -229,7 +230,8 @@ class CohortEngine:
         for layers, some in unwritten:
             yield from self._unwritten.train(some, shard, layers)
         if written is not None:
-            yield from LaneTraining(self, written, shard.broadcasts, shard.states).run(self._pool)
+            training = ApartTraining if self.plan == "apart" else LaneTraining
+            yield from training(self, written, shard.broadcasts, shard.states).run(self._pool)
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""

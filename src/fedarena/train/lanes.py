@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -23,7 +23,6 @@ from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
-from fedarena.train.streams import LaneStream, beside_each_other
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, of_algorithm, stack_groups
 from fedarena.train.validation import Validated
 
@@ -84,8 +83,9 @@ class Lanes:
             like.shared,
         )
         params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
-        if engine.plan == "apart":  # libraries want the weights of convolutions like that, too
+        if engine.plan == "apart":  # libraries want the weights of convolutions like that, and copies of them are fast
             params = {name: innermost_channels(p) for name, p in params.items()}
+            self.given = replace(self.given, broadcast=map_groups(self._innermost, self.given.broadcast))
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
             params,
@@ -94,8 +94,9 @@ class Lanes:
             torch.zeros_like(one_each),
         )
         self._steps: dict[tuple[int, int, bool], Program] = {}
-        self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
-        self._streams: dict[int, LaneStream] = {}
+
+    def _innermost(self, broadcast: Tensor) -> Tensor:
+        return innermost_channels(broadcast.unsqueeze(0))[0] if self.given.shared else innermost_channels(broadcast)
 
     def step(self, width: int, batch: Batch, widest: bool) -> None:
         """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
@@ -104,23 +105,6 @@ class Lanes:
             changing, given = self.changing.first(width), self.given.first(width)
             self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
         self._steps[form](batch)
-
-    def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
-        """One gradient step in each lane that has `samples`, every one in a computation of its own.
-
-        Batches are filled up to a power of two, and not at all if it must be done exactly.
-        """
-        at_work = np.flatnonzero(samples).tolist()
-        with beside_each_other(self._streams, at_work, batch.mask.device) as streams:
-            for lane, stream in zip(at_work, streams, strict=True):
-                count = int(samples[lane])
-                size = count if exactly else min(1 << (count - 1).bit_length(), batch.mask.shape[1])
-                own = batch.only(lane, size)
-                if (lane, size) not in self._alone:
-                    changing, given = self.changing.only(lane), self.given.only(lane)
-                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream)
-                with stream or nullcontext():
-                    self._alone[lane, size](own)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).
@@ -220,6 +204,7 @@ class LaneTraining:
             keys = number
             if engine.draws:
                 keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
+            self.client_in_lane = client  # [steps, lanes]; -1: nobody
             self.batch_samples = mask.sum(-1)  # [steps, lanes]
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
@@ -232,15 +217,18 @@ class LaneTraining:
         if self.schedule.length:
             width = int(self.widths[0])
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)))) as lanes:
+            with pool.borrow(kind, width, lambda: self._make_lanes(width)) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
+    def _make_lanes(self, width: int) -> Any:
+        return Lanes(self.engine, width, self._given(np.arange(1)))
+
     def _work_off(self, lanes: Lanes) -> Iterator[JobResults]:
         schedule = self.schedule
         if lanes.given.shared:
-            _copy(lanes.given.broadcast, self._downloads[0], ...)
+            copy_rows(lanes.given.broadcast, self._downloads[0], ...)
         starting = clients_at(schedule.start, schedule)
         ending = clients_at(schedule.start + schedule.steps - 1, schedule)
         batches: deque[Batch] = deque()
@@ -251,9 +239,7 @@ class LaneTraining:
             if not batches:
                 batches.extend(self._gather(step))
             batch, widest = batches.popleft(), width == self.widths[0]
-            if self.engine.plan == "apart":
-                lanes.step_apart(batch, self.batch_samples[step, :width], self.engine.exact_batches)
-            elif self.engine.exact_batches:
+            if self.engine.exact_batches:
                 lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
             else:
                 lanes.step(width, batch, widest)
@@ -292,10 +278,10 @@ class LaneTraining:
             for t in group.values():
                 t[place] = 0
         lanes.changing.numbers[place], lanes.changing.loss_sums[place] = 1, 0
-        _copy(lanes.given.states, given.states, place)
-        _copy({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
+        copy_rows(lanes.given.states, given.states, place)
+        copy_rows({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
         if not given.shared:
-            _copy(lanes.given.broadcast, given.broadcast, place)
+            copy_rows(lanes.given.broadcast, given.broadcast, place)
 
     def _place(self, clients: IntArray) -> slice | Tensor:
         """The lanes of clients that are sorted by lane."""
@@ -402,7 +388,7 @@ def _stack_states(
     )
 
 
-def _copy(into: Groups, groups: Groups, place: Any) -> None:
+def copy_rows(into: Groups, groups: Groups, place: Any) -> None:
     """Writes rows to their places."""
     for group, tensors in into.items():
         for name, t in tensors.items():

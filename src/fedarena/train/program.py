@@ -78,11 +78,6 @@ class Batch:
     mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
 
-    def only(self, lane: int, samples: int) -> Batch:
-        """The first samples of one lane, in the same memory."""
-        columns = {name: values[lane : lane + 1, :samples] for name, values in self.columns.items()}
-        return Batch(columns, self.mask[lane : lane + 1, :samples], self.keys[lane : lane + 1])
-
     def of(self, lanes: Tensor, samples: int) -> Batch:
         """The first samples of the lanes with these numbers."""
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
@@ -129,6 +124,14 @@ Step = Callable[[Changing, Given, Batch], Changing]
 Program = Callable[[Batch], None]
 
 
+@dataclass(frozen=True)
+class BoundStep:
+    """A step that takes its batch from a fixed place, for whoever writes it there directly."""
+
+    batch: Batch
+    run: Callable[[], None]
+
+
 class StepPrograms:
     """Makes programs of a step, which must be a pure function of the tensors in its arguments."""
 
@@ -141,31 +144,46 @@ class StepPrograms:
         with TRACING:  # the model serves one thread at a time
             return self._step(changing, given, batch)
 
-    def bind(
-        self,
-        changing: Changing,
-        given: Given,
-        example: Batch,
-        *,
-        compile: bool = False,
-        stream: LaneStream | None = None,
-    ) -> Program:
+    def bind(self, changing: Changing, given: Given, example: Batch, *, compile: bool = False) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
-        On a GPU it may be compiled, or have a stream of its own; such a one is captured as it is.
+        On a GPU it may be compiled.
         """
         lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
-            form = _form(changing, given, example)
             if changing.numbers.device.type != "cuda":
-                if form not in self._scripts:
-                    self._scripts[form] = self._script(changing, given, example)
-                script = self._scripts[form]
+                script = self._script_for(changing, given, example)
                 return lambda batch: script(*lanes, *batch.tensors())
-            if stream is None:
-                step = self._step_in_place(changing, given, example, compile)
-                return self._capture(step, lanes, example, self._stream)
-            return self._capture(self._plain_step(changing, given, example), lanes, example, stream)
+            step = self._step_in_place(changing, given, example, compile)
+            bound = self._capture(step, lanes, example, self._stream)
+        place = bound.batch.tensors()
+
+        def run(batch: Batch) -> None:
+            torch._foreach_copy_(place, batch.tensors())
+            bound.run()
+
+        return run
+
+    def bind_alone(self, changing: Changing, given: Given, columns: Tensors, stream: LaneStream | None) -> BoundStep:
+        """A program for a single lane and as many samples as the columns have, which on a GPU has its own stream.
+
+        It is captured there as it is.
+        """
+        samples = next(iter(columns.values())).shape[1]
+        lanes, device = [*changing.tensors(), *given.tensors()], changing.numbers.device
+        mask = torch.ones(1, samples, dtype=torch.bool, device=device)
+        batch = Batch(columns, mask, torch.zeros(1, dtype=torch.int64, device=device))
+        with TRACING:
+            if stream is not None:
+                return self._capture(self._plain_step(changing, given, batch), lanes, batch, stream)
+            script = self._script_for(changing, given, batch)
+        return BoundStep(batch, lambda: script(*lanes, *batch.tensors()))
+
+    def _script_for(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+        form = _form(changing, given, example)
+        if form not in self._scripts:
+            self._scripts[form] = self._script(changing, given, example)
+        return self._scripts[form]
 
     @cached_property
     def _stream(self) -> LaneStream:
@@ -211,9 +229,11 @@ class StepPrograms:
         tensors = [*changing.tensors(), *given.tensors(), *(t.clone() for t in example.tensors())]
         return in_place(self._compiled(pure, tensors) if compile else pure, updates)
 
-    def _capture(self, step: Callable[..., None], lanes: list[Tensor], example: Batch, on: LaneStream) -> Program:
-        place = [t.clone() for t in example.tensors()]  # a graph always reads from the same memory
-        tensors = [*lanes, *place]
+    def _capture(self, step: Callable[..., None], lanes: list[Tensor], example: Batch, on: LaneStream) -> BoundStep:
+        """The step as a graph, which always reads from the same memory."""
+        columns = {name: values.clone() for name, values in example.columns.items()}
+        batch = Batch(columns, example.mask.clone(), example.keys.clone())
+        tensors = [*lanes, *batch.tensors()]
         copies = [t.clone() for t in tensors]  # the lanes are in use already
         on.stream.wait_stream(torch.cuda.current_stream())
         with on:
@@ -236,11 +256,7 @@ class StepPrograms:
             def replay() -> None:
                 step(*tensors)
 
-        def run(batch: Batch) -> None:
-            torch._foreach_copy_(place, batch.tensors())
-            replay()
-
-        return run
+        return BoundStep(batch, replay)
 
     def _compiled(self, pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
         if len(pure.graph.nodes) > _MOST_COMPILED:
