@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable
 
 import torch
-from peers.pfl_gpu import make_run_of_users
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from peers.pfl_gpu import make_run_of_users
 
 CLIP_NORM = 10.0
 _SCALE, _LOG_RATIO = (0.08, 1.0), math.log(4 / 3)  # of crops, as torchvision's RandomResizedCrop draws them

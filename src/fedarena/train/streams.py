@@ -38,8 +38,8 @@ class Milestone:
     def reach(self) -> None:
         """Adds what the current stream has been given to do until now."""
         if self._exists:
-            event = torch.cuda.Event()
-            event.record()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
             self._reached.append(event)
 
     def wait(self) -> None:
