@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
-from fedarena.train.engine import JobResults
+from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.lanes import LaneEngine, Lanes, LaneTraining, copy_rows
 from fedarena.train.program import BoundStep, Changing, Given, StepPrograms
 from fedarena.train.streams import LaneStream, Milestone, beside_each_other
@@ -93,7 +93,7 @@ class Box:
         self._filled.reach()
         self.clients.append(client)
 
-    def content(self) -> tuple[np.ndarray, Tensors, Tensor]:
+    def content(self) -> tuple[IntArray, Tensors, Tensor]:
         """Clients, their parameters and sums of their losses, as soon as they are there."""
         self._filled.wait()
         count = len(self.clients)
@@ -120,6 +120,15 @@ class LanesApart:
 
 class ApartTraining(LaneTraining):
     """The local training of some clients, each in a computation of its own."""
+
+    def _samples(self) -> tuple[Tensors, IntArray]:
+        """Those of clients who begin early come first."""
+        order = np.argsort(self.schedule.start, kind="stable")
+        arrival = self.engine.training_samples.arriving(self.jobs.holders[order])
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        self._arrival, self._place_in_arrival = arrival, place
+        return arrival.columns, arrival.begins[place]
 
     def _make_lanes(self, width: int) -> LanesApart:
         return LanesApart(self.engine, width, self._given(np.arange(1)))
@@ -149,6 +158,7 @@ class ApartTraining(LaneTraining):
     def _step(self, lane: Lane, number: int, step: int, client: int) -> None:
         """The next step of a client; batches are filled up to a power of two, or not at all if it must be exact."""
         if step == self.schedule.start[client]:
+            self._arrival.wait_for(int(self._place_in_arrival[client]))
             given = self._given_to(client, lane)
             lane.take_in(self.engine.start_params(given, 1), given)
         count = int(self.batch_samples[step, number])

@@ -21,7 +21,7 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray, JobArrays, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
-from fedarena.train.resident import SampleSource
+from fedarena.train.resident import SampleSource, rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.tensors import Groups, innermost_channels, map_groups, of_algorithm, stack_groups
 from fedarena.train.validation import Validated
@@ -186,7 +186,7 @@ class LaneTraining:
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, lanes or engine.lanes)
         self.widths = _widths(self.schedule, widths_per_octave)
-        self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
+        self.columns, first_row = self._samples()
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
@@ -207,6 +207,10 @@ class LaneTraining:
             self.client_in_lane = client  # [steps, lanes]; -1: nobody
             self.batch_samples = mask.sum(-1)  # [steps, lanes]
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
+
+    def _samples(self) -> tuple[Tensors, IntArray]:
+        """Columns with the clients' samples, and where each client's begin."""
+        return rows_of(self.engine.training_samples, self.jobs.holders)
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
