@@ -26,6 +26,7 @@ from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.apart import ApartTraining
 from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
@@ -61,8 +62,10 @@ _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 32
 _MOST_GPU_LANES = 4096
-# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
+# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on. Below and
+# above, there is a range in which that depends on the model and the GPU, and is tried out.
 _LARGE_LANE_BYTES = 1 << 28
+_OPEN_LANE_BYTES = (1 << 26, 1 << 30)
 _MOST_APART = 32
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
@@ -121,9 +124,6 @@ class CohortEngine:
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
-        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
-        if self.hardware.is_gpu:
-            self.choices["plan"] = self.plan
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -131,13 +131,18 @@ class CohortEngine:
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
-        self.programs = StepPrograms(self._step if self.plan == "together" else self._step_alone)
         self._pool = LanePool()
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        if obstacle is None and lanes is None and plan is None and self._leaves_plan_open():
+            self.lanes, self.plan = self._suitable(None, faster_plan(self.plan, self.compile, self._tried))
+        self.programs = StepPrograms(self._step if self.plan == "together" else self._step_alone)
+        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        if self.hardware.is_gpu:
+            self.choices["plan"] = self.plan
         # Runs from before there was a choice have lanes alone.
         without = obstacle is not None or (dense is None and lanes is not None)
         self._unwritten = Unwritten(self, "written" if without else dense)
@@ -263,8 +268,23 @@ class CohortEngine:
             p.numel() * p.element_size() for p in self.task.module.parameters()
         )
 
+    def _leaves_plan_open(self) -> bool:
+        """Whether sizes do not tell how clients train fastest."""
+        if not self.hardware.is_gpu or not has_convolutions(self.task):
+            return False
+        least, most = _OPEN_LANE_BYTES
+        return least <= self.lane_bytes() < most
+
+    def _tried(self, plan: Plan, compile: bool) -> CohortEngine:
+        """An engine like this one with another plan, for a few steps of made-up clients."""
+        local = replace(self.local, epochs=None, steps=STEPS_TRIED)
+        lanes, _ = self._suitable(None, plan)
+        options = {**self.hardware.options, "plan": plan, "lanes": lanes, "compile": compile}
+        clients = ExampleClients(self.task, self.local.batch_size)
+        return CohortEngine(self.task, self.algorithm, local, clients, self.seed, **options)
+
     def _suitable(self, lanes: int | None, plan: Plan | None) -> tuple[int, Plan]:
-        """How many clients train at once, and how: a function of sizes alone, so that runs can be repeated."""
+        """How many clients train at once, and how, as far as sizes tell."""
         if lanes is not None:  # such as in runs from before there were plans
             return lanes, plan or "together"
         bytes_per_lane = self.lane_bytes()
