@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from math import prod
 from typing import Protocol
 
@@ -132,7 +133,7 @@ class ResidentSamples:
         with self._reading:  # one piece after the other, by all cores
             new, _ = self._fresh.rows(clients)
         arrived = Milestone(self._device)
-        with torch.cuda.stream(self._stream):  # none on a CPU
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             before.wait()
             for name, values in new.items():
                 columns[name][begin : begin + len(values)].copy_(values)
