@@ -244,7 +244,8 @@ class StepPrograms:
         graph = torch.cuda.CUDAGraph()
         replay: Callable[[], None] = graph.replay
         try:
-            with torch.cuda.graph(graph, pool=on.pool, stream=on.stream):
+            # Other threads may copy samples meanwhile.
+            with torch.cuda.graph(graph, pool=on.pool, stream=on.stream, capture_error_mode="thread_local"):
                 step(*tensors)
             on.pool = on.pool or graph.pool()
         except RuntimeError as error:
