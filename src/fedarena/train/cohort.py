@@ -66,9 +66,10 @@ _MOST_GPU_LANES = 4096
 # above, there is a range in which that depends on the model and the GPU, and is tried out.
 _LARGE_LANE_BYTES = 1 << 28
 _OPEN_LANE_BYTES = (1 << 26, 1 << 30)
-_MOST_APART = 32
+_MOST_APART = 8  # more beside each other are not faster
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
+_GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
 _GPU_SHARE_FOR_SAMPLES = 0.4
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
@@ -292,7 +293,7 @@ class CohortEngine:
             large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
             plan = "apart" if large and has_convolutions(self.task) else "together"
         if plan == "apart" and self.hardware.is_gpu:
-            room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
+            room = int(_GPU_SHARE_APART * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
         return self._suitable_lanes(bytes_per_lane), plan
 
