@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
+from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.lanes import LaneEngine, Lanes, LaneTraining, copy_rows
 from fedarena.train.program import BoundStep, Changing, Given, StepPrograms
 from fedarena.train.streams import LaneStream, Milestone, beside_each_other
 from fedarena.train.tensors import innermost_channels, map_groups
 
-_CLIENTS_PER_LANE = 2  # that a box has room for
+# A box has room for so many clients, if they do not take too much memory.
+_CLIENTS_PER_LANE = 4
+_MOST_BOX_BYTES = 1 << 31
 
 
 class Lane:
@@ -32,16 +35,16 @@ class Lane:
         self.stream = LaneStream() if changing.numbers.is_cuda else None
         self._programs = programs
         self._steps: dict[int, BoundStep] = {}  # by the size of the batch
-        self.params = {name: p[0] for name, p in changing.params.items()}  # in the same memory
+        self.params = [p[0] for p in changing.params.values()]  # in the same memory
         self._optimizer = [t for group in changing.optimizer.values() for t in group.values()]
 
     def current(self) -> AbstractContextManager[None]:
         """Within this context, the lane's stream is the one that computes."""
         return self.stream or nullcontext()
 
-    def take_in(self, start: Tensors, given: Given) -> None:
+    def take_in(self, start: list[Tensor], given: Given) -> None:
         """Lets a client begin with these parameters."""
-        torch._foreach_copy_(list(self.params.values()), [start[name][0] for name in self.params])
+        torch._foreach_copy_(self.params, start)
         if self._optimizer:
             torch._foreach_zero_(self._optimizer)
         self.changing.numbers.fill_(1)
@@ -76,19 +79,19 @@ class Box:
         }
         self.loss_sums = torch.empty(slots, dtype=like.loss_sums.dtype, device=device)
         self.clients: list[int] = []
-        self._slots = slots
+        self._slots = [[p[slot] for p in self.params.values()] for slot in range(slots)]  # in the same memory
         self._filled, self._emptied = Milestone(device), Milestone(device)
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more fits in."""
-        return len(self.clients) == self._slots
+        return len(self.clients) == len(self._slots)
 
     def put(self, client: int, lane: Lane) -> None:
         """Adds what is in a lane, on its stream."""
         slot = len(self.clients)
         self._emptied.wait()
-        torch._foreach_copy_([p[slot] for p in self.params.values()], list(lane.params.values()))
+        torch._foreach_copy_(self._slots[slot], lane.params)
         self.loss_sums[slot : slot + 1].copy_(lane.changing.loss_sums)
         self._filled.reach()
         self.clients.append(client)
@@ -115,7 +118,9 @@ class LanesApart:
         room = Lanes(engine, count, like)
         self.given = room.given
         self.lanes = [Lane(engine.programs, room.changing.only(lane), room.given.only(lane)) for lane in range(count)]
-        self.boxes = [Box(room.changing, _CLIENTS_PER_LANE * count) for _ in range(2)]
+        client_bytes = sum(p[0].nbytes for p in room.changing.params.values())
+        slots = max(count, min(_CLIENTS_PER_LANE * count, _MOST_BOX_BYTES // client_bytes))
+        self.boxes = [Box(room.changing, slots) for _ in range(2)]
 
 
 class ApartTraining(LaneTraining):
@@ -136,8 +141,11 @@ class ApartTraining(LaneTraining):
     def _work_off(self, lanes: LanesApart) -> Iterator[JobResults]:  # type: ignore[override]
         for box in lanes.boxes:
             box.empty()  # what is left of somebody who did not go on to the end
+        self._start_of_all: list[Tensor] | None = None
         if lanes.given.shared:
             copy_rows(lanes.given.broadcast, self._downloads[0], ...)
+            if type(self.engine.algorithm).local_start is Algorithm.local_start:
+                self._start_of_all = self._start_of(lanes.lanes[0], lanes.given)
         filling, full = lanes.boxes
         with beside_each_other([lane.stream for lane in lanes.lanes]):
             for step, clients in enumerate(self.client_in_lane):
@@ -160,11 +168,16 @@ class ApartTraining(LaneTraining):
         if step == self.schedule.start[client]:
             self._arrival.wait_for(int(self._place_in_arrival[client]))
             given = self._given_to(client, lane)
-            lane.take_in(self.engine.start_params(given, 1), given)
+            lane.take_in(self._start_of_all or self._start_of(lane, given), given)
         count = int(self.batch_samples[step, number])
         size = count if self.engine.exact_batches else min(1 << (count - 1).bit_length(), self.mask.shape[2])
         place = slice(number, number + 1)
         lane.step(self.columns, self.rows[step, number, :size], self.mask[step, place, :size], self.keys[step, place])
+
+    def _start_of(self, lane: Lane, given: Given) -> list[Tensor]:
+        """What a client starts from, in the order of a lane's parameters."""
+        start = self.engine.start_params(given, 1)
+        return [start[name][0] for name in lane.changing.params]
 
     def _given_to(self, client: int, lane: Lane) -> Given:
         """What a client reads while it trains, as views, so that its lane waits for nothing."""
