@@ -31,7 +31,7 @@ from fedarena.train import (
 from fedarena.train import cohort as cohort_module
 from fedarena.train import resident as resident_samples
 from fedarena.train.execution import one_ahead
-from fedarena.train.resident import ResidentSamples, pieces_of
+from fedarena.train.resident import ResidentSamples, pieces_of, rows_of
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
@@ -354,7 +354,7 @@ def test_resident_samples_are_those_of_the_clients(rounds: list[list[int]], limi
     resident = ResidentSamples(data, torch.device("cpu"), limit_rows * row_bytes)
     for clients in rounds:
         with patch.object(resident_samples, "_PIECE_BYTES", piece_rows * row_bytes):
-            columns, begins = resident.rows(np.array(clients))
+            columns, begins = rows_of(resident, np.array(clients))
         for client, begin in zip(clients, begins, strict=True):
             for name, expected in data.columns[client].items():
                 assert np.array_equal(columns[name][begin : begin + SIZES[client]].numpy(), expected)

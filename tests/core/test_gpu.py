@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ from fedarena.models import MODELS
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, train_jobs
+from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, train_jobs
+from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -45,18 +48,46 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool, plan: str) -> Non
             assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize(
+    ("plan", "compile"),
+    [("together", False), ("together", True), ("apart", False)],
+    ids=["captured", "compiled", "apart"],
+)
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
-def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(norm: str, compile: bool, monkeypatch) -> None:
+def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(
+    norm: str, plan: str, compile: bool, monkeypatch
+) -> None:
     monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
     reference = engine_for_all_blocks(ReferenceEngine, norm, device="cpu")
     broadcast = {"params": reference.initial_params()}
     expected = train(reference, SOME_CLIENTS, broadcast, {})
-    engine = engine_for_all_blocks(CohortEngine, norm, device="cuda", lanes=4, compile=compile)
+    engine = engine_for_all_blocks(CohortEngine, norm, device="cuda", lanes=4, plan=plan, compile=compile)
     found = train(engine, SOME_CLIENTS, engine.place(broadcast), {})
     for client, (update, *_) in expected.items():
         for name, value in update["params"].items():
             torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 64, 57, 31), 32), ((3, 24, 20, 20), 8), ((1, 1280, 7, 7), 8), ((5, 6, 1, 1), 3)]
+)
+def test_group_normalization_by_kernels_is_torchs(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in (shape, shape[1], shape[1], shape)]
+    x, weight, bias, grad = (t.to("cuda", dtype) for t in drawn)
+    x = (3 * x + 5).contiguous(memory_format=torch.channels_last)
+    found = []
+    for context in (nullcontext(), NormalizedAsTheyLie(), NormalizedAsTheyLie()):
+        leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+        with context:
+            output = F.group_norm(leaves[0], groups, *leaves[1:])
+        found.append([output.detach(), *torch.autograd.grad(output, leaves, grad)])
+    assert channels_last._kernels() is not None
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-4
+    for theirs, ours, again in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        assert torch.equal(ours, again)
 
 
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])

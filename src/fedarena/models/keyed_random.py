@@ -23,6 +23,12 @@ def derived(key: Tensor, number: int) -> Tensor:
     return _scramble(key + _signed(number * _INCREMENT))
 
 
+def derived_each(key: Tensor, count: int) -> Tensor:
+    """The keys for the purposes of the numbers from 1 to `count`, in the last dimension."""
+    numbers = torch.arange(1, count + 1, device=key.device)
+    return _scramble(key.unsqueeze(-1) + numbers * _INCREMENT)
+
+
 def at_step(key: Tensor, step: int | Tensor) -> Tensor:
     """Another key for every step of local training."""
     number = step.long() if isinstance(step, Tensor) else step

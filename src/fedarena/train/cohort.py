@@ -25,8 +25,10 @@ from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, divide_by_length
 from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
@@ -65,11 +67,14 @@ _GPU_BYTES = 1 << 32
 # Of recurrent layers it has one step of the sequence at a time to do, so that it takes more to be busy.
 _GPU_RECURRENT_BYTES = 1 << 34
 _MOST_GPU_LANES = 4096
-# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
+# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on. Below and
+# above, there is a range in which that depends on the model and the GPU, and is tried out.
 _LARGE_LANE_BYTES = 1 << 28
-_MOST_APART = 32
+_OPEN_LANE_BYTES = (1 << 26, 1 << 30)
+_MOST_APART = 8  # more beside each other are not faster
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
+_GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
 _GPU_SHARE_FOR_SAMPLES = 0.4
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
@@ -113,6 +118,8 @@ class CohortEngine:
                 raise BadInputError(f"engine.{name} must be from 1 to 65536, not {amount}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.hardware = Hardware(device, threads, dtype, precision)
+        if convolutions == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
+            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
         task.module.to(self.device, self.hardware.dtype).train()
@@ -126,13 +133,9 @@ class CohortEngine:
             limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
             self.training_samples = ResidentSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
-        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
-        if self.hardware.is_gpu:
-            self.choices["plan"] = self.plan
         # Runs from before there was a choice have lanes alone.
-        self.convolutions = self._suitable_convolutions("products" if lanes is not None else None, convolutions)
-        if self.convolutions == "kernels":
-            self.choices["convolutions"] = self.convolutions
+        before: Convolutions | None = "products" if lanes is not None else None
+        self.convolutions = convolutions or before or self._suitable_convolutions(self.plan)
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -140,13 +143,21 @@ class CohortEngine:
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
-        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
         self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        if obstacle is None and lanes is None and plan is None and self._leaves_plan_open():
+            self.lanes, self.plan = self._suitable(None, faster_plan(self.plan, self.compile, self._tried))
+            self.convolutions = convolutions or self._suitable_convolutions(self.plan)
+        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
+        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        if self.hardware.is_gpu:
+            self.choices["plan"] = self.plan
+        if self.convolutions == "kernels":
+            self.choices["convolutions"] = self.convolutions
         # Runs from before there was a choice have lanes alone.
         without = obstacle is not None or (dense is None and lanes is not None)
         self._unwritten = Unwritten(self, "written" if without else dense)
@@ -237,21 +248,21 @@ class CohortEngine:
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
+        training = ApartTraining if self.plan == "apart" else LaneTraining
         long, others = divide_by_length(written, work, self.lanes) if self.plan == "beside" else (None, written)
 
         def usual() -> Iterator[JobResults | None]:
             for layers, some in unwritten:
                 yield from self._unwritten.train(some, shard, layers)
             if others is not None:
-                yield from LaneTraining(self, others, shard.broadcasts, shard.states).course(self._pool)
+                yield from training(self, others, shard.broadcasts, shard.states).course(self._pool)
 
         if long is None:
             yield from (results for results in usual() if results is not None)
         else:
-            training = LaneTraining(self, long, shard.broadcasts, shard.states)
             usual_steps = sum(int(some.steps.max()) for _, some in unwritten)
             usual_steps += 0 if others is None else int(others.steps.max())
-            yield from self._beside.train(training, usual(), usual_steps)
+            yield from self._beside.train(training(self, long, shard.broadcasts, shard.states), usual(), usual_steps)
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
@@ -283,8 +294,24 @@ class CohortEngine:
             p.numel() * p.element_size() for p in self.task.module.parameters()
         )
 
+    def _leaves_plan_open(self) -> bool:
+        """Whether sizes do not tell how clients train fastest."""
+        if not self.hardware.is_gpu or not has_convolutions(self.task):
+            return False
+        least, most = _OPEN_LANE_BYTES
+        return least <= self.lane_bytes() < most
+
+    def _tried(self, plan: Plan, compile: bool) -> CohortEngine:
+        """An engine like this one with another plan, for a few steps of made-up clients."""
+        local = replace(self.local, epochs=None, steps=STEPS_TRIED)
+        lanes, _ = self._suitable(None, plan)
+        choices = {"plan": plan, "lanes": lanes, "convolutions": self._suitable_convolutions(plan)}
+        options = {**self.hardware.options, **choices, "compile": compile}
+        clients = ExampleClients(self.task, self.local.batch_size)
+        return CohortEngine(self.task, self.algorithm, local, clients, self.seed, **options)
+
     def _suitable(self, lanes: int | None, plan: Plan | None) -> tuple[int, Plan]:
-        """How many clients train at once, and how: a function of sizes alone, so that runs can be repeated."""
+        """How many clients train at once, and how, as far as sizes tell."""
         if lanes is not None:  # such as in runs from before there were plans
             return lanes, plan or "together"
         bytes_per_lane = self.lane_bytes()
@@ -293,17 +320,15 @@ class CohortEngine:
             usual: Plan = "beside" if self.hardware.is_gpu else "together"
             plan = "apart" if large and has_convolutions(self.task) else usual
         if plan == "apart" and self.hardware.is_gpu:
-            room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
+            room = int(_GPU_SHARE_APART * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
         return self._suitable_lanes(bytes_per_lane), plan
 
-    def _suitable_convolutions(self, before: Convolutions | None, asked: Convolutions | None) -> Convolutions:
-        """How many clients convolve at once: as asked, else as `before`, else by what a GPU is told to do."""
-        if asked == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
-            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
-        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and self.plan != "apart"
+    def _suitable_convolutions(self, plan: Plan) -> Convolutions:
+        """How many clients convolve at once, by what a GPU is told to do."""
+        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and plan != "apart"
         suit = suit and has_convolutions(self.task) and not self.algorithm.keeps_sample_gradients
-        return asked or before or ("kernels" if suit and convolution_kernels.available() else "products")
+        return "kernels" if suit and convolution_kernels.available() else "products"
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""

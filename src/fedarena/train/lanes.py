@@ -19,6 +19,7 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
 from fedarena.train.program import Batch, Changing, Given
+from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
@@ -70,7 +71,7 @@ class LaneTraining:
         self.schedule = make_schedule(work.steps, lanes or engine.lanes)
         self.widths = _widths(self.schedule, widths_per_octave)
         self._steps_of = Counter(self.widths.tolist())
-        self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
+        self.columns, first_row = self._samples()
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
@@ -89,9 +90,13 @@ class LaneTraining:
             keys = number
             if engine.draws:
                 keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
-            # Rows of all lanes in the first step, then of those in the second, and so on.
-            self.batch_samples = mask.sum(-1)
+            # Of all lanes in the first step, then of those in the second, and so on.
+            self.client_in_lane, self.batch_samples = client, mask.sum(-1)  # nobody: -1
             self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
+
+    def _samples(self) -> tuple[Tensors, IntArray]:
+        """Columns with the clients' samples, and where each client's begin."""
+        return rows_of(self.engine.training_samples, self.jobs.holders)
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
@@ -106,17 +111,18 @@ class LaneTraining:
         if self.schedule.length:
             width = int(self.widths[0])
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(
-                kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)), stream)
-            ) as lanes:
+            with pool.borrow(kind, width, lambda: self._make_lanes(width, stream)) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
+    def _make_lanes(self, width: int, stream: LaneStream | None) -> Any:
+        return Lanes(self.engine, width, self._given(np.arange(1)), stream)
+
     def _work_off(self, lanes: Lanes) -> Iterator[JobResults | None]:
         schedule = self.schedule
         if lanes.given.shared:
-            _copy(lanes.given.broadcast, self._downloads[0], ...)
+            copy_rows(lanes.given.broadcast, self._downloads[0], ...)
         starting = clients_at(schedule.start, schedule)
         ending = clients_at(schedule.start + schedule.steps - 1, schedule)
         changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1} | {schedule.length}
@@ -152,17 +158,15 @@ class LaneTraining:
 
     def _take_step(self, lanes: Lanes, step: int, batch: Batch) -> None:
         width, samples = int(self.widths[step]), self.batch_samples[self.begins[step] : self.begins[step + 1]]
-        if self.engine.plan == "apart":
-            lanes.step_apart(batch, samples, self.engine.exact_batches)
-        elif self.engine.exact_batches:
+        if self.engine.exact_batches:
             lanes.step_exactly(width, batch, samples, self._is_frequent(step))
         else:
             lanes.step(width, batch, self._is_frequent(step))
 
     def _takes_several(self, step: int) -> bool:
         """Whether a GPU is told to take several steps at once, if nothing comes between them."""
-        plain = self.engine.plan != "apart" and not self.engine.exact_batches
-        return self.engine.device.type == "cuda" and plain and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
+        exact = self.engine.exact_batches
+        return self.engine.device.type == "cuda" and not exact and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
 
     def _is_frequent(self, step: int) -> bool:
         """Whether steps of that many lanes are the widest, or many."""
@@ -196,10 +200,10 @@ class LaneTraining:
             for t in group.values():
                 t[place] = 0
         lanes.changing.numbers[place], lanes.changing.loss_sums[place] = 1, 0
-        _copy(lanes.given.states, given.states, place)
-        _copy({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
+        copy_rows(lanes.given.states, given.states, place)
+        copy_rows({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
         if not given.shared:
-            _copy(lanes.given.broadcast, given.broadcast, place)
+            copy_rows(lanes.given.broadcast, given.broadcast, place)
 
     def _place(self, clients: IntArray) -> slice | Tensor:
         """The lanes of clients that are sorted by lane."""
@@ -308,7 +312,7 @@ def _stack_states(
     )
 
 
-def _copy(into: Groups, groups: Groups, place: Any) -> None:
+def copy_rows(into: Groups, groups: Groups, place: Any) -> None:
     """Writes rows to their places."""
     for group, tensors in into.items():
         for name, t in tensors.items():

@@ -287,7 +287,7 @@ class UnwrittenPrograms:
         jobs: Tensors,
         batch: Batch,
     ) -> tuple[Changing, dict[str, tuple[Tensor, ...]]]:
-        """One gradient step in every lane, as a pure function: what it changes, new factors on both sides, and overlaps."""
+        """One gradient step in every lane, as a pure function: what it changes, new factors, and overlaps."""
         on_gpu = scales.device.type == "cuda"
         columns = batch.columns
         if not on_gpu:
