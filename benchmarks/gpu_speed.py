@@ -16,6 +16,7 @@ import datetime
 import itertools
 import json
 import platform
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -329,6 +330,8 @@ def _line(name: str, cohort: int, row: dict[str, float]) -> str:
 
 def _given(arguments: argparse.Namespace) -> list[str]:
     words = [f"--{name} {getattr(arguments, name)}" for name in ("precision", "repetitions", "seconds")]
+    if arguments.cases != list(CASES):
+        words = [shlex.join(["--cases", *arguments.cases]), *words]
     return [*words, *(["--no-compile"] if arguments.no_compile else [])]
 
 
