@@ -30,7 +30,8 @@ Many clients train as rows of stacked tensors, one captured and compiled graph p
 Beside it, in the same run: plain torch training *one client at a time*; pfl-research, which does the same with its own
 loop; and a *limit*, the same model trained centrally on as many samples in batches of 1,024 or 4,096 with plain torch.
 On small models the limit waits for Python and is no limit at all. "5 x 10" is the work of a client: 5 steps of 10
-samples. Both plain torch baselines use cuDNN's LSTM.
+samples; "ragged" is as much on average, in clients of log-normal sizes (sigma 2). Both plain torch baselines use
+cuDNN's LSTM.
 
 Measured on {results["date"]} with `{results["command"]}` on one {results["gpu"]}, torch {results["versions"]["torch"]};
 {results["unit"]}. All numbers: [gpu_speed.json](benchmarks/gpu_speed.json).

@@ -36,6 +36,8 @@ from fedarena.train import CohortEngine, LocalTraining
 from workloads import log_normal_sizes
 
 SEED = 0
+# Of the engine, for comparisons.
+OPTIONS = {"dense": ("written", "factored"), "convolutions": ("products", "kernels"), "plan": ("together", "beside")}
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ CASES = {
     "char-LSTM 2x256, 5 x 10": Case("lstm", TEXT, 5, 10, 256, 1024),
     "ResNet-18, 5 x 16": Case("resnet18", PICTURES, 5, 16, 64, 1024),
     "transformer, 5 x 16": Case("transformer", TEXT, 5, 16, 256, 1024, (("layers", 3),)),
-    # The work of the cases of equal sizes, 50 samples a client on average, but of log-normal sizes
+}
+# The work of some of them, 50 samples a client on average, but clients of log-normal sizes.
+RAGGED = {
     "MLP, ragged": Case("mlp", DataSpec("classification", 62, (784,)), 5, 10, 2048, ragged=True),
     "CIFAR CNN, ragged": Case("cnn", PICTURES, 5, 10, 512, ragged=True),
     "LEAF CNN, ragged": Case("leaf_cnn", DIGITS, 5, 10, 256, ragged=True),
@@ -271,29 +275,30 @@ def measure_pfl(case: Case, cohort: int, seconds: float) -> float | None:
 def main() -> None:
     """Measures the cases that were asked for and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cases", nargs="*", default=list(CASES), help="parts of the names of cases")
+    parser.add_argument("--cases", nargs="*", default=list(CASES), help="parts of the names of cases, or ragged")
     parser.add_argument("--precision", choices=["full", "tf32", "bf16"], default="tf32")
     parser.add_argument("--seconds", type=float, default=2.0, help="of every measurement")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true")
+    for option, values in OPTIONS.items():
+        parser.add_argument(f"--{option}", choices=values, help=f"engine.{option}, if not the default")
     parser.add_argument("--only-ours", action="store_true", help="neither one at a time nor peers nor the limit")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA GPU here")
-    compile = not arguments.no_compile
+    options = {option: getattr(arguments, option) for option in OPTIONS}
+    options |= {"precision": arguments.precision, "compile": not arguments.no_compile}
     rows = []
     print(
         f"{'':30}{'cohort':>8}{'one at a time':>15}{'pfl':>8}{'limit':>9}{'ours':>9}{'of limit':>10}{'times pfl':>11}"
     )
-    for name, case in {**CASES, **OTHER_CASES}.items():
+    for name, case in {**CASES, **OTHER_CASES, **RAGGED}.items():
         if not any(part in name for part in arguments.cases):
             continue
         found: dict[str, list[float]] = {}
         for _ in range(arguments.repetitions):
-            measured: dict[str, float | None] = {
-                "ours": measure_ours(case, arguments.seconds, precision=arguments.precision, compile=compile)
-            }
+            measured: dict[str, float | None] = {"ours": measure_ours(case, arguments.seconds, **options)}
             if not arguments.only_ours:
                 measured["limit"] = measure_limit(case, arguments.seconds, arguments.precision)
                 measured["one_at_a_time"] = measure_one_at_a_time(case, arguments.seconds, arguments.precision)
@@ -332,6 +337,7 @@ def _given(arguments: argparse.Namespace) -> list[str]:
     words = [f"--{name} {getattr(arguments, name)}" for name in ("precision", "repetitions", "seconds")]
     if arguments.cases != list(CASES):
         words = [shlex.join(["--cases", *arguments.cases]), *words]
+    words += [f"--{option} {getattr(arguments, option)}" for option in OPTIONS if getattr(arguments, option)]
     return [*words, *(["--no-compile"] if arguments.no_compile else [])]
 
 

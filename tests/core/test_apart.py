@@ -56,13 +56,13 @@ def test_how_clients_train_follows_from_sizes_on_a_gpu(monkeypatch: pytest.Monke
     engine, dense = (make_engine(CohortEngine, model, FedAvg(), LocalTraining()) for model in ("cnn", "mlp"))
     monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
     monkeypatch.setattr(type(engine.hardware), "free_bytes", lambda self: 1 << 36)
-    assert engine._suitable(None, None)[1] == "beside"
+    assert engine._suitable(None, None)[1] == "together"
     monkeypatch.setattr(cohort_module, "_LARGE_LANE_BYTES", 1)
     lanes, plan = engine._suitable(None, None)
     assert (plan, lanes) == ("apart", cohort_module._MOST_APART)
     assert engine._suitable(64, None) == (64, "together")  # a run from before there were plans goes on as it began
     assert engine._suitable(4, "apart") == (4, "apart")
-    assert dense._suitable(None, None)[1] == "beside"
+    assert dense._suitable(None, None)[1] == "together"
 
 
 def test_a_cpu_needs_no_plan() -> None:

@@ -21,7 +21,8 @@ import gpu_speed  # noqa: E402
 def test_the_page_is_what_was_measured() -> None:
     results = json.loads(gpu_report.MEASURED.read_text(encoding="utf-8"))
     assert (ROOT / "docs" / "speed_gpu.md").read_text(encoding="utf-8") == gpu_report.render_page(results)
-    assert {row["case"] for row in results["rows"]} == set(gpu_speed.CASES)
+    measured = {row["case"] for row in results["rows"]}
+    assert set(gpu_speed.CASES) <= measured <= {*gpu_speed.CASES, *gpu_speed.RAGGED}
 
 
 def test_ratios_of_a_row() -> None:
@@ -43,3 +44,15 @@ def test_clients_fit_the_model(name: str) -> None:
     for task in (case.task(), case.plain_task()):
         batch = task.batch({column: torch.from_numpy(values) for column, values in first.items()})
         assert torch.isfinite(task.loss(dict(task.module.named_parameters()), batch))
+
+
+@pytest.mark.parametrize("name", gpu_speed.RAGGED)
+def test_ragged_clients_have_as_much_to_do(name: str) -> None:
+    case = gpu_speed.RAGGED[name]
+    data = gpu_speed.RandomClients(replace(case, cohort=64))
+    assert 0.9 < data.sizes.mean() / case.samples < 1.1
+    assert data.sizes.max() > 10 * np.median(data.sizes)
+    block = data.samples(np.array([5, 3]), "train")
+    begin, size = data.begins[3], data.sizes[3]
+    for column, values in block.columns.items():
+        assert np.array_equal(values[block.offsets[1] :], data.columns[column][begin : begin + size])

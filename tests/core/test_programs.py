@@ -12,9 +12,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedarena.train.graphs import clean, in_place, reuse_memory, separate_updates
+from fedarena.train.graphs import clean, compare_instead_of_scattering, in_place, reuse_memory, separate_updates
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Batch, Changing, Given, StepPrograms
+from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
 
 
 def lanes(count: int) -> tuple[Changing, Given, Batch]:
@@ -60,6 +60,23 @@ def test_the_first_lanes_only() -> None:
     for now, was, want in zip(changing.tensors(), before, expected.tensors(), strict=True):
         torch.testing.assert_close(now[:2], want, rtol=0, atol=1e-14)
         assert torch.equal(now[2:], was[2:])
+
+
+def test_one_number_in_every_row_is_put_where_it_belongs() -> None:
+    random = torch.Generator().manual_seed(0)
+    chosen, twice = (torch.randint(5, (3, 4, count), generator=random) for count in (1, 2))
+
+    def loss(scores: Tensor) -> Tensor:
+        return -(scores.log_softmax(-1).gather(-1, chosen) ** 2).sum() + scores.exp().gather(-1, twice).sum()
+
+    recorded = record(lambda tensors: [grad(loss)(tensors[0])], [torch.randn(3, 4, 5, generator=random)])
+    compare_instead_of_scattering(recorded.graph, torch.device("cpu"))
+    recorded.recompile()
+    targets = [node.target for node in recorded.graph.nodes]
+    assert targets.count(torch.ops.aten.scatter_add.default) == 1  # of two, which may be of the same place
+    assert torch.ops.aten.where.ScalarOther in targets
+    scores = torch.randn(3, 4, 5, generator=random)
+    assert torch.equal(recorded([scores])[0], grad(loss)(scores))
 
 
 def test_programs_are_shared_by_threads() -> None:

@@ -70,13 +70,13 @@ def faster_plan(by_size: Plan, compile: bool, make_engine: Callable[[Plan, bool]
     """The plan that sizes suggest, or the other one if it is clearly faster.
 
     `make_engine` gives an engine with a plan that may compile steps. Steps of all lanes together are compiled only if
-    that could decide. Made-up clients have equally much to do, so nobody trains beside the others in these.
+    that could decide.
     """
     apart, together = (seconds_of_step(make_engine(plan, False)) for plan in ("apart", "together"))
     most = apart * (1 / _CLEARLY_FASTER if by_size == "apart" else _CLEARLY_FASTER)  # that `together` may take
     if compile and most < together < _MOST_BY_COMPILING * most:
         together = seconds_of_step(make_engine("together", True))
-    return "apart" if together > most else "beside"
+    return "apart" if together > most else "together"
 
 
 def _finish(device: torch.device) -> None:

@@ -317,8 +317,7 @@ class CohortEngine:
         bytes_per_lane = self.lane_bytes()
         if plan is None:
             large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
-            usual: Plan = "beside" if self.hardware.is_gpu else "together"
-            plan = "apart" if large and has_convolutions(self.task) else usual
+            plan = "apart" if large and has_convolutions(self.task) else "together"
         if plan == "apart" and self.hardware.is_gpu:
             room = int(_GPU_SHARE_APART * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan

@@ -22,7 +22,14 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.captured import capture, captured_graph, compiled
-from fedarena.train.graphs import Update, clean, in_place, reuse_memory, separate_updates
+from fedarena.train.graphs import (
+    Update,
+    clean,
+    compare_instead_of_scattering,
+    in_place,
+    reuse_memory,
+    separate_updates,
+)
 from fedarena.train.operations import call_scripts
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
@@ -222,7 +229,10 @@ class StepPrograms:
         return flat_step, _leaves(parts)
 
     def _trace(self, changing: Changing, given: Given, batch: Batch) -> tuple[GraphModule, list[Update]]:
-        return separate_updates(record(*self._flat(changing, given, batch)), len(changing.tensors()))
+        recorded = record(*self._flat(changing, given, batch))
+        if changing.numbers.is_cuda:
+            compare_instead_of_scattering(recorded.graph, changing.numbers.device)
+        return separate_updates(recorded, len(changing.tensors()))
 
     def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
         pure, updates = self._trace(changing, given, example)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from fedarena.models import Tensors
 from fedarena.train.captured import capture, compiled
 from fedarena.train.engine import JobResults
-from fedarena.train.graphs import in_place, separate_updates
+from fedarena.train.graphs import compare_instead_of_scattering, in_place, separate_updates
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import clients_at
 from fedarena.train.optimizers import optimizer_init
@@ -125,7 +125,9 @@ class CapturedLanes:
             after, found = self._own_programs.take(layers, now, weights, scales, start, jobs, Batch(*of_batch))
             return [*after.tensors(), *(t for layer in layers for t in found[layer.name][:2])]
 
-        pure, updates = separate_updates(record(flat_step, tensors), len(changed))
+        recorded = record(flat_step, tensors)
+        compare_instead_of_scattering(recorded.graph, factors.device)
+        pure, updates = separate_updates(recorded, len(changed))
         step = in_place(compiled(pure, tensors) if compile else pure, updates)
         lasting = pytree.tree_leaves(read)
         if factors.device.type != "cuda":
