@@ -18,8 +18,10 @@ import datetime
 import itertools
 import json
 import platform
+import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,8 +147,8 @@ def make_rounds(engine: CohortEngine, users: int) -> Callable[[int], None]:
     return run
 
 
-def make_central(work: Work, precision: str) -> Callable[[int], None]:
-    """Plain torch on one large batch, in the layout that it is fastest in."""
+def make_central(work: Work, precision: str, tuned: bool) -> Callable[[int], None]:
+    """Plain torch on one large batch, in the layout that is fastest; if `tuned`, with convolutions it has tried."""
     torch.use_deterministic_algorithms(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     task = make_task(work)
@@ -159,7 +161,7 @@ def make_central(work: Work, precision: str) -> Callable[[int], None]:
         loss, y = F.cross_entropy, torch.zeros(CENTRAL_BATCH, dtype=torch.long, device="cuda")
 
     def run(steps: int) -> None:
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = tuned
         for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
@@ -195,80 +197,86 @@ def timed(run: Callable[[int], None], times: int) -> float:
     return (time.perf_counter() - began) / times
 
 
-def measure_flair(users: int, options: dict[str, Any], repetitions: int, with_pfl: bool) -> dict[str, Any]:
-    """Samples per second of all, taking turns; medians."""
+def central_speed(work: Work, precision: str, tuned: bool) -> float:
+    """Samples per second of central training."""
+    central = make_central(work, precision, tuned)
+    central(2)
+    speed = CENTRAL_BATCH / timed(central, 8)
+    say(f"central{', tuned' if tuned else ''}: {speed:,.0f} samples/s")
+    return speed
+
+
+def measure_flair(users: int, options: dict[str, Any], repetitions: int, with_pfl: bool) -> Iterator[dict[str, Any]]:
+    """Samples per second of all, as soon as they are known; medians."""
     work = flair(users)
     data = RandomPictures(work)
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     engine = make_engine(work, data, options)
+    say(f"flair: {engine.choices}")
     ours = make_rounds(engine, users)
     ours(1)
     first = time.perf_counter() - began
-    peak = torch.cuda.max_memory_reserved()
     ours(1)
-    central, pfl = make_central(work, options["precision"]), make_pfl(work, data) if with_pfl else None
-    central(3)
-    found: dict[str, list[float]] = {"ours": [], "central": [], "pfl": []}
-    for _ in range(repetitions):
-        found["ours"].append(work.processed / timed(ours, 3))
-        found["central"].append(CENTRAL_BATCH / timed(central, 6))
-        if pfl is not None:
-            with contextlib.redirect_stdout(None):
-                found["pfl"].append(work.processed / timed(pfl, 1))
-        print({name: [round(value) for value in values] for name, values in found.items()}, flush=True)
-    speeds = {name: float(np.median(values)) for name, values in found.items() if values}
-    row = {
+    speeds = {"ours": statistics.median(work.processed / timed(ours, 3) for _ in range(repetitions))}
+    row: dict[str, Any] = {
         "users": users,
         "samples": work.processed,
         "samples_per_second": speeds,
-        "of_central": speeds["ours"] / speeds["central"],
-        "times_pfl": speeds["ours"] / speeds["pfl"] if "pfl" in speeds else None,
         "first_round_seconds": first,
-        "peak_bytes": peak,
+        "peak_bytes": torch.cuda.max_memory_reserved(),
         "engine": {**engine.choices, "notes": engine.notes},
     }
-    reached = row["of_central"] >= LEAST_OF_CENTRAL and (row["times_pfl"] or LEAST_TIMES_PFL) >= LEAST_TIMES_PFL
-    print(
-        f"flair: {speeds['ours']:,.0f} samples/s, {row['of_central']:.0%} of central ({speeds['central']:,.0f}); "
-        + (f"{row['times_pfl']:.1f} times pfl ({speeds['pfl']:,.0f}); " if row["times_pfl"] else "")
-        + f"{'ok' if reached else 'MISSED'}; first round {first:.0f} s, {peak / 2**30:.1f} GiB; {row['engine']}",
-        flush=True,
-    )
-    return row
+    say(f"flair: {speeds['ours']:,.0f} samples/s; first round {first:.0f} s, {row['peak_bytes'] / 2**30:.1f} GiB")
+    yield row
+    pfl = make_pfl(work, data) if with_pfl else None
+    if pfl is not None:
+        with contextlib.redirect_stdout(None):
+            speeds["pfl"] = statistics.median(work.processed / timed(pfl, 1) for _ in range(repetitions))
+        row["times_pfl"] = speeds["ours"] / speeds["pfl"]
+        verdict = "ok" if row["times_pfl"] >= LEAST_TIMES_PFL else "MISSED"
+        say(f"flair: {row['times_pfl']:.1f} times pfl ({speeds['pfl']:,.0f}); {verdict}")
+        yield row
+    for tuned in (False, True):
+        speeds["central"] = max(speeds.get("central", 0), central_speed(work, options["precision"], tuned))
+        row["of_central"] = speeds["ours"] / speeds["central"]
+        say(f"flair: {row['of_central']:.0%} of central; {'ok' if row['of_central'] >= LEAST_OF_CENTRAL else 'MISSED'}")
+        yield row
 
 
-def measure_fedscale(participants: list[int], options: dict[str, Any]) -> dict[str, Any]:
+def measure_fedscale(participants: list[int], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Minutes of rounds, after one that makes the programs, and samples per second beside central training."""
     work = fedscale(max(participants))
     torch.cuda.reset_peak_memory_stats()
     engine = make_engine(work, RandomPictures(work), options)
+    say(f"fedscale: {engine.choices}")
     make_rounds(engine, min(participants))(1)
-    rounds: dict[str, Any] = {}
+    row: dict[str, Any] = {"rounds": {}, "fedscale_minutes": FEDSCALE_MINUTES}
+    row["engine"] = {**engine.choices, "notes": engine.notes}
+    speed = 0.0
     for users in sorted(participants):
         seconds = timed(make_rounds(engine, users), 1)
         speed = fedscale(users).processed / seconds
-        rounds[str(users)] = {"minutes": seconds / 60, "samples_per_second": speed}
-        print(
-            f"fedscale: {users:,} participants {seconds / 60:.3f} minutes ({speed:,.0f} samples/s); "
-            f"FedScale on 20 GPUs: {FEDSCALE_MINUTES.get(users)}",
-            flush=True,
+        row["rounds"][str(users)] = {"minutes": seconds / 60, "samples_per_second": speed}
+        row["peak_bytes"] = torch.cuda.max_memory_reserved()
+        say(
+            f"fedscale: {users:,} participants {seconds / 60:.3f} minutes ({speed:,.0f} samples/s, "
+            f"{row['peak_bytes'] / 2**30:.1f} GiB); FedScale on 20 GPUs: {FEDSCALE_MINUTES.get(users)}"
         )
-    peak = torch.cuda.max_memory_reserved()
-    central = make_central(work, options["precision"])
-    central(3)
-    limit = CENTRAL_BATCH / timed(central, 6)
-    of_central = rounds[str(max(participants))]["samples_per_second"] / limit
-    verdict = "ok" if of_central >= LEAST_OF_CENTRAL else "MISSED"
-    print(f"fedscale: {of_central:.0%} of central ({limit:,.0f}); {verdict}; {peak / 2**30:.1f} GiB; {engine.choices}")
-    return {
-        "rounds": rounds,
-        "fedscale_minutes": FEDSCALE_MINUTES,
-        "central_samples_per_second": limit,
-        "of_central": of_central,
-        "peak_bytes": peak,
-        "engine": {**engine.choices, "notes": engine.notes},
-    }
+        yield row
+    for tuned in (False, True):
+        limit = max(row.get("central_samples_per_second", 0), central_speed(work, options["precision"], tuned))
+        row |= {"central_samples_per_second": limit, "of_central": speed / limit}
+        say(f"fedscale: {speed / limit:.0%} of central; {'ok' if speed / limit >= LEAST_OF_CENTRAL else 'MISSED'}")
+        yield row
+
+
+BEGAN = time.perf_counter()
+
+
+def say(line: str) -> None:
+    """Prints a line at once, with the seconds since the beginning."""
+    print(f"[{time.perf_counter() - BEGAN:4.0f} s] {line}", flush=True)
 
 
 def main() -> None:
@@ -288,23 +296,33 @@ def main() -> None:
     options: dict[str, Any] = {"precision": arguments.precision}
     if arguments.lanes:
         options |= {"lanes": arguments.lanes, "plan": "apart"}
+    about = {
+        "command": f"python benchmarks/gpu_flair.py {' '.join(sys.argv[1:])}".strip(),
+        "date": datetime.date.today().isoformat(),
+        "gpu": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "precision": arguments.precision,
+    }
+    measured: dict[str, Iterator[dict[str, Any]]] = {}
+    if "flair" in arguments.work:
+        measured["flair"] = measure_flair(arguments.users, options, arguments.repetitions, not arguments.without_pfl)
+    if "fedscale" in arguments.work:
+        measured["fedscale"] = measure_fedscale(arguments.participants, options)
     rows: dict[str, Any] = {}
-    for name in arguments.work:
-        rows[name] = (
-            measure_flair(arguments.users, options, arguments.repetitions, not arguments.without_pfl)
-            if name == "flair"
-            else measure_fedscale(arguments.participants, options)
-        )
-        torch.cuda.empty_cache()
-    if arguments.output:
-        about = {
-            "command": f"python benchmarks/gpu_flair.py --precision {arguments.precision}",
-            "date": datetime.date.today().isoformat(),
-            "gpu": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            "precision": arguments.precision,
-        }
-        arguments.output.write_text(json.dumps({**about, **rows}, indent=1) + "\n")
+    # What is tuned comes last, as it takes long; all is written at once, in case somebody does not want to wait.
+    for name, row in itertools.chain(untuned(measured), ((n, row) for n, rest in measured.items() for row in rest)):
+        rows[name] = row
+        if arguments.output:
+            arguments.output.write_text(json.dumps({**about, **rows}, indent=1) + "\n")
+
+
+def untuned(measured: dict[str, Iterator[dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each work, what is known until central training is to be tuned."""
+    for name, found in measured.items():
+        for row in found:
+            yield name, row
+            if "of_central" in row:
+                break
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ _CHANNELS = 32  # of a block: as many as memory gives at once
 _PIXELS = 256
 _NOTES = 256  # of blocks, that are read at once
 _BLOCKS = 64
+_SAMPLES = 32
 _WARPS = 8
 # Numbers for which no kernels of their own are made. That there are 16 channels or a multiple makes reading faster.
 _ANY = ["pixels", "groups", "blocks"]
@@ -204,6 +205,29 @@ def _join_gradients(
     tl.store(of_groups + samples * groups + place, tl.sum(mean_product, 0) / (pixels * width))
 
 
+@triton.jit(do_not_specialize=["samples"])
+def _add_samples(
+    of_samples: tl.tensor,
+    sums: tl.tensor,
+    samples: tl.tensor,
+    channels: tl.tensor,
+    ACCURATE: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    """The sums over samples, of gradients and of products."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    exists = channel < channels
+    kind = tl.program_id(1)
+    total = tl.zeros([SAMPLES, CHANNELS], ACCURATE)
+    for first in range(0, samples, SAMPLES):
+        sample = first + tl.arange(0, SAMPLES)
+        inside = (sample < samples)[:, None] & exists[None, :]
+        place = (kind * samples + sample[:, None]) * channels + channel[None, :]
+        total += tl.load(of_samples + place, mask=inside, other=0.0)
+    tl.store(sums + kind * channels + channel, tl.sum(total, 0), mask=exists)
+
+
 @triton.jit(do_not_specialize=_ANY)
 def _gradient(
     grad: tl.tensor,
@@ -271,8 +295,11 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Te
         CHANNELS=_CHANNELS,
     )
     _gradient[grid](grad, x, weight, mean, inverse, of_groups, of_x, pixels, channels, groups, **form)
-    of_weight, of_bias = of_samples.sum(1).unbind()
-    return of_x, of_weight, of_bias
+    of_params = weight.new_empty(2, channels)
+    _add_samples[grid[2], 2](
+        *(of_samples, of_params, samples, channels), ACCURATE=form["ACCURATE"], SAMPLES=_SAMPLES, CHANNELS=_CHANNELS
+    )
+    return of_x, of_params[0], of_params[1]
 
 
 def try_out() -> None:
