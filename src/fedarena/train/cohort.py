@@ -30,6 +30,7 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
+from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
@@ -66,6 +67,7 @@ _MOST_APART = 32
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
+_GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
@@ -113,12 +115,15 @@ class CohortEngine:
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
+        self._evaluated_samples: KeptSamples | None = None
         if self.hardware.is_gpu:
             self.workers = 1
             fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
-            limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
-            self.training_samples = ResidentSamples(data, self.device, limit_bytes)
+            free_bytes = self.hardware.free_bytes()
+            self.training_samples = ResidentSamples(data, self.device, int(_GPU_SHARE_FOR_SAMPLES * free_bytes))
+            limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
+            self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         if self.hardware.is_gpu:
@@ -289,7 +294,8 @@ class CohortEngine:
         self.task.module.eval()
         batch_size = self._evaluation_batch_size
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
-        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics)
+        kept = self._evaluated_samples
+        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
