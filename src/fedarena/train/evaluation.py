@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,9 +132,9 @@ def _measure(
             task.batch({name: t[start : start + batch_size].to(device) for name, t in columns.items()})
             for start in range(0, rows, batch_size)
         )
-        found = (task.measure(params, batch, metrics) for batch in batches)
+        found: Iterable[Tensors] = (task.measure(params, batch, metrics) for batch in batches)
         if device.type == "cuda":  # which goes on with the next batch while nobody waits for the last
-            found = iter(list(found))
+            found = list(found)
         for states in found:
             sums.add({name: to_array(name, t) for name, t in states.items()})
 
