@@ -149,6 +149,7 @@ class CohortEngine:
             self.choices["dense"] = "factored"
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
+        self._other_work: Callable[[], None] | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
@@ -167,6 +168,16 @@ class CohortEngine:
         if self._fallback is not None:
             self._fallback.validate_on(part, compare)
         self._validation = Validation(self.task, self.data, part, compare, stacked=True)
+
+    def do_meanwhile(self, other_work: Callable[[], None]) -> None:
+        """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
+        if self.hardware.is_gpu:
+            self._other_work = other_work
+
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
+        if self._other_work is not None:
+            self._other_work()
 
     def place(self, groups: Groups) -> Groups:
         """The same groups on the device."""

@@ -54,6 +54,9 @@ class LaneEngine(Protocol):
     programs: StepPrograms
     training_samples: SampleSource
 
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
+
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""
 
@@ -333,13 +336,14 @@ class LaneTraining:
         clients = np.concatenate([clients for clients, _, _ in self.finished])
         names = list(self.finished[0][1])
         params = {name: concatenate([params[name] for _, params, _ in self.finished]) for name in names}
-        loss_sums = concatenate([sums.double() for _, _, sums in self.finished]).cpu().numpy()
+        loss_sums = concatenate([sums.double() for _, _, sums in self.finished])
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
         given = self._given(clients)
         update, kept = self.engine.updates(params, given, work)
-        losses = loss_sums / np.maximum(work.processed_samples, 1)
+        self.engine.meanwhile()  # all that a GPU has to do is under way
+        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
