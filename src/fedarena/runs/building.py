@@ -59,7 +59,15 @@ from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import ENGINES, Algorithm, Engine, LocalTraining, count_training_flops, personal_notes
+from fedarena.train import (
+    ENGINES,
+    Algorithm,
+    CohortEngine,
+    Engine,
+    LocalTraining,
+    count_training_flops,
+    personal_notes,
+)
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import (
     AGGREGATORS,
@@ -163,6 +171,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "out, or augment there"
         )
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
+    selector: Selector = (
+        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
+    )
+    if selector.varies and isinstance(engine, CohortEngine):
+        engine.expect_varying_cohorts(cohort)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
     if centralized and kept:
@@ -186,9 +199,6 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
-    selector: Selector = (
-        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
-    )
     protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
     protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:

@@ -74,7 +74,7 @@ LOCK_FILE = "lock"
 # Whoever only looks whether a run is being written has its lock for less than this.
 _LOCK_SECONDS = 0.2
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
-_COMMIT_SHARE = 0.05
+_COMMIT_SHARE = 0.02
 
 
 class Recorder:

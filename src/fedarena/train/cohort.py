@@ -6,10 +6,11 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from fedarena.train.execution import available_cores, in_order, without_gradient
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.kept_samples import KeptSamples
-from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork
+from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork, rounded_width
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -64,6 +65,9 @@ _MOST_GPU_LANES = 4096
 # Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
 _LARGE_LANE_BYTES = 1 << 28
 _MOST_APART = 32
+# Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
+_WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
+_DEVIATIONS = 5  # from the usual size of a cohort in which every client is by chance
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
@@ -75,6 +79,8 @@ _EVALUATED_AT_ONCE = 64
 _GPU_EVALUATED_AT_ONCE = 4096
 _GPU_EVALUATION_BYTES = 1 << 32  # of all outputs; most of them do not exist at the same time
 
+Cohorts = Literal["steady", "varying"]
+
 
 @ENGINES.register("cohort")
 class CohortEngine:
@@ -83,7 +89,8 @@ class CohortEngine:
     On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
     graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
     `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16. With ``dense=factored``
-    large dense layers of clients are not written down, where that is possible and pays.
+    large dense layers of clients are not written down, where that is possible and pays. `cohorts` of many sizes
+    (``varying``, by default where the selector draws such) share few programs on a GPU.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class CohortEngine:
         precision: Precision = "full",
         compile: bool = True,
         dense: Dense | None = None,
+        cohorts: Cohorts | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
@@ -126,6 +134,9 @@ class CohortEngine:
             self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
+        # Runs from before there was a choice have lanes alone.
+        self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         if self.hardware.is_gpu:
             self.choices["plan"] = self.plan
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
@@ -159,6 +170,7 @@ class CohortEngine:
             "workers": self.workers,
             "compile": self.compile,
             "dense": self._unwritten.choice,
+            "cohorts": self._cohorts,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -168,6 +180,18 @@ class CohortEngine:
         if self._fallback is not None:
             self._fallback.validate_on(part, compare)
         self._validation = Validation(self.task, self.data, part, compare, stacked=True)
+
+    def expect_varying_cohorts(self, usual: int) -> None:
+        """Cohorts are to be of many sizes around the usual one, and not every size is worth a program on a GPU.
+
+        There are few programs then, with lanes for nearly all cohorts, so that they need not be made again.
+        """
+        if not self.hardware.is_gpu or self._cohorts == "steady":
+            return
+        self._cohorts = self.choices["cohorts"] = "varying"
+        self.widths_per_octave = _FEW_WIDTHS_PER_OCTAVE
+        nearly_all = usual + math.ceil(_DEVIATIONS * math.sqrt(usual))
+        self.fewest_lanes = min(self.lanes, rounded_width(nearly_all, self.widths_per_octave))
 
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""

@@ -29,7 +29,6 @@ from fedarena.train.validation import Validated
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 2
-_WIDTHS_PER_OCTAVE = 8
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
@@ -45,6 +44,8 @@ class LaneEngine(Protocol):
     local: LocalTraining
     seed: int
     lanes: int
+    fewest_lanes: int  # of which programs are made, so that they fit larger cohorts, too
+    widths_per_octave: int  # between a power of two and the next, of steps that fewer lanes take
     plan: Plan
     device: torch.device
     compile: bool
@@ -197,14 +198,14 @@ class LaneTraining:
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
         lanes: int | None = None,
-        widths_per_octave: int = _WIDTHS_PER_OCTAVE,
+        widths_per_octave: int | None = None,
     ):
-        """With so many `lanes`, by default those of the engine."""
+        """With so many `lanes` and widths, by default those of the engine."""
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, lanes or engine.lanes)
-        self.widths = _widths(self.schedule, widths_per_octave)
+        self.widths = _widths(self.schedule, widths_per_octave or engine.widths_per_octave)
         self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
@@ -233,9 +234,9 @@ class LaneTraining:
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
             self.finished.append((idle, self._start_params(idle), nothing))
         if self.schedule.length:
-            width = int(self.widths[0])
+            count = max(int(self.widths[0]), self.engine.fewest_lanes)
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)))) as lanes:
+            with pool.borrow(kind, count, lambda: Lanes(self.engine, count, self._given(np.arange(1)))) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
@@ -364,7 +365,7 @@ def _widths(schedule: Schedule, per_octave: int) -> IntArray:
     """How many lanes take each step: those at work, and some more so that there are few different numbers."""
     active = schedule.active_lanes()
     widths = np.empty_like(active)
-    width = _round_up(schedule.lanes, per_octave)
+    width = rounded_width(schedule.lanes, per_octave)
     for step, at_work in enumerate(active.tolist()):
         while width > 1 and -(-width // _NARROWING) >= at_work:
             width = -(-width // _NARROWING)
@@ -372,8 +373,8 @@ def _widths(schedule: Schedule, per_octave: int) -> IntArray:
     return widths
 
 
-def _round_up(width: int, per_octave: int) -> int:
-    """To one of a few widths between a power of two and the next."""
+def rounded_width(width: int, per_octave: int) -> int:
+    """Rounded up to one of a few widths between a power of two and the next."""
     unit = max(1, 2 ** ((width - 1).bit_length() - 1) // per_octave) if width > 1 else 1
     return -(-width // unit) * unit
 
