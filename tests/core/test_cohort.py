@@ -207,12 +207,13 @@ def test_cohorts_of_many_sizes_share_few_programs(monkeypatch: pytest.MonkeyPatc
     engine.expect_varying_cohorts(4)
     monkeypatch.undo()
     assert engine.choices["cohorts"] == "varying"
+    assert engine.usual_width == 8  # 4 + 2 * 2
     assert engine.fewest_lanes == 16  # 4 + 5 * 2, rounded up
     broadcast = {"params": reference.initial_params()}
     for clients in ([3, 4], [1, 2, 3, 5, 6], list(range(10))):
         assert_same(train(reference, clients, broadcast, {}), train(engine, clients, broadcast, {}))
-    widths = {width for lanes in engine._pool._free.values() for one in lanes for width, *_ in one._steps}
-    assert widths <= {1, 2, 3, 4, 6, 8, 12, 16}
+    steps = [form for lanes in engine._pool._free.values() for one in lanes for form in one._steps]
+    assert {width for width, _, often in steps if often} == {8}
 
 
 def test_runs_from_before_there_was_a_choice_keep_their_widths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +221,7 @@ def test_runs_from_before_there_was_a_choice_keep_their_widths(monkeypatch: pyte
     monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
     engine.expect_varying_cohorts(4)
     assert "cohorts" not in engine.choices
-    assert engine.fewest_lanes == 1
+    assert (engine.usual_width, engine.fewest_lanes) == (None, 1)
 
 
 class ScaledLoss(FedAvg):

@@ -67,7 +67,8 @@ _LARGE_LANE_BYTES = 1 << 28
 _MOST_APART = 32
 # Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
 _WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
-_DEVIATIONS = 5  # from the usual size of a cohort in which every client is by chance
+# By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
+_MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_FOR_SAMPLES = 0.4
@@ -135,6 +136,7 @@ class CohortEngine:
         self.lanes, self.plan = self._suitable(lanes, plan)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
+        self.usual_width: int | None = None
         # Runs from before there was a choice have lanes alone.
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         if self.hardware.is_gpu:
@@ -184,14 +186,18 @@ class CohortEngine:
     def expect_varying_cohorts(self, usual: int) -> None:
         """Cohorts are to be of many sizes around the usual one, and not every size is worth a program on a GPU.
 
-        There are few programs then, with lanes for nearly all cohorts, so that they need not be made again.
+        Nearly all are filled up to the same width then; few larger ones have programs that are not compiled.
         """
         if not self.hardware.is_gpu or self._cohorts == "steady":
             return
         self._cohorts = self.choices["cohorts"] = "varying"
         self.widths_per_octave = _FEW_WIDTHS_PER_OCTAVE
-        nearly_all = usual + math.ceil(_DEVIATIONS * math.sqrt(usual))
-        self.fewest_lanes = min(self.lanes, rounded_width(nearly_all, self.widths_per_octave))
+
+        def wide_enough(deviations: float) -> int:
+            lanes = math.floor(usual + deviations * math.sqrt(usual))
+            return min(self.lanes, rounded_width(lanes, self.widths_per_octave))
+
+        self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
 
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""

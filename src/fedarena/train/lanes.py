@@ -45,7 +45,8 @@ class LaneEngine(Protocol):
     seed: int
     lanes: int
     fewest_lanes: int  # of which programs are made, so that they fit larger cohorts, too
-    widths_per_octave: int  # between a power of two and the next, of steps that fewer lanes take
+    usual_width: int | None  # that most cohorts are filled up to, the only one worth compiling; None: each has its own
+    widths_per_octave: int  # between a power of two and the next
     plan: Plan
     device: torch.device
     compile: bool
@@ -101,12 +102,12 @@ class Lanes:
         self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
         self._streams: dict[int, LaneStream] = {}
 
-    def step(self, width: int, batch: Batch, widest: bool) -> None:
-        """One gradient step in each of the first `width` lanes; the widest steps are worth being compiled."""
-        form = (width, batch.mask.shape[1], widest)
+    def step(self, width: int, batch: Batch, often: bool) -> None:
+        """One gradient step in each of the first `width` lanes; what is done often is worth being compiled."""
+        form = (width, batch.mask.shape[1], often)
         if form not in self._steps:
             changing, given = self.changing.first(width), self.given.first(width)
-            self._steps[form] = self._programs.bind(changing, given, batch, compile=widest and self._compile)
+            self._steps[form] = self._programs.bind(changing, given, batch, compile=often and self._compile)
         self._steps[form](batch)
 
     def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
@@ -126,7 +127,7 @@ class Lanes:
                 with stream or nullcontext():
                     self._alone[lane, size](own)
 
-    def step_exactly(self, width: int, batch: Batch, samples: IntArray, widest: bool) -> None:
+    def step_exactly(self, width: int, batch: Batch, samples: IntArray, often: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).
 
         Full batches are one computation; smaller ones, such as the last of an epoch, another one for every size.
@@ -136,7 +137,7 @@ class Lanes:
         lanes = [torch.from_numpy(np.flatnonzero(samples == size)).to(batch.mask.device) for size in smaller]
         before = [self.changing.of(some) for some in lanes]
         if (samples == full).any():
-            self.step(width, batch, widest)  # also where a batch is smaller, which is put right below
+            self.step(width, batch, often)  # also where a batch is smaller, which is put right below
         for some, size, changing in zip(lanes, smaller, before, strict=True):
             changed = self._programs.take(changing, self.given.of(some), batch.of(some, size))
             self.changing.put(some, changed)
@@ -205,7 +206,7 @@ class LaneTraining:
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
         self.schedule = make_schedule(work.steps, lanes or engine.lanes)
-        self.widths = _widths(self.schedule, widths_per_octave or engine.widths_per_octave)
+        self.widths = _widths(self.schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
         self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
@@ -254,13 +255,13 @@ class LaneTraining:
                 self._start(lanes, starting[step])
             if not batches:
                 batches.extend(self._gather(step))
-            batch, widest = batches.popleft(), width == self.widths[0]
+            batch, often = batches.popleft(), width == (self.engine.usual_width or self.widths[0])
             if self.engine.plan == "apart":
                 lanes.step_apart(batch, self.batch_samples[step, :width], self.engine.exact_batches)
             elif self.engine.exact_batches:
-                lanes.step_exactly(width, batch, self.batch_samples[step, :width], widest)
+                lanes.step_exactly(width, batch, self.batch_samples[step, :width], often)
             else:
-                lanes.step(width, batch, widest)
+                lanes.step(width, batch, often)
             if len(ending[step]):
                 waiting += len(ending[step])
                 flush = waiting >= schedule.lanes
@@ -361,11 +362,11 @@ def _apart(groups: Groups, params: Tensors) -> Groups:
     return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
 
 
-def _widths(schedule: Schedule, per_octave: int) -> IntArray:
+def _widths(schedule: Schedule, per_octave: int, least: int) -> IntArray:
     """How many lanes take each step: those at work, and some more so that there are few different numbers."""
     active = schedule.active_lanes()
     widths = np.empty_like(active)
-    width = rounded_width(schedule.lanes, per_octave)
+    width = max(least, rounded_width(schedule.lanes, per_octave))
     for step, at_work in enumerate(active.tolist()):
         while width > 1 and -(-width // _NARROWING) >= at_work:
             width = -(-width // _NARROWING)
