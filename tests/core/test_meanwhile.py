@@ -11,7 +11,7 @@ from fedarena.runs.run import start_run
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
 from fedarena.storage.run_data import load_run
-from fedarena.train import CohortEngine
+from fedarena.train import CohortEngine, JobArrays
 
 ONE_WORKER = {"name": "cohort", "workers": 1}
 
@@ -27,7 +27,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         catch_up(self)
 
     monkeypatch.setattr(Recorder, "catch_up", noted)
-    monkeypatch.setattr(CohortEngine, "do_meanwhile", lambda self, work: setattr(self, "_other_work", work))
+    monkeypatch.setattr(CohortEngine, "do_meanwhile", lambda self, work: self._other_work.append(work))
     return found
 
 
@@ -38,6 +38,26 @@ def test_rows_that_are_made_meanwhile_are_the_same(tmp_path: Path) -> None:
         start_run(config(engine=ONE_WORKER), tmp_path / "meanwhile")
     assert made == sorted(set(made)) != []
     assert content(tmp_path / "meanwhile" / "small") == content(tmp_path / "before" / "small")
+
+
+@pytest.mark.parametrize("selector", ["uniform", "poisson", "shuffled", "power_of_choice"])
+def test_rounds_that_are_left_to_chance_are_planned_meanwhile(tmp_path: Path, selector: str) -> None:
+    settings = {"engine": ONE_WORKER, "selector": selector, "rounds": 6}
+    start_run(config(**settings), tmp_path / "before")
+    planned: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        as_on_a_gpu(patch)
+        plan_ahead = CohortEngine.plan_ahead
+
+        def noted(self: CohortEngine, jobs: JobArrays) -> None:
+            planned.extend(set(jobs.rounds.tolist()))
+            plan_ahead(self, jobs)
+
+        patch.setattr(CohortEngine, "plan_ahead", noted)
+        start_run(config(**settings), tmp_path / "meanwhile")
+    assert content(tmp_path / "meanwhile" / "small") == content(tmp_path / "before" / "small")
+    assert planned == ([] if selector == "power_of_choice" else sorted(set(planned)))
+    assert selector == "power_of_choice" or {2, 6} & set(planned)
 
 
 def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path, monkeypatch) -> None:

@@ -162,7 +162,8 @@ class CohortEngine:
             self.choices["dense"] = "factored"
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
-        self._other_work: Callable[[], None] | None = None
+        self._other_work: list[Callable[[], None]] = []
+        self._planned_ahead: PlannedWork | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
@@ -202,12 +203,12 @@ class CohortEngine:
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
         if self.hardware.is_gpu:
-            self._other_work = other_work
+            self._other_work.append(other_work)
 
     def meanwhile(self) -> None:
         """Does what there is to do while the device is busy."""
-        if self._other_work is not None:
-            self._other_work()
+        for work in self._other_work:
+            work()
 
     def place(self, groups: Groups) -> Groups:
         """The same groups on the device."""
@@ -223,14 +224,25 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            largest = int(self.data.counts(some.clients, "train").max(initial=1))
-            width = batch_width(int(np.max(self._training_of(some).batch_size)), largest)
-            # Done for all at once, and not by the workers, who would wait for each other's Python.
-            work = self._plan_work(some, width, self._start_losses(some, broadcasts))
+            width = self._batch_width(some)
+            ahead, self._planned_ahead = self._planned_ahead, None
+            if ahead is not None and ahead.is_about(some):
+                work = replace(ahead, jobs=some)
+            else:  # done for all at once, and not by the workers, who would wait for each other's Python
+                work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
         return shards
+
+    def plan_ahead(self, jobs: JobArrays) -> None:
+        """Draws batches of jobs that are likely to be next."""
+        if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
+            self._planned_ahead = self._plan_work(jobs, self._batch_width(jobs), None)
+
+    def _batch_width(self, jobs: JobArrays) -> int:
+        largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
+        return batch_width(int(np.max(self._training_of(jobs).batch_size)), largest)
 
     def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
         """What clients are to do: how many steps, on which batches."""

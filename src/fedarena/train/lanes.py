@@ -182,6 +182,12 @@ class PlannedWork:
     batches: Batches
     start_losses: npt.NDArray[np.float64] | None
 
+    def is_about(self, jobs: JobArrays) -> bool:
+        """Whether it is the work of these jobs."""
+        own, names = self.jobs, ("clients", "rounds", "shares", "holders")
+        alike = all(np.array_equal(getattr(own, name), getattr(jobs, name)) for name in names)
+        return alike and own.hyperparameters is None and jobs.hyperparameters is None
+
     def of(self, positions: IntArray) -> PlannedWork:
         """The work of those at these positions."""
         batches = replace(self.batches, first=self.batches.first[positions])
