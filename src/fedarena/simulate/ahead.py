@@ -1,4 +1,4 @@
-"""The next round planned while a GPU is busy with the present one, where what is learned in that could change nothing."""
+"""The next round planned while a GPU is busy with the present one, where what that learns could change nothing."""
 
 from __future__ import annotations
 
