@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
+from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
@@ -170,6 +172,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
             "out, or augment there"
         )
+    _keep_compiled_programs()
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     selector: Selector = (
         SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
@@ -306,6 +309,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
         mechanism,
     )
+
+
+def _keep_compiled_programs() -> None:
+    """Has torch keep what it compiles for a GPU with our other files; where it does by itself, a reboot may clear it."""
+    if torch.cuda.is_available():
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "programs"))
 
 
 def build_task(config: RunConfig, federation: Federation) -> Task:
