@@ -312,7 +312,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
 
 
 def _keep_compiled_programs() -> None:
-    """Has torch keep what it compiles for a GPU with our other files; where it does by itself, a reboot may clear it."""
+    """Has torch keep what it compiles for a GPU with our other files, not where a reboot may clear it."""
     if torch.cuda.is_available():
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "programs"))
 
