@@ -346,11 +346,11 @@ class LaneTraining:
         params = {name: concatenate([params[name] for _, params, _ in self.finished]) for name in names}
         loss_sums = concatenate([sums.double() for _, _, sums in self.finished])
         self.finished = []
+        self.engine.meanwhile()  # all that a GPU has to do for them is under way
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
         given = self._given(clients)
         update, kept = self.engine.updates(params, given, work)
-        self.engine.meanwhile()  # all that a GPU has to do is under way
         losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
