@@ -21,7 +21,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -105,8 +107,14 @@ def command_of(tool: str, task: dict[str, Any], clients: Path, peer: str) -> lis
     return command + (["--private"] if task["case"].endswith("private") else [])
 
 
-def measure_case(case: str, arguments: argparse.Namespace, settings: dict[str, Any], peer: str) -> list[dict[str, Any]]:
-    """Runs of all seeds and tools."""
+def measure_case(
+    case: str,
+    arguments: argparse.Namespace,
+    settings: dict[str, Any],
+    peer: str,
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """Runs of all seeds and tools; each is kept as soon as it is done."""
     from fedarena.data import load_federation
 
     folder = str(Path(arguments.folder).resolve())
@@ -117,7 +125,7 @@ def measure_case(case: str, arguments: argparse.Namespace, settings: dict[str, A
         if "pfl" in arguments.tools:
             write_clients(federation, clients)
 
-        def measure(seed: int, tool: str) -> dict[str, Any]:
+        def measure(seed: int, tool: str) -> None:
             task = {"case": case, "seed": seed, "folder": folder, "rounds": arguments.rounds, "only": arguments.only}
             own = {"settings": settings} if tool == "fedarena" else {}
             found = timed(command_of(tool, task | own, clients, peer))
@@ -133,7 +141,7 @@ def measure_case(case: str, arguments: argparse.Namespace, settings: dict[str, A
 
         tasks = [(seed, tool) for seed in arguments.seeds for tool in arguments.tools]
         with ThreadPoolExecutor(arguments.at_once) as pool:
-            return list(pool.map(lambda task: measure(*task), tasks))
+            list(pool.map(lambda task: measure(*task), tasks))  # raises what they raise
 
 
 def main() -> int:
@@ -163,10 +171,16 @@ def main() -> int:
     measured: dict[str, Any] = {"rounds": arguments.rounds, "runs": [], "environment": describe_environment()}
     if arguments.output and arguments.output.exists():
         measured = json.loads(arguments.output.read_text(encoding="utf-8"))
+    lock = threading.Lock()
+
+    def keep(run: dict[str, Any]) -> None:
+        with lock:
+            measured["runs"].append(run)
+            if arguments.output:
+                arguments.output.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
     for case in arguments.cases:
-        measured["runs"] += measure_case(case, arguments, settings, peer)
-        if arguments.output:
-            arguments.output.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+        measure_case(case, arguments, settings, peer, keep)
     return 0
 
 

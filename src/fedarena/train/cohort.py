@@ -32,7 +32,7 @@ from fedarena.train.execution import available_cores, in_order, without_gradient
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
 from fedarena.train.kept_samples import KeptSamples
-from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork, rounded_width
+from fedarena.train.lanes import LanePool, LaneTraining, Plan, PlannedWork, place_work, rounded_width
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -238,7 +238,10 @@ class CohortEngine:
     def plan_ahead(self, jobs: JobArrays) -> None:
         """Draws batches of jobs that are likely to be next."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
-            self._planned_ahead = self._plan_work(jobs, self._batch_width(jobs), None)
+            work = self._plan_work(jobs, self._batch_width(jobs), None)
+            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers:
+                work = replace(work, placed=place_work(self, work, self.lanes))
+            self._planned_ahead = work
 
     def _batch_width(self, jobs: JobArrays) -> int:
         largest = int(self.data.counts(jobs.clients, "train").max(initial=1))

@@ -173,6 +173,19 @@ class LanePool:
 
 
 @dataclass(frozen=True)
+class PlacedWork:
+    """Who is in which lane when, and the batches of all steps and lanes on the device."""
+
+    schedule: Schedule
+    widths: IntArray
+    columns: Tensors  # in which the samples are
+    batch_samples: IntArray  # [steps, lanes]
+    rows: Tensor  # [steps, lanes, batch]
+    mask: Tensor  # the same
+    keys: Tensor  # [steps, lanes]
+
+
+@dataclass(frozen=True)
 class PlannedWork:
     """What some clients are to do; every array has an entry per client."""
 
@@ -181,6 +194,7 @@ class PlannedWork:
     steps: IntArray
     batches: Batches
     start_losses: npt.NDArray[np.float64] | None
+    placed: PlacedWork | None = None  # for the engine's lanes, if there was time for it before
 
     def is_about(self, jobs: JobArrays) -> bool:
         """Whether it is the work of these jobs."""
@@ -190,6 +204,8 @@ class PlannedWork:
 
     def of(self, positions: IntArray) -> PlannedWork:
         """The work of those at these positions."""
+        if np.array_equal(positions, np.arange(len(self.steps))):
+            return self
         batches = replace(self.batches, first=self.batches.first[positions])
         losses = None if self.start_losses is None else self.start_losses[positions]
         return PlannedWork(self.jobs.take(positions), self.samples[positions], self.steps[positions], batches, losses)
@@ -211,9 +227,11 @@ class LaneTraining:
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        self.schedule = make_schedule(work.steps, lanes or engine.lanes)
-        self.widths = _widths(self.schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
-        self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
+        placed = work.placed if lanes is None and widths_per_octave is None else None
+        placed = placed or place_work(engine, work, lanes or engine.lanes, widths_per_octave)
+        self.schedule, self.widths, self.columns = placed.schedule, placed.widths, placed.columns
+        self.batch_samples = placed.batch_samples
+        self.rows, self.mask, self.keys = placed.rows, placed.mask, placed.keys
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
@@ -223,16 +241,6 @@ class LaneTraining:
         if engine.asks_about_jobs or jobs_differ:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
-        if self.schedule.length:
-            client, number = place_steps(self.schedule, int(self.widths[0]))
-            step = work.batches.first[client] + number
-            mask = work.batches.mask[step] & (client >= 0)[..., None]
-            rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
-            keys = number
-            if engine.draws:
-                keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
-            self.batch_samples = mask.sum(-1)  # [steps, lanes]
-            self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
@@ -355,6 +363,23 @@ class LaneTraining:
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
+
+
+def place_work(engine: LaneEngine, work: PlannedWork, lanes: int, widths_per_octave: int | None = None) -> PlacedWork:
+    """Puts planned work into so many lanes."""
+    schedule = make_schedule(work.steps, lanes)
+    widths = _widths(schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
+    columns, first_row = engine.training_samples.rows(work.jobs.holders)
+    client, number = place_steps(schedule, int(widths[0]) if schedule.length else 0)
+    step = work.batches.first[client] + number
+    mask = work.batches.mask[step] & (client >= 0)[..., None]
+    rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
+    keys = number
+    if engine.draws:
+        keys = dropout_keys(engine.seed, work.jobs.rounds[client], work.jobs.clients[client], number + 1)
+    # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
+    on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
+    return PlacedWork(schedule, widths, columns, mask.sum(-1), *on_device)
 
 
 def concatenate(tensors: list[Tensor]) -> Tensor:
