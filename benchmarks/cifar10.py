@@ -130,14 +130,8 @@ def measure_case(
             own = {"settings": settings} if tool == "fedarena" else {}
             found = timed(command_of(tool, task | own, clients, peer))
             say(f"{case}, seed {seed}, {tool}: accuracy {found['accuracy']:.4f}, {found['whole_seconds']:.1f} s")
-            about = {
-                "tool": tool,
-                "case": case,
-                "seed": seed,
-                "rounds": arguments.only,
-                "alone": arguments.at_once == 1,
-            }
-            return {**about, **own, **found}
+            about = {"tool": tool, "case": case, "seed": seed, "rounds": arguments.only, "note": arguments.note}
+            keep({**about, "alone": arguments.at_once == 1, **own, **found})
 
         tasks = [(seed, tool) for seed in arguments.seeds for tool in arguments.tools]
         with ThreadPoolExecutor(arguments.at_once) as pool:
