@@ -32,7 +32,6 @@ import numpy as np
 import yaml
 
 from protocol import read_answer
-from speed import BENCH, say
 from tools import HERE, prepare_environment
 
 # How runs of the suite are called, without their seed.
@@ -43,6 +42,12 @@ CASES = {
     "dirichlet-private": "Dirichlet_0.1-ε_2",
 }
 TOOLS = ("fedarena", "pfl")
+BENCH = HERE.parent / ".bench"
+
+
+def say(text: str) -> None:
+    """Tells how far it is."""
+    print(text, flush=True)
 
 
 def run_of(case: str, seed: int, folder: str, rounds: int, settings: dict[str, Any] | None = None) -> Any:
@@ -78,7 +83,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
     def note(run: Any, row: dict[str, Any]) -> Any:
         if row["accuracy"] is not None:
             curve.append((row["round"], time.monotonic() - began, row["accuracy"]))
-        return Stop("that is enough for now") if row["round"] == only else None
+        return Stop("that is enough for now") if row["round"] == only < task["rounds"] else None
 
     with tempfile.TemporaryDirectory() as folder:
         result = start_run(run_of(**task), Path(folder), callbacks=[note])
