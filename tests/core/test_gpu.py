@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedarena.models import MODELS
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, train_jobs
+from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, program, train_jobs
 from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
@@ -46,6 +47,41 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool, plan: str) -> Non
             first, second = (run[client][0]["params"][name] for run in runs)
             torch.testing.assert_close(first.cpu(), value, rtol=0, atol=1e-10)
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("model", [model for model in FAMILIES if "dropout" in model])
+def test_models_with_dropout_are_compiled(model: str) -> None:
+    engine = make_engine(CohortEngine, model, FedAvg(), LOCALS["epochs"], device="cuda", lanes=4)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The training step runs without being compiled")
+        train(engine, list(range(len(SIZES))), {"params": engine.initial_params()}, {})
+
+
+def test_cohorts_of_many_sizes_train_as_on_the_cpu_and_compile_once(monkeypatch) -> None:
+    reference = make_engine(ReferenceEngine, "cnn, dropout", FedAvg(), LOCALS["epochs"], device="cpu")
+    engine = make_engine(CohortEngine, "cnn, dropout", FedAvg(), LOCALS["epochs"], device="cuda")
+    engine.expect_varying_cohorts(4)
+    compiled = []
+    compile_step = program.compiled
+    monkeypatch.setattr(program, "compiled", lambda *args: compiled.append(1) or compile_step(*args))
+    broadcast = {"params": reference.initial_params()}
+    for clients in ([5], [1, 2, 3, 5, 6], [3, 4, 8], list(range(10)), [5, 7]):
+        expected, found = train(reference, clients, broadcast, {}), train(engine, clients, engine.place(broadcast), {})
+        for client, (update, *_) in expected.items():
+            for name, value in update["params"].items():
+                torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
+    assert len(compiled) <= 2  # batches of the usual width have one of few sizes
+
+
+def test_what_is_evaluated_again_is_read_once() -> None:
+    reference = make_engine(ReferenceEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cpu")
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cuda")
+    clients = np.flatnonzero(engine.data.counts(np.arange(len(SIZES)), "train"))
+    params = reference.initial_params()
+    expected = reference.evaluate(params, clients, "train").means("loss")
+    for _ in range(2):
+        found = engine.evaluate(engine.place({"params": params})["params"], clients, "train").means("loss")
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.lane_pool import LaneEngine, Lanes
 from fedarena.train.lanes import LaneTraining, copy_rows
 from fedarena.train.program import BoundStep, Changing, Given, StepPrograms
+from fedarena.train.schedule import Schedule
 from fedarena.train.streams import LaneStream, Milestone, beside_each_other
 from fedarena.train.tensors import innermost_channels, map_groups
 
@@ -127,9 +128,9 @@ class LanesApart:
 class ApartTraining(LaneTraining):
     """The local training of some clients, each in a computation of its own."""
 
-    def _samples(self) -> tuple[Tensors, IntArray]:
+    def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
         """Those of clients who begin early come first."""
-        order = np.argsort(self.schedule.start, kind="stable")
+        order = np.argsort(schedule.start, kind="stable")
         arrival = self.engine.training_samples.arriving(self.jobs.holders[order])
         place = np.empty_like(order)
         place[order] = np.arange(len(order))

@@ -6,10 +6,11 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,9 @@ from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
+from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lane_pool import Convolutions, LanePool, Plan
-from fedarena.train.lanes import LaneTraining, PlannedWork
+from fedarena.train.lanes import LaneTraining, PlannedWork, place_work, rounded_width
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -72,16 +74,23 @@ _MOST_GPU_LANES = 4096
 _LARGE_LANE_BYTES = 1 << 28
 _OPEN_LANE_BYTES = (1 << 26, 1 << 30)
 _MOST_APART = 8  # more beside each other are not faster
+# Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
+_WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
+# By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
+_MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
 _GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
 _GPU_SHARE_FOR_SAMPLES = 0.4
+_GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
 _EVALUATED_AT_ONCE = 64
 _GPU_EVALUATED_AT_ONCE = 4096
 _GPU_EVALUATION_BYTES = 1 << 32  # of all outputs; most of them do not exist at the same time
+
+Cohorts = Literal["steady", "varying"]
 
 
 @ENGINES.register("cohort")
@@ -91,7 +100,8 @@ class CohortEngine:
     On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
     graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
     `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16. With ``dense=factored``
-    large dense layers of clients are not written down, where that is possible and pays.
+    large dense layers of clients are not written down, where that is possible and pays. `cohorts` of many sizes
+    (``varying``, by default where the selector draws such) share few programs on a GPU.
     """
 
     def __init__(
@@ -112,6 +122,7 @@ class CohortEngine:
         compile: bool = True,
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
+        cohorts: Cohorts | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
@@ -126,16 +137,22 @@ class CohortEngine:
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
+        self._evaluated_samples: KeptSamples | None = None
         if self.hardware.is_gpu:
             self.workers = 1
             fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
-            limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
-            self.training_samples = ResidentSamples(data, self.device, limit_bytes)
+            free_bytes = self.hardware.free_bytes()
+            self.training_samples = ResidentSamples(data, self.device, int(_GPU_SHARE_FOR_SAMPLES * free_bytes))
+            limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
+            self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
         # Runs from before there was a choice have lanes alone.
         before: Convolutions | None = "products" if lanes is not None else None
         self.convolutions = convolutions or before or self._suitable_convolutions(self.plan)
+        self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
+        self.usual_width: int | None = None
+        self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -165,6 +182,8 @@ class CohortEngine:
             self.choices["dense"] = "factored"
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
+        self._other_work: list[Callable[[], None]] = []
+        self._planned_ahead: PlannedWork | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
@@ -175,6 +194,7 @@ class CohortEngine:
             "compile": self.compile,
             "dense": self._unwritten.choice,
             "convolutions": self.convolutions,
+            "cohorts": self._cohorts,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -184,6 +204,32 @@ class CohortEngine:
         if self._fallback is not None:
             self._fallback.validate_on(part, compare)
         self._validation = Validation(self.task, self.data, part, compare, stacked=True)
+
+    def expect_varying_cohorts(self, usual: int) -> None:
+        """Cohorts are to be of many sizes around the usual one, and not every size is worth a program on a GPU.
+
+        Nearly all are filled up to the same width then; few larger ones have programs that are not compiled.
+        """
+        if not self.hardware.is_gpu or self._cohorts == "steady":
+            return
+        self._cohorts = self.choices["cohorts"] = "varying"
+        self.widths_per_octave = _FEW_WIDTHS_PER_OCTAVE
+
+        def wide_enough(deviations: float) -> int:
+            lanes = math.floor(usual + deviations * math.sqrt(usual))
+            return min(self.lanes, rounded_width(lanes, self.widths_per_octave))
+
+        self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
+
+    def do_meanwhile(self, other_work: Callable[[], None]) -> None:
+        """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
+        if self.hardware.is_gpu:
+            self._other_work.append(other_work)
+
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
+        for work in self._other_work:
+            work()
 
     def place(self, groups: Groups) -> Groups:
         """The same groups on the device."""
@@ -199,14 +245,28 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            largest = int(self.data.counts(some.clients, "train").max(initial=1))
-            width = batch_width(int(np.max(self._training_of(some).batch_size)), largest)
-            # Done for all at once, and not by the workers, who would wait for each other's Python.
-            work = self._plan_work(some, width, self._start_losses(some, broadcasts))
+            width = self._batch_width(some)
+            ahead, self._planned_ahead = self._planned_ahead, None
+            if ahead is not None and ahead.is_about(some):
+                work = replace(ahead, jobs=some)
+            else:  # done for all at once, and not by the workers, who would wait for each other's Python
+                work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
         return shards
+
+    def plan_ahead(self, jobs: JobArrays) -> None:
+        """Draws batches of jobs that are likely to be next."""
+        if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
+            work = self._plan_work(jobs, self._batch_width(jobs), None)
+            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers and self.plan != "apart":
+                work = replace(work, placed=place_work(self, work, self.lanes))
+            self._planned_ahead = work
+
+    def _batch_width(self, jobs: JobArrays) -> int:
+        largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
+        return batch_width(int(np.max(self._training_of(jobs).batch_size)), largest)
 
     def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
         """What clients are to do: how many steps, on which batches."""
@@ -346,7 +406,8 @@ class CohortEngine:
         self.task.module.eval()
         batch_size = self._evaluation_batch_size
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
-        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics)
+        kept = self._evaluated_samples
+        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int

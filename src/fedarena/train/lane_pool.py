@@ -36,6 +36,9 @@ class LaneEngine(Protocol):
     local: LocalTraining
     seed: int
     lanes: int
+    fewest_lanes: int  # of which programs are made, so that they fit larger cohorts, too
+    usual_width: int | None  # that most cohorts are filled up to, the only one worth compiling; None: each has its own
+    widths_per_octave: int  # between a power of two and the next
     plan: Plan
     convolutions: Convolutions
     device: torch.device
@@ -45,6 +48,9 @@ class LaneEngine(Protocol):
     asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms
     training_samples: SampleSource
+
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
 
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""

@@ -177,7 +177,7 @@ class CapturedTraining(UnwrittenTraining):
             self._batches = self._gather(step)[1][::-1]
         width, length, read = int(self.widths[step]), self.schedule.length, self._steps_read(step)
         of_steps = F.pad(factors[step, :width], (0, max(0, read - length)))[:, :read]
-        compile = self.engine.compile and width == self.widths[0]
+        compile = self.engine.compile and self._is_frequent(step)
         lanes.step(step, width, self._batches.pop(), of_steps, scales[step, :width], compile)
         if len(self._ending[step]):
             self._finish(lanes.changing, self._ending[step], keep=True)

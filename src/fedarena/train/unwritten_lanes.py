@@ -199,7 +199,8 @@ class UnwrittenTraining(LaneTraining):
         # Who finishes last is in the first lanes.
         finished = self.finished[::-1]
         clients = np.concatenate([clients for clients, _, _ in finished])
-        loss_sums = concatenate([sums.double() for _, _, sums in finished]).cpu().numpy()
+        loss_sums = concatenate([sums.double() for _, _, sums in finished])
+        self.engine.meanwhile()
         update: dict[str, Any] = {}
         for name, start in self._start_of_all.items():
             if name in products:
@@ -209,7 +210,7 @@ class UnwrittenTraining(LaneTraining):
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        losses = loss_sums / np.maximum(work.processed_samples, 1)
+        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
         return JobResults(self.jobs.take(clients), {"params": update}, {}, work, losses)
 
 
