@@ -87,7 +87,7 @@ bench-defences: $(VENV)/.installed  ## Measure defences over 1,000 clients x 1 m
 bench-tracking: $(VENV)/.installed-extras  ## Measure what trackers and an open watch cost the quickstart (about 20 minutes)
 	$(BIN)/python benchmarks/tracking.py --output docs/benchmarks/tracking.json
 
-bench-hpo: $(VENV)/.installed-test  ## Measure tables of hyperparameter search as lanes, beside one trial at a time (OPENML=folder of the files)
+bench-hpo: $(VENV)/.installed-test  ## Measure tables of hyperparameter search as lanes, beside one trial at a time, and optimizers (OPENML=folder of the files; about 15 minutes)
 	$(BIN)/python benchmarks/hpo.py $(if $(OPENML),--folder $(OPENML)) --output docs/benchmarks/hpo.json
 	$(BIN)/python benchmarks/hpo_compare.py --output docs/benchmarks/hpo_compare.json
 

@@ -1,32 +1,37 @@
-"""pfl-research's benchmark on CIFAR-10, whole runs of both tools in turn: the same accuracy, and how long it takes.
+"""pfl-research's benchmark on CIFAR-10, runs of both tools: the same accuracy, and how long it takes.
 
-    python benchmarks/cifar10.py --folder FOLDER [--rounds 1500] [--seeds 0 1 2 3 4] [--cases alike ...] [--here]
+    python benchmarks/cifar10.py --folder FOLDER --output docs/benchmarks/cifar10.json [--cases alike ...]
+        [--seeds 0 1 2 3 4] [--tools fedarena pfl] [--only 100] [--at-once 5] [--here] [engine.precision=tf32 ...]
 
 A run is a fresh process, from its start to its end, with evaluation of all test photos every ten rounds and recording.
 Both tools get the same clients with the same photos (the suite `pfl-cifar10`); whom they invite, and in which order
-photos come, differs. Accuracies are those of the last model. With `--here`, pfl is taken from this Python's environment
-instead of one that is made for it.
+photos come, differs. Accuracies are those of the last model.
+
+With `--only`, runs end after so many of their 1,500 rounds. With `--at-once`, several run beside each other, for their
+accuracies: their times mean nothing. With `--here`, pfl is taken from this Python's environment instead of one that is
+made for it. Settings such as `engine.precision=tf32` are for our runs. What was measured is added to what is in the
+output already; `benchmarks/cifar10_report.py` makes a page of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from protocol import read_answer
-from speed import BENCH, say
-from targets import Measurement, conclude, show_targets
 from tools import HERE, prepare_environment
 
 # How runs of the suite are called, without their seed.
@@ -36,15 +41,21 @@ CASES = {
     "alike-private": "alike-ε_2",
     "dirichlet-private": "Dirichlet_0.1-ε_2",
 }
-LEAST_TIMES = 30.0  # as fast as pfl, on a GPU
+TOOLS = ("fedarena", "pfl")
+BENCH = HERE.parent / ".bench"
 
 
-def run_of(case: str, seed: int, folder: str, rounds: int) -> Any:
-    """The suite's run, shorter if asked for."""
+def say(text: str) -> None:
+    """Tells how far it is."""
+    print(text, flush=True)
+
+
+def run_of(case: str, seed: int, folder: str, rounds: int, settings: dict[str, Any] | None = None) -> Any:
+    """The suite's run, with other settings if asked for."""
     from fedarena.runs.suite import read_suite
 
-    suite = read_suite("pfl-cifar10", {"federation.folder": folder, "rounds": rounds, "seeds": [seed]})
-    return suite.runs[f"{CASES[case]}-seed{seed}"]
+    given = {"federation.folder": folder, "rounds": rounds, "seeds": [seed], **(settings or {})}
+    return read_suite("pfl-cifar10", given).runs[f"{CASES[case]}-seed{seed}"]
 
 
 def write_clients(federation: Any, path: Path) -> None:
@@ -63,90 +74,113 @@ def write_clients(federation: Any, path: Path) -> None:
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """One run of FedArena, in this process."""
+    from fedarena import Stop
     from fedarena.runs.run import start_run
 
-    began = time.perf_counter()
+    only, began = task.pop("only"), float(os.environ["BEGAN"])
+    curve: list[tuple[int, float, float]] = []
+
+    def note(run: Any, row: dict[str, Any]) -> Any:
+        if row["accuracy"] is not None:
+            curve.append((row["round"], time.monotonic() - began, row["accuracy"]))
+        return Stop("that is enough for now") if row["round"] == only < task["rounds"] else None
+
     with tempfile.TemporaryDirectory() as folder:
-        result = start_run(run_of(**task), Path(folder))
+        result = start_run(run_of(**task), Path(folder), callbacks=[note])
         accuracies = result.rounds["accuracy"].to_pylist()
-    return {"accuracy": accuracies[-1], "seconds": time.perf_counter() - began}
+    return {"accuracy": accuracies[-1], "curve": curve}
 
 
-def timed(command: list[str]) -> tuple[float, str]:
-    """How long a process takes, and what it printed."""
-    began = time.perf_counter()
+def timed(command: list[str]) -> dict[str, Any]:
+    """How long a process takes, and what it answered."""
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    )
-    seconds = time.perf_counter() - began
+    began = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "BEGAN": str(began)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    seconds = time.monotonic() - began
     if "SPEED " not in done.stdout:
         raise RuntimeError(done.stderr.strip()[-2000:])
-    return seconds, done.stdout
+    return {"whole_seconds": seconds, **read_answer(done.stdout)}
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean, and half the width of its 95 % interval (Student's t); a single value tells nothing of it."""
-    from scipy import stats
+def command_of(tool: str, task: dict[str, Any], clients: Path, peer: str) -> list[str]:
+    """What runs a task."""
+    if tool == "fedarena":
+        return [sys.executable, __file__, "--folder", task["folder"], "--task", json.dumps(task)]
+    command = [peer, str(HERE / "peers" / "pfl_cifar10.py"), "--clients", str(clients)]
+    command += ["--rounds", str(task["rounds"]), "--only", str(task["only"]), "--seed", str(task["seed"])]
+    return command + (["--private"] if task["case"].endswith("private") else [])
 
-    if len(values) < 2:
-        return values[0], math.inf
-    wide = float(stats.t.ppf(0.975, len(values) - 1))
-    return statistics.fmean(values), wide * statistics.stdev(values) / math.sqrt(len(values))
+
+def measure_case(
+    case: str,
+    arguments: argparse.Namespace,
+    settings: dict[str, Any],
+    peer: str,
+    keep: Callable[[dict[str, Any]], None],
+) -> None:
+    """Runs of all seeds and tools; each is kept as soon as it is done."""
+    from fedarena.data import load_federation
+
+    folder = str(Path(arguments.folder).resolve())
+    options = dict(run_of(case, 0, folder, arguments.rounds, settings).federation)
+    with tempfile.TemporaryDirectory() as place:
+        clients = Path(place) / "clients.npz"
+        federation = load_federation(options.pop("name"), options)  # also so that its store is there for all runs
+        if "pfl" in arguments.tools:
+            write_clients(federation, clients)
+
+        def measure(seed: int, tool: str) -> None:
+            task = {"case": case, "seed": seed, "folder": folder, "rounds": arguments.rounds, "only": arguments.only}
+            own = {"settings": settings} if tool == "fedarena" else {}
+            found = timed(command_of(tool, task | own, clients, peer))
+            say(f"{case}, seed {seed}, {tool}: accuracy {found['accuracy']:.4f}, {found['whole_seconds']:.1f} s")
+            about = {"tool": tool, "case": case, "seed": seed, "rounds": arguments.only, "note": arguments.note}
+            keep({**about, "alone": arguments.at_once == 1, **own, **found})
+
+        tasks = [(seed, tool) for seed in arguments.seeds for tool in arguments.tools]
+        with ThreadPoolExecutor(arguments.at_once) as pool:
+            list(pool.map(lambda task: measure(*task), tasks))  # raises what they raise
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", help="of our runs, such as engine.precision=tf32")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--only", type=int, help="end runs after so many of these rounds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--here", action="store_true")
+    parser.add_argument("--note", help="what is special about these runs, such as that nothing is compiled yet")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--task", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.task:
         print("SPEED " + json.dumps(ours(json.loads(arguments.task))))
         return 0
-    from fedarena.data import load_federation
     from fedarena.runs.environment import describe_environment
 
-    peer = sys.executable if arguments.here else prepare_environment("pfl", BENCH, say)
-    facts: dict[str, Any] = {"rounds": arguments.rounds, "seeds": arguments.seeds, "cases": {}}
-    targets: list[Measurement] = []
-    folder = str(Path(arguments.folder).resolve())
+    arguments.only = arguments.only or arguments.rounds
+    pairs = (setting.split("=", 1) for setting in arguments.settings)
+    settings = {name: yaml.safe_load(value) for name, value in pairs}
+    peer = sys.executable if arguments.here or "pfl" not in arguments.tools else prepare_environment("pfl", BENCH, say)
+    measured: dict[str, Any] = {"rounds": arguments.rounds, "runs": [], "environment": describe_environment()}
+    if arguments.output and arguments.output.exists():
+        measured = json.loads(arguments.output.read_text(encoding="utf-8"))
+    lock = threading.Lock()
+
+    def keep(run: dict[str, Any]) -> None:
+        with lock:
+            measured["runs"].append(run)
+            if arguments.output:
+                arguments.output.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
     for case in arguments.cases:
-        options = dict(run_of(case, 0, folder, arguments.rounds).federation)
-        with tempfile.TemporaryDirectory() as place:
-            clients = Path(place) / "clients.npz"
-            write_clients(load_federation(options.pop("name"), options), clients)
-            found: dict[str, list[dict[str, Any]]] = {"fedarena": [], "pfl": []}
-            for seed in arguments.seeds:
-                task = {"case": case, "seed": seed, "folder": folder, "rounds": arguments.rounds}
-                commands = {
-                    "fedarena": [sys.executable, __file__, "--folder", folder, "--task", json.dumps(task)],
-                    "pfl": [peer, str(HERE / "peers" / "pfl_cifar10.py"), "--clients", str(clients)]
-                    + ["--rounds", str(arguments.rounds), "--seed", str(seed)]
-                    + (["--private"] if case.endswith("private") else []),
-                }
-                for tool, command in commands.items():
-                    seconds, output = timed(command)
-                    answer = read_answer(output)
-                    found[tool].append({"whole_seconds": seconds, **answer})
-                    say(f"{case}, seed {seed}, {tool}: accuracy {answer['accuracy']:.4f}, {seconds:.1f} s")
-        facts["cases"][case] = found
-        means = {tool: interval([run["accuracy"] for run in runs]) for tool, runs in found.items()}
-        seconds = {tool: statistics.median(run["whole_seconds"] for run in runs) for tool, runs in found.items()}
-        apart = abs(means["fedarena"][0] - means["pfl"][0])
-        together = means["fedarena"][1] + means["pfl"][1]
-        if len(arguments.seeds) > 1:
-            what = f"{case}: accuracies apart, over the widths of both intervals"
-            targets.append(Measurement(what, apart / together, 1.0, ""))
-        ratio = seconds["fedarena"] / seconds["pfl"]
-        targets.append(Measurement(f"{case}: time over pfl's", ratio, 1 / LEAST_TIMES, ""))
-        say(f"{case}: " + ", ".join(f"{t} {m:.4f} ± {w:.4f}, {seconds[t]:.1f} s" for t, (m, w) in means.items()))
-    show_targets("pfl's benchmark on CIFAR-10", targets, "Whole processes, in turn.")
-    return conclude(targets, facts, describe_environment(), arguments.output)
+        measure_case(case, arguments, settings, peer, keep)
+    return 0
 
 
 if __name__ == "__main__":

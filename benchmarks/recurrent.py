@@ -4,7 +4,8 @@
 
 Every client has 50 sequences, batches of 10, one epoch of plain SGD. *Torch alone* is a loop over clients with torch's
 own layer and optimizer, one process with one thread per core, and nothing federated: what others build on. FOLDER has
-the sources of another version (such as `src` of `git worktree add FOLDER COMMIT`), measured in the same turn.
+the sources of another version (such as `src` of `git worktree add FOLDER COMMIT`), measured in the same turn. Clients
+per second of CPU time mean something even where others use the cores, too.
 """
 
 from __future__ import annotations
@@ -110,28 +111,30 @@ def torch_rounds(case: str) -> tuple[Callable[[], None], int]:
 
 
 def worker(tool: str, case: str, seconds: float) -> None:
-    """Measures one tool, and prints clients per second and seconds until it was ready."""
+    """Measures one tool, and prints clients per second, the same per second of CPU time, and seconds until ready."""
     if tool == "torch":
         torch.set_num_threads(1)
     began = time.perf_counter()
     run, clients = torch_rounds(case) if tool == "torch" else engine_rounds(tool, case)
     run()
     ready = time.perf_counter() - began
-    rounds, began = 0, time.perf_counter()
+    rounds, began, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds or not rounds:
         run()
         rounds += 1
-    print(json.dumps([rounds * clients / (time.perf_counter() - began), ready]))
+    trained = rounds * clients
+    print(json.dumps([trained / (time.perf_counter() - began), trained / (time.process_time() - used), ready]))
 
 
-def measure(tool: str, case: str, seconds: float, sources: Path) -> tuple[float, float]:
-    """Clients per second on all cores, and seconds until the first round was over."""
+def measure(tool: str, case: str, seconds: float, sources: Path) -> tuple[float, float, float]:
+    """Clients per second on all cores and per second of a core, and seconds until the first round was over."""
     processes = len(os.sched_getaffinity(0)) if tool == "torch" else 1
     command = [sys.executable, __file__, "--worker", tool, "--cases", case, "--seconds", str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONWARNINGS": "ignore"}
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) for _ in range(processes)]
     found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
-    return sum(rate for rate, _ in found), max(ready for _, ready in found)
+    rates, of_cores, ready = zip(*found, strict=True)
+    return sum(rates), statistics.mean(of_cores), max(ready)
 
 
 def main() -> None:
@@ -150,13 +153,14 @@ def main() -> None:
     if arguments.beside:
         ways.append(("cohort, other version", "cohort", arguments.beside))
     for case in arguments.cases:
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name, *_ in ways}
+        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name, *_ in ways}
         for _ in range(arguments.repetitions):
             for name, tool, sources in ways:
                 found[name].append(measure(tool, case, arguments.seconds, sources))
         for name, results in found.items():
-            rate, ready = (statistics.median(values) for values in zip(*results, strict=True))
-            print(f"{case:10} {name:24} {rate:9.2f} clients/s   first round {ready:6.1f} s", flush=True)
+            rate, of_core, ready = (statistics.median(values) for values in zip(*results, strict=True))
+            speeds = f"{rate:9.2f} clients/s  {of_core:9.2f} per CPU second"
+            print(f"{case:10} {name:24} {speeds}   first round {ready:6.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,11 @@ class Learner(nn.Module):
 
 
 class Accuracies(TrainingProcessCallback):
-    """Notes the accuracy after every evaluation."""
+    """Notes the accuracy after every evaluation, and how many seconds after the start of the process that was."""
 
-    def __init__(self) -> None:
-        self.found: list[tuple[int, float]] = []
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.found: list[tuple[int, float, float]] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
@@ -89,7 +90,7 @@ class Accuracies(TrainingProcessCallback):
         told = {str(name): value for name, value in aggregate_metrics.to_simple_dict().items()}
         accuracy = next((value for name, value in told.items() if name.endswith("| accuracy")), None)
         if accuracy is not None:
-            self.found.append((central_iteration, float(accuracy)))
+            self.found.append((central_iteration, time.monotonic() - self.began, float(accuracy)))
         return False, Metrics()
 
 
@@ -128,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=Path, required=True)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--only", type=int, help="end after so many of the rounds that the noise is for")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else available_cores())
@@ -138,7 +140,7 @@ def main() -> None:
     torch.set_num_threads(max(1, available_cores() // arguments.processes))
     torch.manual_seed(arguments.seed)
     np.random.seed(arguments.seed)
-    began = time.perf_counter()
+    began = float(os.environ.get("BEGAN", time.monotonic()))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     users, test = read_clients(arguments.clients, device)
     learner = Learner().to(device)
@@ -149,9 +151,9 @@ def main() -> None:
     )
     data = FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
     backend = SimulatedBackend(data, data, postprocessors=postprocessors(arguments.private, arguments.rounds))
-    accuracies = Accuracies()
+    accuracies = Accuracies(began)
     params = NNAlgorithmParams(
-        central_num_iterations=arguments.rounds,
+        central_num_iterations=arguments.only or arguments.rounds,
         evaluation_frequency=EVERY,
         train_cohort_size=COHORT,
         val_cohort_size=0,
@@ -176,7 +178,7 @@ def main() -> None:
         )
         last = learner.metrics(*test)["accuracy"].overall_value
     if os.environ.get("RANK", "0") == "0":
-        answer({"accuracy": last, "curve": accuracies.found, "seconds": time.perf_counter() - began})
+        answer({"accuracy": last, "curve": accuracies.found})
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def make_run_of_users(
     users: list[tuple[Tensor, ...]],
     local: Any,
     criterion: Callable[[Tensor, Tensor], Tensor],
+    clip_norm: float | None = None,
 ) -> Callable[[int], None]:
     """A function that does so many rounds of all these users, who have their samples on the GPU already."""
     learner = Learner(network, criterion).cuda()
@@ -61,7 +62,12 @@ def make_run_of_users(
     data = FederatedDataset(datasets.__getitem__, get_user_sampler("minimize_reuse", list(datasets)))
     backend = SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()])
     epochs = getattr(local, "epochs", None) or 1
-    training = NNTrainHyperParams(local_num_epochs=epochs, local_learning_rate=0.01, local_batch_size=local.batch_size)
+    training = NNTrainHyperParams(
+        local_num_epochs=epochs,
+        local_learning_rate=0.01,
+        local_batch_size=local.batch_size,
+        local_max_grad_norm=clip_norm,
+    )
 
     def run(rounds: int) -> None:
         params = NNAlgorithmParams(

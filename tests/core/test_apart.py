@@ -6,7 +6,7 @@ import pytest
 from test_cohort import FAMILIES, LOCALS, SIZES, assert_same, lanes_are_used_again, make_engine, train  # noqa: F401
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, choosing
 from fedarena.train import cohort as cohort_module
 
 CLIENTS = list(range(len(SIZES)))
@@ -69,3 +69,59 @@ def test_a_cpu_needs_no_plan() -> None:
     engine = make_engine(CohortEngine, "cnn", FedAvg(), LocalTraining())
     assert engine.plan == "together"
     assert "plan" not in engine.choices
+
+
+def test_where_sizes_leave_it_open_both_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CohortEngine, "_leaves_plan_open", lambda self: True)
+    tried = []
+    seconds = choosing.seconds_of_step
+
+    def noting(engine: CohortEngine) -> float:
+        tried.append((engine.plan, seconds(engine)))
+        return tried[-1][1]
+
+    monkeypatch.setattr(choosing, "seconds_of_step", noting)
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LocalTraining(batch_size=4), lanes=None)
+    assert [plan for plan, _ in tried] == ["apart", "together"]
+    apart, together = (seconds for _, seconds in tried)
+    assert engine.plan == ("apart" if together > 1.2 * apart else "together")
+    assert make_engine(CohortEngine, "cnn", FedAvg(), LocalTraining(), lanes=4, plan="apart").plan == "apart"
+    assert len(tried) == 2  # a plan that is given, such as when a run is resumed, is taken
+
+
+class Priced:
+    """An engine of which is known how long a step takes."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+
+@pytest.mark.parametrize(
+    ("by_size", "apart", "together", "compiled", "chosen"),
+    [
+        ("together", 1.0, 1.1, None, "together"),  # not clearly slower
+        ("apart", 1.1, 1.0, 0.95, "apart"),
+        ("apart", 1.0, 0.5, None, "together"),
+        ("together", 1.0, 2.0, 0.9, "together"),  # as soon as it is compiled
+        ("together", 1.0, 2.0, 1.5, "apart"),
+        ("together", 1.0, 9.0, None, "apart"),  # no compiler helps
+        ("apart", float("inf"), 5.0, None, "together"),  # not enough memory
+        ("together", 5.0, float("inf"), None, "apart"),
+    ],
+)
+def test_the_faster_plan_is_chosen_if_it_is_clearly_faster(
+    by_size: str, apart: float, together: float, compiled: float | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = {("apart", False): apart, ("together", False): together, ("together", True): compiled}
+    monkeypatch.setattr(choosing, "seconds_of_step", lambda engine: engine.seconds)
+    found = choosing.faster_plan(by_size, True, lambda plan, compile: Priced(prices[plan, compile]))
+    assert found == chosen
+
+
+def test_example_clients_have_samples_as_the_task_needs_them() -> None:
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LocalTraining())
+    clients = choosing.ExampleClients(engine.task, 5)
+    block = clients.samples(CLIENTS, "train")
+    assert clients.counts(CLIENTS, "train").tolist() == [5] * len(CLIENTS)
+    assert {len(values) for values in block.columns.values()} == {5 * len(CLIENTS)}
+    assert block.offsets.tolist() == [5 * client for client in range(len(CLIENTS) + 1)]

@@ -31,7 +31,7 @@ from fedarena.train import (
 from fedarena.train import cohort as cohort_module
 from fedarena.train import resident as resident_samples
 from fedarena.train.execution import one_ahead
-from fedarena.train.resident import ResidentSamples, pieces_of
+from fedarena.train.resident import ResidentSamples, pieces_of, rows_of
 
 SIZES = [0, 1, 3, 25, 7, 40, 9, 16, 2, 11]
 FEATURES = DataSpec("classification", 3, (6,))
@@ -198,6 +198,32 @@ def test_one_engine_serves_cohorts_of_any_size() -> None:
         assert_same(train(reference, clients, broadcast, {}, round), train(cohort, clients, broadcast, {}, round))
 
 
+def test_cohorts_of_many_sizes_share_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = LOCALS["epochs"]
+    reference, engine = (make_engine(kind, "mlp", FedAvg(), local) for kind in (ReferenceEngine, CohortEngine))
+    engine.expect_varying_cohorts(4)
+    assert "cohorts" not in engine.choices  # it makes no difference on a CPU
+    monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
+    engine.expect_varying_cohorts(4)
+    monkeypatch.undo()
+    assert engine.choices["cohorts"] == "varying"
+    assert engine.usual_width == 8  # 4 + 2 * 2
+    assert engine.fewest_lanes == 16  # 4 + 5 * 2, rounded up
+    broadcast = {"params": reference.initial_params()}
+    for clients in ([3, 4], [1, 2, 3, 5, 6], list(range(10))):
+        assert_same(train(reference, clients, broadcast, {}), train(engine, clients, broadcast, {}))
+    steps = [form for lanes in engine._pool._free.values() for one in lanes for form in one._steps]
+    assert {width for width, _, often in steps if often} == {8}
+
+
+def test_runs_from_before_there_was_a_choice_keep_their_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], lanes=8)
+    monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
+    engine.expect_varying_cohorts(4)
+    assert "cohorts" not in engine.choices
+    assert (engine.usual_width, engine.fewest_lanes) == (None, 1)
+
+
 class ScaledLoss(FedAvg):
     """Overrides the loss and draws on both broadcast and memory."""
 
@@ -354,7 +380,7 @@ def test_resident_samples_are_those_of_the_clients(rounds: list[list[int]], limi
     resident = ResidentSamples(data, torch.device("cpu"), limit_rows * row_bytes)
     for clients in rounds:
         with patch.object(resident_samples, "_PIECE_BYTES", piece_rows * row_bytes):
-            columns, begins = resident.rows(np.array(clients))
+            columns, begins = rows_of(resident, np.array(clients))
         for client, begin in zip(clients, begins, strict=True):
             for name, expected in data.columns[client].items():
                 assert np.array_equal(columns[name][begin : begin + SIZES[client]].numpy(), expected)

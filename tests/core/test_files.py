@@ -6,6 +6,9 @@ import os
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+
+from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.files import write_text
 
 
@@ -28,3 +31,12 @@ def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     write_text(tmp_path / "link", "after")
     assert (tmp_path / "link").read_text() == "after"
+
+
+def test_arrow_reads_from_memory_of_its_own() -> None:
+    """Its threads could not give memory of Python's back in a process that is about to end."""
+    before = pa.total_allocated_bytes()
+    file = arrow_file(b"some bytes" * 1_000)
+    assert pa.total_allocated_bytes() >= before + 10_000
+    assert file.read() == b"some bytes" * 1_000
+    assert arrow_file(b"").read() == b""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +18,8 @@ from fedarena.models import MODELS
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, train_jobs
+from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, program, train_jobs
+from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -45,18 +49,81 @@ def test_models_train_as_on_the_cpu(model: str, compile: bool, plan: str) -> Non
             assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize("model", [model for model in FAMILIES if "dropout" in model])
+def test_models_with_dropout_are_compiled(model: str) -> None:
+    engine = make_engine(CohortEngine, model, FedAvg(), LOCALS["epochs"], device="cuda", lanes=4)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The training step runs without being compiled")
+        train(engine, list(range(len(SIZES))), {"params": engine.initial_params()}, {})
+
+
+def test_cohorts_of_many_sizes_train_as_on_the_cpu_and_compile_once(monkeypatch) -> None:
+    reference = make_engine(ReferenceEngine, "cnn, dropout", FedAvg(), LOCALS["epochs"], device="cpu")
+    engine = make_engine(CohortEngine, "cnn, dropout", FedAvg(), LOCALS["epochs"], device="cuda")
+    engine.expect_varying_cohorts(4)
+    compiled = []
+    compile_step = program.compiled
+    monkeypatch.setattr(program, "compiled", lambda *args: compiled.append(1) or compile_step(*args))
+    broadcast = {"params": reference.initial_params()}
+    for clients in ([5], [1, 2, 3, 5, 6], [3, 4, 8], list(range(10)), [5, 7]):
+        expected, found = train(reference, clients, broadcast, {}), train(engine, clients, engine.place(broadcast), {})
+        for client, (update, *_) in expected.items():
+            for name, value in update["params"].items():
+                torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
+    assert len(compiled) <= 2  # batches of the usual width have one of few sizes
+
+
+def test_what_is_evaluated_again_is_read_once() -> None:
+    reference = make_engine(ReferenceEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cpu")
+    engine = make_engine(CohortEngine, "cnn", FedAvg(), LOCALS["epochs"], device="cuda")
+    clients = np.flatnonzero(engine.data.counts(np.arange(len(SIZES)), "train"))
+    params = reference.initial_params()
+    expected = reference.evaluate(params, clients, "train").means("loss")
+    for _ in range(2):
+        found = engine.evaluate(engine.place({"params": params})["params"], clients, "train").means("loss")
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("plan", "compile"),
+    [("together", False), ("together", True), ("apart", False)],
+    ids=["captured", "compiled", "apart"],
+)
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
-def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(norm: str, compile: bool, monkeypatch) -> None:
+def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(
+    norm: str, plan: str, compile: bool, monkeypatch
+) -> None:
     monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
     reference = engine_for_all_blocks(ReferenceEngine, norm, device="cpu")
     broadcast = {"params": reference.initial_params()}
     expected = train(reference, SOME_CLIENTS, broadcast, {})
-    engine = engine_for_all_blocks(CohortEngine, norm, device="cuda", lanes=4, compile=compile)
+    engine = engine_for_all_blocks(CohortEngine, norm, device="cuda", lanes=4, plan=plan, compile=compile)
     found = train(engine, SOME_CLIENTS, engine.place(broadcast), {})
     for client, (update, *_) in expected.items():
         for name, value in update["params"].items():
             torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 64, 57, 31), 32), ((3, 24, 20, 20), 8), ((1, 1280, 7, 7), 8), ((5, 6, 1, 1), 3)]
+)
+def test_group_normalization_by_kernels_is_torchs(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in (shape, shape[1], shape[1], shape)]
+    x, weight, bias, grad = (t.to("cuda", dtype) for t in drawn)
+    x = (3 * x + 5).contiguous(memory_format=torch.channels_last)
+    found = []
+    for context in (nullcontext(), NormalizedAsTheyLie(), NormalizedAsTheyLie()):
+        leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+        with context:
+            output = F.group_norm(leaves[0], groups, *leaves[1:])
+        found.append([output.detach(), *torch.autograd.grad(output, leaves, grad)])
+    assert channels_last._kernels() is not None
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-4
+    for theirs, ours, again in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        assert torch.equal(ours, again)
 
 
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])

@@ -31,9 +31,9 @@ def test_ratios_of_a_row() -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", gpu_speed.CASES)
+@pytest.mark.parametrize("name", [*gpu_speed.CASES, *gpu_speed.OTHER_CASES])
 def test_clients_fit_the_model(name: str) -> None:
-    case = replace(gpu_speed.CASES[name], cohort=2)
+    case = replace({**gpu_speed.CASES, **gpu_speed.OTHER_CASES}[name], cohort=2)
     data = gpu_speed.RandomClients(case)
     block = data.samples(np.array([1, 0]), "train")
     assert block.offsets.tolist() == [0, case.samples, 2 * case.samples]

@@ -272,3 +272,32 @@ def test_own_metrics() -> None:
     state = made.state(outputs, {"scored": scored})
     assert torch.isfinite(state).all()
     torch.testing.assert_close(state[0], outputs[0][scored[0]].softmax(-1).amax(-1).sum())
+
+
+def test_scores_that_are_not_numbers_have_no_order() -> None:
+    """One of a single client: its metrics and those of all have no value, those of the others stay what they are."""
+    outputs, y, owners = some_samples(np.random.default_rng(3), 60, labels=True, ties=False)
+    _, before = collect(list(RANKED), outputs, y, owners).finish(5)
+    broken = outputs.copy()
+    broken[np.flatnonzero(owners == 2)[0], 1] = np.nan
+    totals = collect(list(RANKED), broken, y, owners)
+    _, after = totals.finish(5)
+    classes = totals.classes(after)
+    assert classes is not None
+    others = [client for client in range(5) if client != 2]
+    for name in RANKED:
+        assert np.isnan(after[name].total)
+        assert np.isnan(after[name].values[2])
+        assert np.array_equal(after[name].values[others], before[name].values[others], equal_nan=True)
+    for name, values in classes.values.items():
+        whole = before[name].of_classes[name]
+        assert np.isnan(values[1])
+        assert not np.isnan(whole[1])
+        kept = [0, 2, 3]
+        assert np.array_equal(values[kept], whole[kept], equal_nan=True)
+    rare = make_metric("tail_average_precision", CLASSES)
+    for counts, is_broken in (([9, 1, 8, 7], True), ([1, 9, 8, 7], False)):
+        rare.know_classes(counts)
+        scores = Scores()
+        scores.add(broken, y > 0)
+        assert np.isnan(rare.of(rank(scores, False))) == is_broken

@@ -132,6 +132,23 @@ def test_the_fast_conversion_is_that_of_the_library() -> None:
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("sampled", [Sampled(10**6, 1000, 0.6, POISSON, "pld"), Sampled(1000, 50, 1.1, POISSON, "pld")])
+@pytest.mark.parametrize(("delta", "tolerance"), [(1e-6, 1e-6), (1e-3, 1e-8), (0.3, 1e-8)])
+def test_the_quick_composition_is_that_of_the_library(sampled, delta, tolerance) -> None:
+    for steps in (1, 2, 37, 1500):
+        expected = sampled.epsilon(steps, delta)
+        assert sampled.quick_epsilon(steps, delta) == pytest.approx(expected, rel=tolerance, abs=1e-12)
+    assert sampled.quick_epsilon(0, delta) == 0
+    assert sampled.quick_epsilon(1, 1e-16) == sampled.epsilon(1, 1e-16) == math.inf
+
+
+def test_near_a_budget_the_library_itself_decides() -> None:
+    sampled = Sampled(1000, 50, 1.1, POISSON, "pld")
+    exact = sampled.epsilon(100, 1e-9)
+    assert Ledger(sampled, 1e-9, exact * 1.0005).epsilon(100) == exact
+    assert Ledger(sampled, 1e-9, exact * 2).epsilon(100) == sampled.quick_epsilon(100, 1e-9) != exact
+
+
 @pytest.mark.parametrize("sampling", [POISSON, UNIFORM, SHUFFLED])
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.7, 40), (6.0, 300)])
 def test_the_noise_that_is_found_spends_what_was_asked_for(sampling, epsilon, rounds) -> None:

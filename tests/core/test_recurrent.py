@@ -213,6 +213,17 @@ class Own(nn.Module):
         return self.output(self.layers(self.embed(tokens))[0])
 
 
+class Outputs(nn.Module):
+    """What a recurrent layer puts out, without its last states."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
 def make_engine(kind: Any, module: nn.Module, algorithm: Any, dtype: str = "float64", **options: Any) -> Any:
     local = LocalTraining(epochs=1, batch_size=5, lr=0.3)
     algorithm.prepare(len(SIZES), local)
@@ -275,6 +286,21 @@ def test_the_same_bits_for_any_number_of_workers(library: bool, monkeypatch: pyt
     assert_equal(found[0], two_rounds(make_engine(ReferenceEngine, module, FedAvg(), "float32")), 1e-5)
 
 
+def test_layers_that_ask_where_their_weights_lie_are_left_alone() -> None:
+    """As they do on a GPU, where many clients' weights must not be moved for cuDNN."""
+    places = []
+
+    def of_one(weight: Tensor) -> Tensor:
+        places.append(weight.data_ptr())
+        return (weight**2).sum()
+
+    with RecurrentLayers():
+        vmap(grad(of_one))(torch.ones(2, 3))
+        alone = torch.ones(3)
+        assert alone.data_ptr() != 0
+    assert places == [0]
+
+
 def test_dropout_between_layers_trains_one_client_at_a_time() -> None:
     engine = make_engine(CohortEngine, Own(nn.LSTM, num_layers=2, dropout=0.3), FedAvg())
     assert "the layer 'layers' (LSTM) cannot be vectorized" in engine.notes[0]
@@ -288,6 +314,21 @@ def test_low_rank_changes_of_our_layer_count() -> None:
     cohort = make_engine(CohortEngine, module, FedAvg(), lanes=1)  # every number of them takes long to record
     assert any("lora" in name for name in reference.initial_params())
     assert_equal(two_rounds(cohort), two_rounds(reference), 1e-10)
+
+
+def test_how_many_train_at_once_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEAF's model as we have it and as torch does, on a GPU with much memory and with little."""
+    text = DataSpec("next_token", 90, (80,))
+    local = LocalTraining(batch_size=10)
+    theirs = nn.Sequential(nn.Embedding(90, 8), Outputs(nn.LSTM(8, 256, 2, batch_first=True)), nn.Linear(256, 90))
+    engines = [
+        CohortEngine(make_task(module, text), FedAvg(), local, Clients(), seed=0, lanes=1)
+        for module in (build_model("lstm", text, {}, seed=0), theirs)
+    ]
+    monkeypatch.setattr(type(engines[0].hardware), "is_gpu", property(lambda self: True))
+    for free_bytes, lanes in ((130 << 30, 256), (24 << 30, 32)):
+        monkeypatch.setattr(type(engines[0].hardware), "free_bytes", lambda self, free_bytes=free_bytes: free_bytes)
+        assert [engine._suitable(None, None) for engine in engines] == [(lanes, "together")] * 2
 
 
 def test_operations_of_recurrent_layers_are_counted_in_any_precision() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from fedarena.algorithms import FedAvg, FedProx
 from fedarena.core.errors import NotFiniteError
 from fedarena.models import make_task
 from fedarena.runs.run import Run, resume_run, start_run
-from fedarena.train import Algorithm, CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine, train_jobs
+from fedarena.train import Algorithm, CohortEngine, Groups, Job, JobArrays, LocalTraining, ReferenceEngine, train_jobs
 from fedarena.train import cohort as cohort_module
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
 from fedarena.train.product_rows import ProductRows
-from fedarena.transforms import Clip
+from fedarena.transforms import Clip, TopK
+from fedarena.transforms.aggregators import NormBound, Partial
+from fedarena.transforms.aggregators.fixed_mean import FixedMean
+from fedarena.transforms.clip_and_noise import ClipAndNoise
 from fedarena.transforms.path import UpdatePath, train_and_collect
+from fedarena.transforms.rows import Rows
 
 PLAIN = LocalTraining(epochs=2, batch_size=8, lr=0.1)
 LOCALS = {
@@ -157,7 +162,7 @@ def summed(engine: Any, jobs: list[Job] | None = None, path: UpdatePath | None =
     for result in train_and_collect(engine, path, shards, kept):
         total = result.partials[0] if total is None else path.merge(total, result.partials[0])
     assert total is not None
-    found: dict[str, Tensor] = total.tensors["change:params"]
+    found: dict[str, Tensor] = total.tensors["change:params" if "change:params" in total.tensors else "params"]
     return found
 
 
@@ -184,15 +189,47 @@ class _Watched(UpdatePath):
         return super().collect(results, *others)
 
 
-def test_products_are_for_those_who_only_add_up() -> None:
-    engine = make_engine(CohortEngine, "mlp", FedAvg(), PLAIN, dense="factored", workers=1)
-    alone, clipped = _Watched(FedAvg()), _Watched(FedAvg(), transforms=[Clip(bound=0.5)])
-    summed(engine, path=alone)
-    found = summed(engine, path=clipped)
-    assert alone.in_products
-    assert not clipped.in_products
-    written = make_engine(CohortEngine, "mlp", FedAvg(), PLAIN, dense="written")
-    expected = summed(written, path=UpdatePath(FedAvg(), transforms=[Clip(bound=0.5)]))
+class _CountsClipped(ClipAndNoise):
+    """Looks at what clients send, in a way of its own."""
+
+    def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
+        return {"length": sum(float(t.norm()) for t in before.update["params"].values())}
+
+
+class _Halved(FixedMean):
+    """Adds up in a way of its own."""
+
+    def add_up(self, rows: Rows) -> Partial:
+        return super().add_up(replace(rows, update={"params": {n: t / 2 for n, t in rows.update["params"].items()}}))
+
+
+def _clipping(kind: type[ClipAndNoise] = ClipAndNoise, **options: Any) -> ClipAndNoise:
+    return kind(norm=0.5, noise_multiplier=1.0, clients=8, **options)
+
+
+_PATHS: dict[str, tuple[bool, Any]] = {
+    "nothing else": (True, {}),
+    "clipped": (True, {"transforms": [_clipping()], "aggregator": FixedMean(8)}),
+    "clipped per layer": (True, {"transforms": [_clipping(per_layer=True)], "aggregator": FixedMean(8)}),
+    "shortened": (True, {"transforms": [Clip(bound=0.5)]}),
+    "norm bound": (True, {"aggregator": NormBound(bound=0.5)}),
+    "another transform": (False, {"transforms": [TopK(share=0.5)]}),
+    "clipped twice": (False, {"transforms": [_clipping(), _clipping()], "aggregator": FixedMean(8)}),
+    "clipped for the mean": (True, {"transforms": [_clipping()]}),
+    "own observation": (False, {"transforms": [_clipping(_CountsClipped)], "aggregator": FixedMean(8)}),
+    "own sum": (False, {"aggregator": _Halved(8)}),
+    "own sum, shortened": (False, {"transforms": [Clip(bound=0.5)], "aggregator": _Halved(8)}),
+}
+
+
+@pytest.mark.parametrize("local", [PLAIN, replace(PLAIN, weight_decay=0.2, momentum=0.5)], ids=["plain", "decay"])
+@pytest.mark.parametrize(("in_products", "parts"), _PATHS.values(), ids=list(_PATHS))
+def test_products_are_for_those_who_only_add_up(in_products: bool, parts: Any, local: LocalTraining) -> None:
+    engine = make_engine(CohortEngine, "mlp", FedAvg(), local, dense="factored", workers=1)
+    path = _Watched(FedAvg(), **parts)
+    found = summed(engine, path=path)
+    assert path.in_products == in_products
+    expected = summed(make_engine(CohortEngine, "mlp", FedAvg(), local, dense="written"), path=path)
     for name, t in expected.items():
         torch.testing.assert_close(found[name], t, rtol=0, atol=1e-9)
 
@@ -282,6 +319,58 @@ def test_products_of_some_clients() -> None:
     assert written.shape == (3, 2, 5)
     torch.testing.assert_close(rows.weighted_sum(weights), torch.einsum("c,coi->oi", weights, written))
     torch.testing.assert_close(rows[np.array([1])].written(), written[1:2])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    st.booleans(),
+    st.floats(0, 1),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 2**31),
+)
+def test_norms_without_the_matrices(
+    counts: list[int], shifted: bool, cancelling: float, dtype: torch.dtype, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    samples = sum(counts)
+    left, right = (torch.randn(samples, size, generator=random, dtype=dtype) for size in (3, 7))
+    factors = torch.randn(samples, generator=random, dtype=dtype)
+    if samples > 1:  # the more two samples are alike with opposite signs, the less is left of them
+        left[1], right[1] = (side[0] + (1 - cancelling) * side[1] for side in (left, right))
+        factors[1] = -factors[0]
+    shift = torch.randn(len(counts), generator=random, dtype=dtype) if shifted else None
+    rows = ProductRows(left, right, factors, np.array(counts), shift, torch.randn(3, 7, generator=random, dtype=dtype))
+    precise = ProductRows(
+        *(t.double() for t in (left, right, factors)),
+        np.array(counts),
+        None if shift is None else shift.double(),
+        rows.start.double(),
+    )
+    expected = torch.linalg.vector_norm(precise.written().flatten(1), dim=1)
+    tolerance = 1e-10 if dtype == torch.float64 else 3e-4
+    torch.testing.assert_close(rows.norms(), expected, rtol=tolerance, atol=tolerance / 100)
+
+
+def test_norms_with_what_training_knows_already() -> None:
+    engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["steps"], dense="factored", workers=1)
+    full = [client for client in CLIENTS if SIZES[client] % 4 == 0 and SIZES[client]]
+    assert len(full) > 1
+    broadcast = {"params": engine.initial_params()}
+    shards = engine.divide(JobArrays.of([Job(client, 1) for client in full]), {0: broadcast}, {})
+    products = [
+        t
+        for shard in shards
+        for results in engine.train_in_products(shard)
+        for t in results.update["params"].values()
+        if isinstance(t, ProductRows)
+    ]
+    assert products
+    for rows in products:
+        assert rows.overlaps is not None
+        expected = torch.linalg.vector_norm(rows.written().flatten(1), dim=1)
+        torch.testing.assert_close(rows.norms(), expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(replace(rows, overlaps=None).norms(), expected, rtol=1e-10, atol=0)
 
 
 def test_the_choice_is_part_of_a_run(tmp_path: Path) -> None:

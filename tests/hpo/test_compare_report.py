@@ -36,6 +36,7 @@ from fedarena.hpo.analysis.signs import SignTest
 from fedarena.hpo.chosen import ChosenOptimizer
 from fedarena.hpo.comparison import OptimizerComparison, compare
 from fedarena.hpo.cost import RoundWork, SystemModel
+from fedarena.hpo.trajectory import read_trajectory
 
 UNIFORM, HALVES, VALLEY = (f"analytic_problem:{name}" for name in ("Uniform", "Halves", "Valley"))
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -44,6 +45,11 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 class Broken(Uniform):
     def ask(self):
         raise ZeroDivisionError(HOSTILE)
+
+
+class Nonsense(Uniform):
+    def ask(self):
+        return None if self.courses == 2 else super().ask()
 
 
 class Networked(Valley):
@@ -251,6 +257,20 @@ def test_a_command_with_failures_keeps_the_rest_and_says_so(tmp_path: Path, monk
     assert result.exit_code == 1
     assert "Failed: " in result.output
     assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("beside", ["", f",{UNIFORM}", f",{UNIFORM},test_compare_report:Broken"])
+def test_a_command_with_an_optimizer_that_proposes_nonsense(tmp_path: Path, monkeypatch, beside: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    nonsense = "test_compare_report:Nonsense"
+    words = ["hpo", "compare", VALLEY, "--optimizers", nonsense + beside, "--repetitions", "1"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert f"The optimizer {nonsense} must propose a Proposal, not None" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+    kept = tmp_path / "comparison" / "searches" / "analytic_problem_Valley" / "test_compare_report_Nonsense-0.parquet"
+    assert len(read_trajectory(kept)) == 2
+    assert (tmp_path / "comparison" / "report.html").is_file() == bool(beside)
 
 
 def test_the_command_about_sample_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

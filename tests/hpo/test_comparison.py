@@ -27,6 +27,7 @@ from fedarena.hpo.trajectory import read_trajectory
 
 UNIFORM, HALVES = "analytic_problem:Uniform", "analytic_problem:Halves"
 VALLEY, BROKEN = "analytic_problem:Valley", "test_comparison:Broken"
+NONSENSE = "test_comparison:Nonsense"
 
 
 class Broken(Uniform):
@@ -36,6 +37,13 @@ class Broken(Uniform):
         if self.courses == 3 and self.seed == 1:
             raise ZeroDivisionError("nobody thought of that")
         return super().ask()
+
+
+class Nonsense(Uniform):
+    """Proposes something else after a few courses."""
+
+    def ask(self):
+        return "the best one" if self.courses == 3 else super().ask()
 
 
 class Deadly(Uniform):
@@ -121,6 +129,7 @@ def test_what_is_complete_is_not_made_again(tmp_path: Path) -> None:
 def test_what_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     found = compare(Valley(), [BROKEN, UNIFORM], budget_s=800, repetitions=3, folder=tmp_path, progress=False)
     assert found.failures == {f"valley {BROKEN} 1": "ZeroDivisionError: nobody thought of that"}
+    assert not found.refused
     assert [one.searched.seed for one in found.searches["valley", BROKEN]] == [0, 2]
     assert len(found.searches["valley", UNIFORM]) == 3
     # Ranks are of repetitions that all have.
@@ -131,6 +140,27 @@ def test_nothing_but_failures_is_a_failure(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(Uniform, "ask", lambda self: 1 / 0)
     with pytest.raises(RunFailedError, match=r"No search succeeded; valley .*Uniform 0: ZeroDivisionError"):
         compare(Valley(), UNIFORM, budget_s=400, repetitions=2, folder=tmp_path, progress=False)
+
+
+def test_an_optimizer_that_proposes_nonsense_is_bad_input_and_what_it_tried_is_kept(tmp_path: Path) -> None:
+    settings = {"budget_s": 800, "repetitions": 1, "folder": tmp_path, "progress": False}
+    sentence = f"The optimizer {NONSENSE} must propose a Proposal, not 'the best one'"
+    with pytest.raises(BadInputError, match=f"No search succeeded; valley {NONSENSE} 0: {sentence}"):
+        compare(Valley(), NONSENSE, **settings)
+    kept = read_trajectory(tmp_path / "searches" / "valley" / "test_comparison_Nonsense-0.parquet")
+    assert (len(kept), kept.is_complete) == (3, False)
+    found = compare(Valley(), [NONSENSE, UNIFORM], **settings)
+    assert found.failures == {f"valley {NONSENSE} 0": sentence}
+    assert found.refused == {f"valley {NONSENSE} 0"}
+
+
+def test_several_processes_tell_nonsense_from_bugs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    settings = {"budget_s": 800, "repetitions": 2, "folder": tmp_path, "progress": False}
+    found = compare(VALLEY, [NONSENSE, BROKEN, UNIFORM], jobs=2, **settings)
+    assert set(found.failures) == {f"{VALLEY} {NONSENSE} 0", f"{VALLEY} {NONSENSE} 1", f"{VALLEY} {BROKEN} 1"}
+    assert found.refused == {f"{VALLEY} {NONSENSE} 0", f"{VALLEY} {NONSENSE} 1"}
 
 
 @pytest.mark.slow
@@ -175,6 +205,7 @@ def test_a_worker_reads_tasks_and_tells_what_happens(tmp_path: Path, monkeypatch
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert next(event["failure"] for event in events if event["event"] == "ended") is None
     assert "There is no problem called 'no@problem'" in events[-1]["failure"]
+    assert [event["event"] for event in events[-2:]] == ["refused", "ended"]
     assert events[0]["event"] == "evaluated"
     assert read_trajectory(tmp_path / "a.parquet").best.value > 0.5
 
@@ -184,7 +215,7 @@ def test_searches_at_the_same_time_do_not_share_runs(tmp_path: Path, monkeypatch
 
     def note(planned, jobs, observer):
         given.extend(planned)
-        return {search.name: "not today" for search in planned}
+        return {search.name: RunFailedError("not today") for search in planned}
 
     monkeypatch.setattr(comparison_module, "search_at_once", note)
     options = {"mode": "raw", "runs_folder": tmp_path / "runs", "repetitions": 2, "folder": tmp_path}

@@ -18,7 +18,7 @@ import fedarena
 import warm_processes
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError
-from fedarena.hpo import Fidelity
+from fedarena.hpo import Fidelity, Space
 from fedarena.hpo.problems import declared_names, find_declared
 from fedarena.hpo.problems.making import declare
 from fedarena.hpo.problems.objective import Objective
@@ -262,6 +262,15 @@ def test_privacy_is_an_option(tmp_path: Path) -> None:
     assert config["privacy"]["epsilon"] == 1.0
 
 
+def test_true_is_not_one() -> None:
+    space = Space.parse({"local.steps": [1, 2], "local.nesterov": [False, True]})
+    assert space.check({"local.steps": 1.0, "local.nesterov": True}) == {"local.steps": 1, "local.nesterov": True}
+    with pytest.raises(BadInputError, match=r"local.steps must be one of 1, 2, not True"):
+        space.check({"local.steps": True, "local.nesterov": True})
+    with pytest.raises(BadInputError, match=r"local.nesterov must be one of False, True, not 1"):
+        space.check({"local.steps": 1, "local.nesterov": 1})
+
+
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
@@ -271,6 +280,10 @@ def test_privacy_is_an_option(tmp_path: Path) -> None:
         (lambda asked: asked.query(CONFIGURATION, Fidelity(0)), "can be asked for 1 to 9 rounds, not 0"),
         (lambda asked: asked.query(CONFIGURATION, Fidelity(10)), "can be asked for 1 to 9 rounds, not 10"),
         (lambda asked: asked.query(CONFIGURATION, Fidelity(1, 0.0)), "must be above 0 and at most 1"),
+        (lambda asked: asked.query(None), "A configuration must be hyperparameters with their values, .* not None"),
+        (lambda asked: asked.query(CONFIGURATION, 5), r"A fidelity must be Fidelity\(rounds=…, .* not 5"),
+        (lambda asked: asked.query(CONFIGURATION, Fidelity("all")), "must be a whole number, not 'all'"),
+        (lambda asked: asked.query(CONFIGURATION, Fidelity(1, "all")), "sample rate .* must be a number, not 'all'"),
     ],
 )
 def test_questions_that_cannot_be_asked(tmp_path: Path, ask: Callable[[RawProblem], object], sentence: str) -> None:

@@ -297,6 +297,7 @@ def test_a_table_of_something_else_is_refused(made: Path) -> None:
         ({}, Fidelity(6), "can be asked for 1 to 4 rounds, not 6"),
         ({}, Fidelity(1, 0.6), "knows the client sample rates 0.4, 1, not 0.6"),
         ({"seed": 3}, Fidelity(1), "no hyperparameter 'seed'"),
+        ({"local.lr": np.array([0.01, 0.1])}, Fidelity(1), r"local.lr must be one of 0.01, 0.1, not array\("),
     ],
 )
 def test_questions_that_a_table_cannot_answer(

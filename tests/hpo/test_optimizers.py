@@ -517,6 +517,7 @@ GOOD = {"a": 0.5, "b": 0.5, "c": 0.5}
         ([Proposal(0, {**GOOD, "d": 1}, 5)], "no hyperparameter 'd'"),
         ([Proposal(0, {**GOOD, "a": math.nan}, 5)], "a must be from 0 to 1, not nan"),
         ([Proposal(0, [0.5], 5)], "a mapping of hyperparameters to values, not"),  # type: ignore[arg-type]
+        ([Proposal(0, {**GOOD, "a": np.zeros(3)}, 5)], "a must be a number, not array"),
         ([Proposal(0, GOOD, 0)], "asks for 0 rounds, but only 2 to 81 can be"),
         ([Proposal(0, GOOD, 82)], "asks for 82 rounds"),
         ([Proposal(0, GOOD, 2.5)], "proposes the number of rounds 2.5, no whole number"),  # type: ignore[arg-type]
@@ -558,6 +559,14 @@ class Middle(Optimizer):
 
     def tell(self, proposal, value):
         pass
+
+class Half(Optimizer):
+    def tell(self, proposal, value):
+        pass
+
+class Forgetful(Middle):
+    def __init__(self, space, max_rounds, seed, min_rounds=1):
+        self.place = 0.5
 """
 
 
@@ -571,6 +580,10 @@ def test_somebodys_own_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         make_optimizer({"name": "own_search:Middle", "spot": 0.25}, REAL, 30, 1)
     with pytest.raises(BadInputError, match="subclass of"):
         make_optimizer("pathlib:Path", REAL, 30, 1)
+    with pytest.raises(BadInputError, match="'own_search:Half' must have ask, and does not"):
+        make_optimizer("own_search:Half", REAL, 30, 1)
+    with pytest.raises(BadInputError, match="own_search:Forgetful does not begin with super"):
+        make_optimizer("own_search:Forgetful", REAL, 30, 1)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,9 @@ def test_files_that_are_not_right(stored: Path, tmp_path: Path) -> None:
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(DamagedFileError, match=r"bad\.npz"):
             read_surrogate(tmp_path / "bad.npz")
+    (tmp_path / "bad.npz").write_text("no numbers at all")
+    with pytest.raises(DamagedFileError, match=r"bad\.npz is no surrogate, or damaged: it is no archive of arrays"):
+        read_surrogate(tmp_path / "bad.npz")
     np.savez(tmp_path / "foreign.npz", x=np.zeros(3))
     with pytest.raises(DamagedFileError, match=r"foreign\.npz is no surrogate, or damaged"):
         read_surrogate(tmp_path / "foreign.npz")

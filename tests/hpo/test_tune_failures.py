@@ -173,6 +173,9 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     journal.write_bytes(whole[:30] + b"\n" + whole[30:])
     with pytest.raises(DamagedFileError, match=r"journal.log is damaged"):
         tune(tmp_path, trials=2)
+    journal.write_bytes(whole + b"something else\n")
+    with pytest.raises(DamagedFileError, match=r"journal.log is damaged: its last line is no JSON"):
+        tune(tmp_path, trials=2)
     journal.write_bytes(whole)
     study.write_text("name: small\n")
     with pytest.raises(DamagedFileError, match=r"study.yaml is damaged"):

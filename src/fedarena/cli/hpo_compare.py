@@ -107,7 +107,7 @@ def compare(
     for name, sentence in found.failures.items():
         fail("Failed", f"{name}: {sentence}")
     if found.failures:
-        raise typer.Exit(1)
+        raise typer.Exit(2 if found.refused else 1)
 
 
 def _show(found: OptimizerComparison) -> None:

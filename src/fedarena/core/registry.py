@@ -21,7 +21,7 @@ Part = TypeVar("Part", bound=Callable[..., object])
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A phrase for error messages: the most similar valid name, or all of them."""
-    known = sorted(one for one in names if one != name)  # what was just refused would be no help
+    known = sorted({one for one in names if one != name})  # what was just refused would be no help
     by_small_letters = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=0.55)
     if close:
@@ -113,6 +113,8 @@ class Registry(Generic[T]):
         base = self._base
         if base is not None and not (isinstance(part, type) and issubclass(part, base)):
             raise BadInputError(f"{what} must be a subclass of {base.__module__}.{base.__qualname__}")
+        if missing := sorted(getattr(part, "__abstractmethods__", ())):
+            raise BadInputError(f"{what} must have {', '.join(missing)}, and does not")
         if not callable(part):
             raise BadInputError(f"{what} must be a class or a function, but it is a {type(part).__name__}")
         try:

@@ -110,11 +110,10 @@ class Hyperparameter:
     def check(self, value: Any) -> Any:
         """The value as it is meant; refuses what the space does not have."""
         if self.kind == "choice":
-            if value not in self.choices:
-                raise BadInputError(
-                    f"{self.name} must be one of {', '.join(map(str, self.choices))}, not {quoted(value)}"
-                )
-            return self.choices[self.choices.index(value)]
+            for one in self.choices:
+                if isinstance(one, bool) == isinstance(value, bool) and np.ndim(value) == np.ndim(one) and one == value:
+                    return one
+            raise BadInputError(f"{self.name} must be one of {', '.join(map(str, self.choices))}, not {quoted(value)}")
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             raise BadInputError(f"{self.name} must be a number, not {quoted(value)}")
         number = float(value)
@@ -181,6 +180,11 @@ class Space:
 
     def check(self, configuration: Mapping[str, Any]) -> Configuration:
         """The configuration in the order of the space; refuses one with other names or values outside."""
+        if not isinstance(configuration, Mapping):
+            raise BadInputError(
+                f"A configuration must be hyperparameters with their values, such as {{{self.names[0]!r}: …}}, not "
+                f"{quoted(configuration)}"
+            )
         for name in configuration:
             if name not in self._named:
                 raise BadInputError(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.core.outside_text import as_file_name, quoted
 from fedarena.hpo.analysis.finals import FinalResult, final
 from fedarena.hpo.analysis.ranks import Contest, best_over_time, budget_shares, mean_ranks_over_time
@@ -53,6 +53,7 @@ class OptimizerComparison:
     failures: Mapping[str, str]  # a sentence for every search that failed, by its name
     folder: Path
     client_sample_rates: Mapping[str, float] = field(default_factory=dict)  # by problem
+    refused: frozenset[str] = frozenset()  # of the failures, those that what was given is to blame for
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -318,7 +319,7 @@ def _collect(
     problems: Mapping[str, Problem],
     optimizers: Sequence[ChosenOptimizer],
     repetitions: int,
-    failures: Mapping[str, str],
+    failures: Mapping[str, FedArenaError],
     folder: Path,
     rates: Mapping[str, float],
 ) -> OptimizerComparison:
@@ -328,11 +329,14 @@ def _collect(
         if search.name not in failures:
             made.append(read_trajectory(Path(search.file)).within(search.budget_s))
     if not any(searches.values()):
-        first = next(iter(failures.items()))
-        raise RunFailedError(f"No search succeeded; {first[0]}: {first[1]}")
+        name, error = next(iter(failures.items()))
+        kind = BadInputError if isinstance(error, BadInputError) else RunFailedError
+        raise kind(f"No search succeeded; {name}: {error}") from error
     found = {key: tuple(sorted(made, key=lambda one: one.searched.seed)) for key, made in searches.items()}
+    refused = frozenset(name for name, error in failures.items() if isinstance(error, BadInputError))
+    sentences = {name: str(error) for name, error in failures.items()}
     return OptimizerComparison(
-        dict(problems), tuple(optimizers), repetitions, found, dict(failures), folder, dict(rates)
+        dict(problems), tuple(optimizers), repetitions, found, sentences, folder, dict(rates), refused
     )
 
 

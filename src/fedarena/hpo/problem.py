@@ -91,6 +91,8 @@ class Problem(ABC):
         """The same for what has been checked."""
 
     def _check_fidelity(self, fidelity: Fidelity) -> Fidelity:
+        if not isinstance(fidelity, Fidelity):
+            raise BadInputError(f"A fidelity must be Fidelity(rounds=…, client_sample_rate=…), not {quoted(fidelity)}")
         rounds, rate = fidelity.rounds, fidelity.client_sample_rate
         if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer):
             raise BadInputError(f"The rounds of a fidelity must be a whole number, not {quoted(rounds)}")
@@ -98,6 +100,8 @@ class Problem(ABC):
             raise BadInputError(
                 f"{self.name} can be asked for {self.min_rounds} to {self.max_rounds} rounds, not {rounds}"
             )
+        if isinstance(rate, bool) or not isinstance(rate, int | float | np.integer | np.floating):
+            raise BadInputError(f"The client sample rate of a fidelity must be a number, not {quoted(rate)}")
         if self.sample_rates:
             near = [one for one in self.sample_rates if math.isclose(one, rate, rel_tol=1e-6)]
             if not near:

@@ -10,11 +10,11 @@ import sys
 import time
 from typing import Any, Final, TextIO
 
-from fedarena.core.errors import FedArenaError
+from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.hpo.opening import open_problem
 from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver
-from fedarena.hpo.searching import PlannedSearch, attempt
+from fedarena.hpo.searching import REFUSED, PlannedSearch, attempt
 from fedarena.hpo.trajectory import Evaluation
 from fedarena.runs.workers import begin_work
 
@@ -50,8 +50,10 @@ def main() -> None:
                     opened[key] = open_problem(search.problem, search.mode, search.problem_options)
                 failure = attempt(search, opened[key], observer)
             except FedArenaError as error:
-                failure = str(error)
-            observer.tell("ended", failure=failure)
+                failure = error
+            if isinstance(failure, BadInputError):
+                observer.tell(REFUSED)
+            observer.tell("ended", failure=None if failure is None else str(failure))
     except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
         raise SystemExit(143) from None
 

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from fedarena.core.errors import FedArenaError
+from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver, run_search
 from fedarena.hpo.trajectory import Evaluation
 from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
+
+REFUSED: Final = "refused"  # the event of a process whose search is about to end with somebody's bad input
 
 
 @dataclass(frozen=True)
@@ -83,39 +85,45 @@ class _Passing(SearchObserver):
 
 def search_one_by_one(
     planned: Sequence[PlannedSearch], problems: Mapping[str, Problem], observer: ComparisonObserver
-) -> dict[str, str]:
-    """Makes all searches; gives a sentence for every one that failed, by its name."""
-    failures: dict[str, str] = {}
+) -> dict[str, FedArenaError]:
+    """Makes all searches; gives what went wrong with those that failed, by their names."""
+    failures: dict[str, FedArenaError] = {}
     for search in planned:
         observer.began(search)
         failure = attempt(search, problems[search.problem], _Passing(search, observer))
         if failure is not None:
             failures[search.name] = failure
-        observer.ended(search, failure)
+        observer.ended(search, None if failure is None else str(failure))
     return failures
 
 
-def attempt(search: PlannedSearch, problem: Problem, observer: SearchObserver) -> str | None:
+def attempt(search: PlannedSearch, problem: Problem, observer: SearchObserver) -> FedArenaError | None:
     """Makes one search; what went wrong, if anything did."""
     try:
         search.do(problem, observer)
     except FedArenaError as error:
-        return str(error)
+        return error
     except Exception as error:  # a bug in somebody's own optimizer or problem
-        return f"{type(error).__name__}: {error}"
+        return RunFailedError(f"{type(error).__name__}: {error}")
     finally:
         problem.pause()
     return None
 
 
-def search_at_once(planned: Sequence[PlannedSearch], jobs: int, observer: ComparisonObserver) -> dict[str, str]:
+def search_at_once(
+    planned: Sequence[PlannedSearch], jobs: int, observer: ComparisonObserver
+) -> dict[str, FedArenaError]:
     """The same with so many searches at a time."""
     waiting: queue.SimpleQueue[PlannedSearch] = queue.SimpleQueue()
     for search in planned:
         waiting.put(search)
     workers = [_SearchWorker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(planned)))]
     wait_for(workers)
-    failed = {name: sentence for worker in workers for name, sentence in worker.failures.items()}
+    failed: dict[str, FedArenaError] = {
+        name: (BadInputError if name in worker.refused else RunFailedError)(sentence)
+        for worker in workers
+        for name, sentence in worker.failures.items()
+    }
     return {search.name: failed[search.name] for search in planned if search.name in failed}
 
 
@@ -125,6 +133,7 @@ class _SearchWorker(QueueWorker[PlannedSearch]):
     def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedSearch], observer: ComparisonObserver):
         super().__init__("fedarena.hpo.search_worker", cores, waiting, **_threads(len(cores)))
         self._observer = observer
+        self.refused: set[str] = set()  # names of searches that failed because of what somebody gave
 
     def _task(self, item: PlannedSearch) -> dict[str, Any]:
         return asdict(item)
@@ -133,6 +142,9 @@ class _SearchWorker(QueueWorker[PlannedSearch]):
         self._observer.began(item)
 
     def _tell(self, item: PlannedSearch, event: dict[str, Any]) -> None:
+        if event["event"] == REFUSED:
+            self.refused.add(item.name)
+            return
         self._observer.evaluated(item, event["spent_s"], event["best"])
 
     def _ended(self, item: PlannedSearch, failure: str | None) -> None:

@@ -276,6 +276,8 @@ def read_surrogate(path: Path) -> Surrogate:
     """Reads a surrogate and makes sure that it is what was written."""
     if not path.is_file():
         raise BadInputError(f"There is no surrogate {path}")
+    if not zipfile.is_zipfile(path):
+        raise DamagedFileError(f"{path} is no surrogate, or damaged: it is no archive of arrays")
     try:
         with reading(path), np.load(path, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}

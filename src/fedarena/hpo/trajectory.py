@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, replacing
 from fedarena.hpo.space import Configuration, Hyperparameter, Space
@@ -218,7 +219,7 @@ def read_trajectory(path: Path) -> Trajectory:
     try:
         with reading(path):
             content = path.read_bytes()  # at once, since a search that goes on replaces the file
-        table = pq.read_table(pa.BufferReader(content))
+        table = pq.read_table(arrow_file(content))
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise

@@ -67,7 +67,9 @@ class _StratumAveragePrecision(_OfStratum, AveragePrecision):
     """Average precision, mean over the classes of a stratum that occur."""
 
     def of(self, ranks: Ranks) -> float:
-        """The mean over classes; NaN where none occurs."""
+        """The mean over classes; NaN where none occurs, or one has no order."""
+        if self.chosen[ranks.undefined].any():
+            return float("nan")
         present, values = self.of_each(ranks)
         kept = values[self.chosen[present]]
         return float(kept.mean()) if len(kept) else float("nan")

@@ -2,7 +2,8 @@
 
 They need the scores of all samples. For every right class of a sample it is counted how many samples have a score for
 that class that is as high or higher, among all and among those for which it is right; that is all that both metrics
-need, also where scores are the same, and it is exact.
+need, also where scores are the same, and it is exact. Scores that are not numbers have no order, and the metrics no
+value then.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Ranks:
     all_from: IntArray  # how many samples have this score or a higher one
     all_equal: IntArray  # how many samples have just this score
     samples: int  # that were ranked, for every class
+    undefined: IntArray  # classes without an order, because a score is not a number
 
 
 def rank(scores: Scores, all_classes_together: bool) -> Ranks:
@@ -76,7 +78,7 @@ def rank(scores: Scores, all_classes_together: bool) -> Ranks:
             hit = place[own[place - 1] == by_class[label]]  # place 0 compares with the largest, which it is below
             equal[begin:end] += np.bincount(hit, minlength=end - begin + 1)[1:]
     all_from = beyond + _from_here_on(reached, labels)
-    return Ranks(labels, right, _from_here_on(right, labels), all_from, equal, samples)
+    return Ranks(labels, right, _from_here_on(right, labels), all_from, equal, samples, scores.undefined)
 
 
 def _from_here_on(counts: IntArray, labels: IntArray) -> IntArray:
@@ -95,12 +97,17 @@ class RankingMetric(Metric):
     all_classes_together = False
 
     def of(self, ranks: Ranks) -> float:
-        """The metric of some ranks: the mean over the classes that have one; NaN where none has."""
+        """The metric of some ranks: the mean over the classes that have one.
+
+        NaN where none has, or where there is no order.
+        """
+        if len(ranks.undefined):
+            return float("nan")
         _, values = self.of_each(ranks)
         return float(values.mean()) if len(values) else float("nan")
 
     def of_each(self, ranks: Ranks) -> tuple[IntArray, FloatArray]:
-        """The classes that have a value, sorted, and their values."""
+        """The classes that have a value, sorted, and their values, whether their scores are numbers or not."""
         raise NotImplementedError
 
     def of_ranked_classes(self, ranks: Ranks) -> dict[str, FloatArray]:
@@ -108,6 +115,7 @@ class RankingMetric(Metric):
         present, values = self.of_each(ranks)
         found = np.full(self.outputs, np.nan)
         found[present] = values
+        found[ranks.undefined] = np.nan
         return dict.fromkeys(self.class_columns, found)
 
     def value(self, state: FloatArray, count: FloatArray) -> FloatArray:

@@ -31,18 +31,21 @@ class Scores:
         self._files: list[_ScoreFile] = []
         self._labels: list[Array] = []  # of the classes that are right …
         self._positives: list[Array] = []  # … their scores
+        self._undefined: list[Array] = []  # classes of which a score is not a number
 
     def add(self, scores: Array, right: BoolArray) -> None:
         """Adds samples: both are ``[samples, classes]``."""
         rows, labels = np.nonzero(right)
         self._labels.append(labels)
         self._positives.append(scores[rows, labels])
+        self._undefined.append(np.flatnonzero(np.isnan(scores).any(axis=0)))
         self._keep(scores)
 
     def merge(self, other: Scores) -> None:
         """Adds the samples of others, which must not be used any more."""
         self._labels += other._labels
         self._positives += other._positives
+        self._undefined += other._undefined
         self._files += other._files
         self.samples += other.samples - sum(map(len, other._chunks))
         for chunk in other._chunks:
@@ -65,6 +68,11 @@ class Scores:
         if not self._labels:
             return np.empty(0, dtype=np.int64), np.empty(0)
         return np.concatenate(self._labels), np.concatenate(self._positives)
+
+    @property
+    def undefined(self) -> Array:
+        """The classes of which a score is not a number, as those of a model that has diverged are."""
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *self._undefined]))
 
     def chunks(self) -> Iterator[Array]:
         """All scores, some samples at a time."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 # splitmix64's constants (see fedarena.core.streams) as signed numbers, because torch computes with those.
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
+_INVERSE_INCREMENT = pow(0x9E3779B97F4A7C15, -1, 2**64) - 2**64  # their product is 1 in 64 bits
 _MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
 _ANGLE_BITS = 24
@@ -21,6 +22,12 @@ _ANGLE_BITS = 24
 def derived(key: Tensor, number: int) -> Tensor:
     """Another key, for the purpose of this number."""
     return _scramble(key + _signed(number * _INCREMENT))
+
+
+def derived_each(key: Tensor, count: int) -> Tensor:
+    """The keys for the purposes of the numbers from 1 to `count`, in the last dimension."""
+    numbers = torch.arange(1, count + 1, device=key.device)
+    return _scramble(key.unsqueeze(-1) + numbers * _INCREMENT)
 
 
 def at_step(key: Tensor, step: int | Tensor) -> Tensor:
@@ -32,7 +39,9 @@ def at_step(key: Tensor, step: int | Tensor) -> Tensor:
 def random_bits(key: Tensor, shape: torch.Size) -> Tensor:
     """A random int64 for every place of a tensor of this shape."""
     places = torch.arange(shape.numel(), device=key.device).view(shape)
-    return _scramble(key + places * _INCREMENT)
+    # key + places * _INCREMENT, written so that no place is multiplied before a key is added: torch's compiler takes
+    # places for indexes of 32 bits, and fails on a number of 64 bits that they are multiplied by.
+    return _scramble((key * _INVERSE_INCREMENT + places) * _INCREMENT)
 
 
 def keyed_uniform(key: Tensor, like: Tensor) -> Tensor:

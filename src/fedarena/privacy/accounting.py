@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedarena.core.errors import BadInputError
+from fedarena.privacy.loss_distribution import LossOfOneStep, losses_of_one_step
 from fedarena.simulate.selectors.base import Sampling
 from fedarena.simulate.selectors.shuffled import rounds_per_pass
 
@@ -41,6 +42,7 @@ NEIGHBOURS = {
     "shuffled": "all updates of one client are left out",
 }
 _PLD_GRID = 1e-3
+_NEAR = 1e-3  # of a budget, relative
 _UNIFORM_ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128, 300, 512)  # between whole ones it only interpolates
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,6 +80,13 @@ class Sampled:
         if self.accountant == "rdp":
             return _epsilon_of_rdp(self._orders, self._costly_steps(steps) * self._rdp, delta)
         return float(self._composed(steps).get_epsilon_for_delta(delta))
+
+    def quick_epsilon(self, steps: int, delta: float) -> float:
+        """The same but for rounding, in a small part of the time where the distribution of the loss is composed."""
+        if self.accountant == "rdp" or not self._draws_by_chance or steps < 1:
+            return self.epsilon(steps, delta)
+        check_delta(delta)
+        return max(loss.epsilon(steps, delta) for loss in self._losses_of_one)
 
     def delta(self, steps: int, epsilon: float) -> float:
         """The least δ for which so many steps spend at most ε."""
@@ -122,13 +131,23 @@ class Sampled:
     def _composed(self, steps: int) -> Any:
         """The privacy loss distribution of so many steps."""
         distributions = accounting().pld.privacy_loss_distribution
-        if self.sampling == "poisson" and self.cohort < self.population:
+        if self._draws_by_chance:
             return self._loss_of_one.self_compose(steps)
         sensitivity = 2.0 if self.sampling == "uniform" else 1.0
         deviation = self.noise_multiplier / math.sqrt(self._costly_steps(steps))
         return distributions.from_gaussian_mechanism(
             deviation, sensitivity=sensitivity, value_discretization_interval=_PLD_GRID
         )
+
+    @property
+    def _draws_by_chance(self) -> bool:
+        """Whether a client may be left out of a step by chance."""
+        return self.sampling == "poisson" and self.cohort < self.population
+
+    @cached_property
+    def _losses_of_one(self) -> list[LossOfOneStep]:
+        """Of one step, for ε, which is asked for after every round."""
+        return losses_of_one_step(self._loss_of_one, _PLD_GRID)
 
     @cached_property
     def _loss_of_one(self) -> Any:
@@ -142,14 +161,18 @@ class Sampled:
 class Ledger:
     """What a run has spent after so many steps. Every answer is computed once."""
 
-    def __init__(self, sampled: Sampled, delta: float):
-        self.sampled, self.delta = sampled, delta
+    def __init__(self, sampled: Sampled, delta: float, budget: float | None = None):
+        self.sampled, self.delta, self._budget = sampled, delta, budget
         self._epsilons: dict[int, float] = {}
 
     def epsilon(self, steps: int) -> float:
         """The ε for δ."""
         if steps not in self._epsilons:
-            self._epsilons[steps] = self.sampled.epsilon(steps, self.delta)
+            found = self.sampled.quick_epsilon(steps, self.delta)
+            if self._budget is not None and abs(found - self._budget) < _NEAR * self._budget:
+                # Whether a run may go on must not depend on rounding.
+                found = self.sampled.epsilon(steps, self.delta)
+            self._epsilons[steps] = found
         return self._epsilons[steps]
 
 

@@ -113,7 +113,7 @@ class CentralGaussian(Mechanism):
         if self.noise_multiplier is None:
             assert self.budget is not None
             self.noise_multiplier = solve_noise(self.budget, self._spent_with, self.accountant)
-        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta)
+        self._ledger = Ledger(self._sampled(self.noise_multiplier, self.accountant), self.delta, self.budget)
         check_first_round(self.epsilon(1), self.budget)
         if self.clipping == "adaptive" and not 2 * self._bit_deviation > self.noise_multiplier:
             raise BadInputError(

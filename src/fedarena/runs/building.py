@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
+from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
@@ -59,7 +61,15 @@ from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import ENGINES, Algorithm, Engine, LocalTraining, count_training_flops, personal_notes
+from fedarena.train import (
+    ENGINES,
+    Algorithm,
+    CohortEngine,
+    Engine,
+    LocalTraining,
+    count_training_flops,
+    personal_notes,
+)
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import (
     AGGREGATORS,
@@ -162,7 +172,13 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which augmentation cannot reach; leave it "
             "out, or augment there"
         )
+    _keep_compiled_programs()
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
+    selector: Selector = (
+        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
+    )
+    if selector.varies and isinstance(engine, CohortEngine):
+        engine.expect_varying_cohorts(cohort)
     params = engine.initial_params()
     kept = algorithm.client_init(algorithm.broadcast(algorithm.server_init(params)))
     if centralized and kept:
@@ -186,9 +202,6 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
-    selector: Selector = (
-        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
-    )
     protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
     protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
@@ -296,6 +309,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         tuple(_make_each(CALLBACKS, config.callbacks, Callback, "a callback")),
         mechanism,
     )
+
+
+def _keep_compiled_programs() -> None:
+    """Has torch keep what it compiles for a GPU with our other files, not where a reboot may clear it."""
+    if torch.cuda.is_available():
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "programs"))
 
 
 def build_task(config: RunConfig, federation: Federation) -> Task:

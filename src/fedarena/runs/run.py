@@ -37,6 +37,7 @@ from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
+from fedarena.train import CohortEngine
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
 _FORKABLE = frozenset(
@@ -340,6 +341,8 @@ class Run:
         self._observer.started(self.experiment, self.folder, self.round)
         if self.config.track:
             self._tracking = Tracking(self.folder, self.config.track, self._warn)
+        if isinstance(engine := self._simulation.engine, CohortEngine):
+            engine.do_meanwhile(self._use_waiting_time)
         evaluated = self._simulation.evaluation_clients
         self._ids = np.array(self.experiment.federation.client_ids(evaluated))
         if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
@@ -347,6 +350,12 @@ class Run:
             for callback in self.experiment.callbacks:
                 self._note(callback.on_round(self, row))
         return simulate(self._simulation, self._snapshot, self._recorder.feedback() if self._snapshot else ())
+
+    def _use_waiting_time(self) -> None:
+        """What a round leaves to do while the next one is computed."""
+        self._recorder.catch_up()
+        if self._snapshot is not None:
+            self._simulation.epsilon(self._snapshot.clock.version + 1)  # will be asked for, and is known then
 
     def _keep_if_best(self, outcome: RoundOutcome) -> None:
         """Keeps the model if its score is better than all before; the first of several that are equally good."""

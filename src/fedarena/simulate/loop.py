@@ -12,6 +12,7 @@ import numpy as np
 from fedarena.core.errors import DivergedError, TrainingStuckError
 from fedarena.core.words import counted
 from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
+from fedarena.simulate.ahead import PlanAhead
 from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.downloads import Downloads
 from fedarena.simulate.jobs import FloatArray
@@ -21,7 +22,7 @@ from fedarena.simulate.server import Server
 from fedarena.simulate.simulation import Simulation, Snapshot
 from fedarena.simulate.tally import Tally, describe_round
 from fedarena.simulate.world import World
-from fedarena.train import ClientScores, Groups
+from fedarena.train import ClientScores, Groups, JobArrays
 from fedarena.train.engine import IntArray
 from fedarena.transforms.attacks import ATTACK_SUCCESS
 
@@ -56,6 +57,7 @@ def simulate(
     world = simulation.world(latest.losses)
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
     downloads = Downloads(simulation)
+    ahead = PlanAhead(simulation, lambda before: _plan(simulation, downloads.planned(world, before), before))
     simulation.recount_participation((), 0)
     for round, feedback in history:
         selector.observe(round, feedback)
@@ -69,7 +71,9 @@ def simulate(
     while not simulation.is_over(snapshot.round, snapshot.clock):
         began = time.perf_counter()
         latest.snapshot = snapshot
-        snapshot, row, jobs = _play_round(simulation, downloads.planned(world, snapshot), snapshot, downloads)
+        plan, planned_jobs = ahead.round(snapshot)
+        world_now = downloads.planned(world, snapshot)
+        snapshot, row, jobs = _play_round(simulation, world_now, snapshot, downloads, plan, planned_jobs)
         yield _evaluate(simulation, snapshot, row, jobs, time.perf_counter() - began)
     if snapshot.clock.version == 0:
         raise TrainingStuckError(
@@ -80,12 +84,15 @@ def simulate(
 
 
 def _play_round(
-    simulation: Simulation, world: World, before: Snapshot, downloads: Downloads
+    simulation: Simulation,
+    world: World,
+    before: Snapshot,
+    downloads: Downloads,
+    plan: RoundPlan,
+    waiting: JobArrays,
 ) -> tuple[Snapshot, dict[str, Any], dict[str, Any]]:
-    """One round: plan, train, transform and aggregate, step. What it leaves behind, its row, and its jobs."""
+    """One round as planned: train, transform and aggregate, step. What it leaves behind, its row, and its jobs."""
     round = before.round + 1
-    plan = _plan(simulation, world, before)
-    waiting = simulation.jobs_of(plan, round)
     server = Server(
         simulation.path,
         before.state,

@@ -74,7 +74,7 @@ LOCK_FILE = "lock"
 # Whoever only looks whether a run is being written has its lock for less than this.
 _LOCK_SECONDS = 0.2
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
-_COMMIT_SHARE = 0.05
+_COMMIT_SHARE = 0.02
 
 
 class Recorder:
@@ -96,6 +96,7 @@ class Recorder:
             del self._schemas["classes"]  # nothing is told of classes
         self._tables = {table: TableState(bytes=0, crc32=0) for table in self._schemas}
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
+        self._waiting: tuple[RoundOutcome, Sequence[str]] | None = None  # a finished round that has no rows yet
         self._latest: Snapshot | None = None
         self._best: BestModelState | None = None
         self._committed_round: int | None = None
@@ -209,32 +210,55 @@ class Recorder:
             recorder.release()
 
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
-        """Appends a finished round. It is durable at once, or with a later one if rounds are very short."""
+        """Appends a finished round. It is durable at once, or with a later one if rounds are very short.
+
+        Its rows are made when somebody has time for them (`catch_up`), at the latest when the next round is recorded.
+        """
         with deferring_interrupts(), self._explaining_disk_errors():
-            self._append("rounds", batch_of_row("rounds", self._schemas["rounds"], outcome.row))
-            round = outcome.snapshot.round
-            if outcome.scores is not None:
-                self._append("clients", self._batch_of_scores(outcome, client_ids))
-            if outcome.classes:
-                self._append("classes", self._batch_of_classes(outcome))
-            if outcome.jobs:
-                schema = self._schemas["jobs"]
-                jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
-                self._append("jobs", batch_of_columns("jobs", schema, jobs))
-            clients = outcome.row.get("clients", 0)
-            timing = {
-                "round": round,
-                "train_seconds": outcome.train_seconds,
-                "evaluate_seconds": outcome.evaluate_seconds,
-                "clients_per_second": clients / outcome.train_seconds if clients else None,
-            }
-            self._append("timings", batch_of_row("timings", self._schemas["timings"], timing))
+            self._append_waiting()
             outcome.snapshot.client_states.keep_in(self._client_state_log, self.client_states_ram_bytes)
             outcome.snapshot.client_states.settle()
-            self._latest = outcome.snapshot
+            self._waiting = (outcome, client_ids)
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
+                self._append_waiting()
                 self._commit()
+
+    def catch_up(self) -> None:
+        """Makes the rows of the last finished round, such as while a GPU is busy with the next one."""
+        with deferring_interrupts(), self._explaining_disk_errors():
+            self._append_waiting()
+
+    def _append_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        (outcome, client_ids), self._waiting = self._waiting, None
+        before = dict(self._tables)
+        try:
+            self._append_round(outcome, client_ids)
+        except BaseException:
+            self._tables = before  # a round counts as a whole or not at all
+            raise
+        self._latest = outcome.snapshot
+
+    def _append_round(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
+        self._append("rounds", batch_of_row("rounds", self._schemas["rounds"], outcome.row))
+        if outcome.scores is not None:
+            self._append("clients", self._batch_of_scores(outcome, client_ids))
+        if outcome.classes:
+            self._append("classes", self._batch_of_classes(outcome))
+        if outcome.jobs:
+            schema = self._schemas["jobs"]
+            jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
+            self._append("jobs", batch_of_columns("jobs", schema, jobs))
+        clients = outcome.row.get("clients", 0)
+        timing = {
+            "round": outcome.snapshot.round,
+            "train_seconds": outcome.train_seconds,
+            "evaluate_seconds": outcome.evaluate_seconds,
+            "clients_per_second": clients / outcome.train_seconds if clients else None,
+        }
+        self._append("timings", batch_of_row("timings", self._schemas["timings"], timing))
 
     def record_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Adds scores to the last finished round, which was recorded without any; they are durable at once."""
@@ -302,6 +326,7 @@ class Recorder:
     def commit(self) -> None:
         """Makes sure that the last finished round is on disk."""
         with deferring_interrupts(), self._explaining_disk_errors():
+            self._append_waiting()
             if self._latest is not None and self._committed_round != self._latest.round:
                 self._commit()
 
@@ -320,10 +345,12 @@ class Recorder:
 
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
+        self.catch_up()
         return {table: self._read_table(table) for table in self._schemas}
 
     def feedback(self) -> Iterator[tuple[int, Feedback]]:
         """What the selector was told after every committed round."""
+        self.catch_up()
         if self._latest is None:
             return
         jobs = JobTable.from_table(self._read_table("jobs"))

@@ -20,6 +20,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, write_bytes
 from fedarena.storage.changes import finish_changes
@@ -173,7 +174,7 @@ def read_parquet(files: RunFiles, name: str) -> pa.Table:
     path, data = files.folder / name, files.read(name)
     try:
         with reading(path):
-            return pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+            return pq.read_table(arrow_file(data), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fedarena.train.streams import LaneStream
 
-_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them; a recurrent network has more
+_MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
 _ALIGNED_BYTES = 16
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
@@ -32,6 +32,23 @@ def capture(
     rooms = [_room(t, times) for t in example]  # a graph always reads from the same memory
     place = [room for room, _ in rooms]
     given_at = list(zip(*(each for _, each in rooms), strict=True))
+    replay = captured_graph(step, changed, read, given_at, on)
+
+    def run(given: list[Tensor]) -> None:
+        torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
+        replay()
+
+    return run
+
+
+def captured_graph(
+    step: Callable[..., None],
+    changed: list[Tensor],
+    read: list[Tensor],
+    given_at: Sequence[Sequence[Tensor]],
+    on: LaneStream,
+) -> Callable[[], None]:
+    """A graph of a step for each of the tensors that it is given, which it always reads from the same memory."""
     copies = [t.clone() for t in changed]  # they are in use already
     on.stream.wait_stream(torch.cuda.current_stream())
     with on:
@@ -42,7 +59,8 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     replay: Callable[[], None] = graph.replay
     try:
-        with torch.cuda.graph(graph, pool=on.pool, stream=on.stream):
+        # Other threads may copy samples meanwhile.
+        with torch.cuda.graph(graph, pool=on.pool, stream=on.stream, capture_error_mode="thread_local"):
             for given in given_at:
                 step(*changed, *read, *given)
         on.pool = on.pool or graph.pool()
@@ -54,11 +72,7 @@ def capture(
             for given in given_at:
                 step(*changed, *read, *given)
 
-    def run(given: list[Tensor]) -> None:
-        torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
-        replay()
-
-    return run
+    return replay
 
 
 def _room(example: Tensor, times: int) -> tuple[Tensor, list[Tensor]]:

@@ -6,7 +6,11 @@ gives a whole group of a sample to one processor of the GPU, of which there are 
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,14 +36,57 @@ class NormalizedAsTheyLie(TorchFunctionMode):
 def _group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor | None:
-    if input.dim() != 4 or weight is None or bias is None or input.dtype != weight.dtype:
+    if input.dim() != 4 or weight is None or bias is None:
         return None
-    output: Tensor = _GroupNorm.apply(input, num_groups, weight, bias, eps)  # type: ignore[no-untyped-call]
+    output: Tensor
+    kernels = _kernels() if input.is_cuda else None
+    if kernels is not None:
+        output = _KernelGroupNorm.apply(kernels, input, num_groups, weight, bias, eps)  # type: ignore[no-untyped-call]
+        return output
+    if input.dtype != weight.dtype:
+        return None
+    output = _GroupNorm.apply(input, num_groups, weight, bias, eps)  # type: ignore[no-untyped-call]
     return output
 
 
+@cache
+def _kernels() -> ModuleType | None:
+    """Looked for when a GPU first needs them, since their compiler takes a while to import."""
+    try:
+        module = importlib.import_module("fedarena.train.group_norm_kernels")
+        module.try_out()
+    except Exception as error:  # Triton is not installed, or finds no compiler or no GPU that it knows
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Group normalization runs without kernels of its own ({reason})", stacklevel=2)
+        return None
+    return module
+
+
+class _KernelGroupNorm(torch.autograd.Function):
+    """Group normalization by kernels, see `group_norm_kernels`; pictures may be rounded more than weights are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernels: ModuleType, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """Normalizes ``[batch, channels, height, width]``."""
+        ctx.kernels, ctx.picture = kernels, x.shape[2:]
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+        output, mean, inverse = kernels.normalized(pixels, groups, weight, bias, eps)
+        ctx.save_for_backward(pixels, mean, inverse, weight)
+        return _pictures(output, ctx.picture)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, Tensor, Tensor, None]:
+        """The gradients of pictures, weight and bias."""
+        pixels, mean, inverse, weight = ctx.saved_tensors
+        grad = grad.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+        of_x, of_weight, of_bias = ctx.kernels.gradients(grad, pixels, weight, mean, inverse)
+        return None, _pictures(of_x, ctx.picture), None, of_weight, of_bias, None
+
+
 class _GroupNorm(torch.autograd.Function):
-    """Pictures are ``[batch, pixels, groups, channels of a group]`` here.
+    """The same where there are no kernels. Pictures are ``[batch, pixels, groups, channels of a group]`` here.
 
     Small clients wait for how many operations there are rather than for how much each does, so there are few.
     """

@@ -6,10 +6,11 @@ is in which lane when is the business of the `Schedule`. Results equal those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +26,18 @@ from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, divide_by_length
 from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
+from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lane_pool import Convolutions, LanePool, Plan
-from fedarena.train.lanes import LaneTraining, PlannedWork
+from fedarena.train.lanes import LaneTraining, PlannedWork, place_work, rounded_width
 from fedarena.train.layers import LayerTracker
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
@@ -46,7 +50,7 @@ from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
-from fedarena.train.sizes import bytes_per_lane, has_convolutions, output_bytes
+from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence, output_bytes
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
 from fedarena.train.unwritten_training import Dense, Unwritten
 from fedarena.train.validation import Validated, Validation
@@ -62,19 +66,31 @@ _SHARDS_FOR_WORKERS = 16
 _SHARDS_MULTIPLE = 4
 # A GPU is busy from about so many bytes on; more lanes would not make it faster.
 _GPU_BYTES = 1 << 32
+# Of recurrent layers it has one step of the sequence at a time to do, so that it takes more to be busy.
+_GPU_RECURRENT_BYTES = 1 << 34
 _MOST_GPU_LANES = 4096
-# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on.
+# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on. Below and
+# above, there is a range in which that depends on the model and the GPU, and is tried out.
 _LARGE_LANE_BYTES = 1 << 28
-_MOST_APART = 32
+_OPEN_LANE_BYTES = (1 << 26, 1 << 30)
+_MOST_APART = 8  # more beside each other are not faster
+# Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
+_WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
+# By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
+_MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
+_GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
 _GPU_SHARE_FOR_SAMPLES = 0.4
+_GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
 _HOOKS = ("local_start", "local_loss", "local_gradient", "client_update")
 # Samples evaluated at once. Constants, because their number is part of the last bits of scores.
 _EVALUATED_AT_ONCE = 64
 _GPU_EVALUATED_AT_ONCE = 4096
 _GPU_EVALUATION_BYTES = 1 << 32  # of all outputs; most of them do not exist at the same time
+
+Cohorts = Literal["steady", "varying"]
 
 
 @ENGINES.register("cohort")
@@ -84,7 +100,8 @@ class CohortEngine:
     On a CPU, `workers` cores (all, if not given) do so at the same time. On a GPU the training step is captured as a
     graph and, with `compile`, compiled before, which takes a while once and is worth it for all but short runs.
     `precision` rounds the inputs of matrix products: not at all, to tf32 on a GPU, or to bf16. With ``dense=factored``
-    large dense layers of clients are not written down, where that is possible and pays. On a GPU `convolutions` are
+    large dense layers of clients are not written down, where that is possible and pays. `cohorts` of many sizes
+    (``varying``, by default where the selector draws such) share few programs on a GPU. There `convolutions` are
     products of patches, or kernels of our own that need none; and clients with far more to do than others may train
     `beside` them, or everybody `apart` (see `plan`).
     """
@@ -107,32 +124,37 @@ class CohortEngine:
         compile: bool = True,
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
+        cohorts: Cohorts | None = None,
     ):
         for name, amount in (("lanes", lanes), ("workers", workers)):
             if amount is not None and not 1 <= amount <= 65536:
                 raise BadInputError(f"engine.{name} must be from 1 to 65536, not {amount}")
         self.task, self.algorithm, self.local, self.data, self.seed = task, algorithm, local, data, seed
         self.hardware = Hardware(device, threads, dtype, precision)
+        if convolutions == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
+            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
         self.device, self.compile = self.hardware.device, compile and self.hardware.is_gpu
         self.notes: list[str] = []
         task.module.to(self.device, self.hardware.dtype).train()
         self.training_samples: SampleSource = FreshSamples(data)
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
+        self._evaluated_samples: KeptSamples | None = None
         if self.hardware.is_gpu:
             self.workers = 1
             fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
             self._evaluation_batch_size = max(1, min(_GPU_EVALUATED_AT_ONCE, fitting))
-            limit_bytes = int(_GPU_SHARE_FOR_SAMPLES * self.hardware.free_bytes())
-            self.training_samples = ResidentSamples(data, self.device, limit_bytes)
+            free_bytes = self.hardware.free_bytes()
+            self.training_samples = ResidentSamples(data, self.device, int(_GPU_SHARE_FOR_SAMPLES * free_bytes))
+            limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
+            self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
         self.lanes, self.plan = self._suitable(lanes, plan)
-        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
-        if self.hardware.is_gpu:
-            self.choices["plan"] = self.plan
         # Runs from before there was a choice have lanes alone.
-        self.convolutions = self._suitable_convolutions("products" if lanes is not None else None, convolutions)
-        if self.convolutions == "kernels":
-            self.choices["convolutions"] = self.convolutions
+        before: Convolutions | None = "products" if lanes is not None else None
+        self.convolutions = convolutions or before or self._suitable_convolutions(self.plan)
+        self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
+        self.usual_width: int | None = None
+        self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
         self.asks_about_jobs = any(getattr(type(algorithm), hook) is not getattr(Algorithm, hook) for hook in _HOOKS)
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
@@ -140,13 +162,21 @@ class CohortEngine:
         # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
         self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
         self.exact_batches = counts_padding(task)
-        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
         self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
         obstacle = self._find_obstacle()
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
+        if obstacle is None and lanes is None and plan is None and self._leaves_plan_open():
+            self.lanes, self.plan = self._suitable(None, faster_plan(self.plan, self.compile, self._tried))
+            self.convolutions = convolutions or self._suitable_convolutions(self.plan)
+        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
+        self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
+        if self.hardware.is_gpu:
+            self.choices["plan"] = self.plan
+        if self.convolutions == "kernels":
+            self.choices["convolutions"] = self.convolutions
         # Runs from before there was a choice have lanes alone.
         without = obstacle is not None or (dense is None and lanes is not None)
         self._unwritten = Unwritten(self, "written" if without else dense)
@@ -154,6 +184,8 @@ class CohortEngine:
             self.choices["dense"] = "factored"
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
+        self._other_work: list[Callable[[], None]] = []
+        self._planned_ahead: PlannedWork | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
         """An engine of the same kind for another algorithm, way of training, and data."""
@@ -164,6 +196,7 @@ class CohortEngine:
             "compile": self.compile,
             "dense": self._unwritten.choice,
             "convolutions": self.convolutions,
+            "cohorts": self._cohorts,
             **self.hardware.options,
         }
         return CohortEngine(self.task, algorithm, local, data, seed, **options)
@@ -173,6 +206,32 @@ class CohortEngine:
         if self._fallback is not None:
             self._fallback.validate_on(part, compare)
         self._validation = Validation(self.task, self.data, part, compare, stacked=True)
+
+    def expect_varying_cohorts(self, usual: int) -> None:
+        """Cohorts are to be of many sizes around the usual one, and not every size is worth a program on a GPU.
+
+        Nearly all are filled up to the same width then; few larger ones have programs that are not compiled.
+        """
+        if not self.hardware.is_gpu or self._cohorts == "steady":
+            return
+        self._cohorts = self.choices["cohorts"] = "varying"
+        self.widths_per_octave = _FEW_WIDTHS_PER_OCTAVE
+
+        def wide_enough(deviations: float) -> int:
+            lanes = math.floor(usual + deviations * math.sqrt(usual))
+            return min(self.lanes, rounded_width(lanes, self.widths_per_octave))
+
+        self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
+
+    def do_meanwhile(self, other_work: Callable[[], None]) -> None:
+        """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
+        if self.hardware.is_gpu:
+            self._other_work.append(other_work)
+
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
+        for work in self._other_work:
+            work()
 
     def place(self, groups: Groups) -> Groups:
         """The same groups on the device."""
@@ -188,14 +247,28 @@ class CohortEngine:
             return self._fallback.divide(jobs, broadcasts, states)
         shards: list[Shard] = []
         for some in self._trainable_together(jobs):
-            largest = int(self.data.counts(some.clients, "train").max(initial=1))
-            width = batch_width(int(np.max(self._training_of(some).batch_size)), largest)
-            # Done for all at once, and not by the workers, who would wait for each other's Python.
-            work = self._plan_work(some, width, self._start_losses(some, broadcasts))
+            width = self._batch_width(some)
+            ahead, self._planned_ahead = self._planned_ahead, None
+            if ahead is not None and ahead.is_about(some):
+                work = replace(ahead, jobs=some)
+            else:  # done for all at once, and not by the workers, who would wait for each other's Python
+                work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
                 prepared = work.of(positions)
                 shards.append(Shard(prepared.jobs, broadcasts, states, width, prepared.start_losses, prepared))
         return shards
+
+    def plan_ahead(self, jobs: JobArrays) -> None:
+        """Draws batches of jobs that are likely to be next."""
+        if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
+            work = self._plan_work(jobs, self._batch_width(jobs), None)
+            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers and self.plan != "apart":
+                work = replace(work, placed=place_work(self, work, self.lanes))
+            self._planned_ahead = work
+
+    def _batch_width(self, jobs: JobArrays) -> int:
+        largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
+        return batch_width(int(np.max(self._training_of(jobs).batch_size)), largest)
 
     def _plan_work(self, jobs: JobArrays, width: int, start_losses: npt.NDArray[np.float64] | None) -> PlannedWork:
         """What clients are to do: how many steps, on which batches."""
@@ -237,21 +310,21 @@ class CohortEngine:
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
+        training = ApartTraining if self.plan == "apart" else LaneTraining
         long, others = divide_by_length(written, work, self.lanes) if self.plan == "beside" else (None, written)
 
         def usual() -> Iterator[JobResults | None]:
             for layers, some in unwritten:
                 yield from self._unwritten.train(some, shard, layers)
             if others is not None:
-                yield from LaneTraining(self, others, shard.broadcasts, shard.states).course(self._pool)
+                yield from training(self, others, shard.broadcasts, shard.states).course(self._pool)
 
         if long is None:
             yield from (results for results in usual() if results is not None)
         else:
-            training = LaneTraining(self, long, shard.broadcasts, shard.states)
             usual_steps = sum(int(some.steps.max()) for _, some in unwritten)
             usual_steps += 0 if others is None else int(others.steps.max())
-            yield from self._beside.train(training, usual(), usual_steps)
+            yield from self._beside.train(training(self, long, shard.broadcasts, shard.states), usual(), usual_steps)
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
@@ -283,8 +356,24 @@ class CohortEngine:
             p.numel() * p.element_size() for p in self.task.module.parameters()
         )
 
+    def _leaves_plan_open(self) -> bool:
+        """Whether sizes do not tell how clients train fastest."""
+        if not self.hardware.is_gpu or not has_convolutions(self.task):
+            return False
+        least, most = _OPEN_LANE_BYTES
+        return least <= self.lane_bytes() < most
+
+    def _tried(self, plan: Plan, compile: bool) -> CohortEngine:
+        """An engine like this one with another plan, for a few steps of made-up clients."""
+        local = replace(self.local, epochs=None, steps=STEPS_TRIED)
+        lanes, _ = self._suitable(None, plan)
+        choices = {"plan": plan, "lanes": lanes, "convolutions": self._suitable_convolutions(plan)}
+        options = {**self.hardware.options, **choices, "compile": compile}
+        clients = ExampleClients(self.task, self.local.batch_size)
+        return CohortEngine(self.task, self.algorithm, local, clients, self.seed, **options)
+
     def _suitable(self, lanes: int | None, plan: Plan | None) -> tuple[int, Plan]:
-        """How many clients train at once, and how: a function of sizes alone, so that runs can be repeated."""
+        """How many clients train at once, and how, as far as sizes tell."""
         if lanes is not None:  # such as in runs from before there were plans
             return lanes, plan or "together"
         bytes_per_lane = self.lane_bytes()
@@ -292,22 +381,22 @@ class CohortEngine:
             large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
             plan = "apart" if large and has_convolutions(self.task) else "together"
         if plan == "apart" and self.hardware.is_gpu:
-            room = int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()) // bytes_per_lane
+            room = int(_GPU_SHARE_APART * self.hardware.free_bytes()) // bytes_per_lane
             return max(1, min(_MOST_APART, room)), plan
         return self._suitable_lanes(bytes_per_lane), plan
 
-    def _suitable_convolutions(self, before: Convolutions | None, asked: Convolutions | None) -> Convolutions:
-        """How many clients convolve at once: as asked, else as `before`, else by what a GPU is told to do."""
-        if asked == "kernels" and not (self.hardware.is_gpu and convolution_kernels.available()):
-            raise BadInputError("engine.convolutions kernels needs a GPU and Triton, which torch for GPUs comes with")
-        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and self.plan != "apart"
+    def _suitable_convolutions(self, plan: Plan) -> Convolutions:
+        """How many clients convolve at once, by what a GPU is told to do."""
+        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and plan != "apart"
         suit = suit and has_convolutions(self.task) and not self.algorithm.keeps_sample_gradients
-        return asked or before or ("kernels" if suit and convolution_kernels.available() else "products")
+        return "kernels" if suit and convolution_kernels.available() else "products"
 
     def _suitable_lanes(self, bytes_per_lane: int) -> int:
         """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
         if self.hardware.is_gpu:
-            most_bytes = min(_GPU_BYTES, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
+            busy_bytes = _GPU_RECURRENT_BYTES if has_recurrence(self.task) else _GPU_BYTES
+            most_bytes = min(busy_bytes, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
+            bytes_per_lane += gate_bytes(self.task, self.local.batch_size)
             fitting = min(_MOST_GPU_LANES, most_bytes // bytes_per_lane)
         else:
             fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
@@ -319,7 +408,8 @@ class CohortEngine:
         self.task.module.eval()
         batch_size = self._evaluation_batch_size
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
-        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics)
+        kept = self._evaluated_samples
+        return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
@@ -375,13 +465,10 @@ class CohortEngine:
 
     def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
         """One gradient step in every lane."""
+        products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
         # Attention in plain operations: what else torch has for it would be computed client by client.
-        layers = (
-            LayersAsProducts(self.convolutions == "kernels")
-            if self.hardware.is_gpu  # where nobody has measured yet what is best for recurrent layers
-            else RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
-        )
-        with layers, sdpa_kernel(SDPBackend.MATH):
+        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
             params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
                 changing.params,
                 changing.optimizer,

@@ -15,7 +15,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.metrics.totals import MetricStates, Totals
 from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
-from fedarena.train.cohort import CohortEngine
+from fedarena.train.cohort import CohortEngine, Cohorts
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import (
     blocks_of_clients,
@@ -101,6 +101,7 @@ class RayEngine(CohortEngine):
         compile: bool = True,
         dense: Dense | None = None,
         convolutions: Convolutions | None = None,
+        cohorts: Cohorts | None = None,
     ):
         for name, amount, least in (("workers", workers, 0), ("cores", cores, 1), ("shards", shards, 1)):
             if amount is not None and not least <= amount <= _MOST:
@@ -117,6 +118,7 @@ class RayEngine(CohortEngine):
             compile=compile,
             dense=dense,
             convolutions=convolutions,
+            cohorts=cohorts,
         )
         self.crew: Crew | None = None
         self.address, self.crew_size, self.cores = address, workers, cores
@@ -124,6 +126,11 @@ class RayEngine(CohortEngine):
         if self.hardware.is_gpu and shards is None:
             self.shards_of_cohort = GPU_SHARDS
         self.choices = {**self.choices, "shards": self.shards_of_cohort}
+
+    def expect_varying_cohorts(self, usual: int) -> None:
+        """Where a cohort is divided, every part has a width of its own."""
+        if self.shards_of_cohort is None:
+            super().expect_varying_cohorts(usual)
 
     @property
     def trains_one_at_a_time(self) -> bool:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedarena.metrics import Metric
 from fedarena.metrics.totals import RIGHT, SCORES, MetricStates, SampleSums, Totals
 from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.train.engine import ClientData, ClientSamples, ClientScores, IntArray, Part
+from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order, one_ahead
-from fedarena.train.tensors import column_tensor
+from fedarena.train.kept_samples import KeptSamples, TensorSamples, tensor_samples
 
 Array = npt.NDArray[Any]
 _BATCHES_IN_BLOCK = 16
@@ -37,6 +37,9 @@ class OwnTask(threading.local):
             for name, parameter in trained.items():
                 parameter.data = self.params[name]
             self.params = {}
+            for layer in module.modules():
+                if isinstance(layer, nn.RNNBase):
+                    layer.flatten_parameters()  # or else cuDNN would put them in a row in every call
 
 
 def evaluate_clients(
@@ -48,15 +51,16 @@ def evaluate_clients(
     batch_size: int = 64,
     workers: int = 1,
     metrics: Sequence[Metric] | None = None,
+    kept: KeptSamples | None = None,
 ) -> ClientScores:
     """Every metric of every client; memory is bounded by a few batches per worker, however many clients.
 
-    The metrics are those of the task unless others are given.
+    The metrics are those of the task unless others are given. Samples may be `kept` from one evaluation to the next.
     """
     samples = data.counts(clients, part)
     blocks = blocks_of_clients(samples, evaluation_batch_size(task, batch_size))
     totals = Totals(task.metrics if metrics is None else metrics)
-    for states in measure_blocks(task, params, data, clients, part, blocks, batch_size, workers, metrics):
+    for states in measure_blocks(task, params, data, clients, part, blocks, batch_size, workers, metrics, kept):
         totals.add(states)
     return client_scores(totals, clients, samples)
 
@@ -71,6 +75,7 @@ def measure_blocks(
     batch_size: int = 64,
     workers: int = 1,
     metrics: Sequence[Metric] | None = None,
+    kept: KeptSamples | None = None,
 ) -> Iterator[MetricStates]:
     """The states of some blocks of these clients, which others may have the rest of."""
     metrics = task.metrics if metrics is None else metrics
@@ -78,11 +83,12 @@ def measure_blocks(
     own = OwnTask(task, params)
     device = next(iter(params.values())).device
 
-    def read(block: tuple[int, int]) -> ClientSamples:
+    def read(block: tuple[int, int]) -> TensorSamples:
         first, last = block
-        return data.samples(clients[first:last], part)
+        some = clients[first:last]
+        return tensor_samples(data, some, part) if kept is None else kept.samples(data, some, part)
 
-    def measure(block: tuple[int, int], read_samples: ClientSamples) -> MetricStates:
+    def measure(block: tuple[int, int], read_samples: TensorSamples) -> MetricStates:
         first, last = block
         owners = np.repeat(np.arange(last - first), np.diff(read_samples.offsets))
         sums = SampleSums(owners, last - first)
@@ -116,19 +122,24 @@ def blocks_of_clients(samples: IntArray, batch_size: int) -> list[tuple[int, int
 
 def _measure(
     own: OwnTask,
-    columns: Mapping[str, Array],
+    columns: Tensors,
     batch_size: int,
     device: torch.device,
     sums: SampleSums,
     metrics: Sequence[Metric],
 ) -> None:
     task, params = own.task, own.params
-    tensors = {name: column_tensor(values) for name, values in columns.items()}
-    rows = len(next(iter(tensors.values())))
+    rows = len(next(iter(columns.values())))
     with torch.no_grad():
-        for start in range(0, rows, batch_size):
-            batch = task.batch({n: t[start : start + batch_size].to(device) for n, t in tensors.items()})
-            sums.add({name: to_array(name, t) for name, t in task.measure(params, batch, metrics).items()})
+        batches = (
+            task.batch({name: t[start : start + batch_size].to(device) for name, t in columns.items()})
+            for start in range(0, rows, batch_size)
+        )
+        found: Iterable[Tensors] = (task.measure(params, batch, metrics) for batch in batches)
+        if device.type == "cuda":  # which goes on with the next batch while nobody waits for the last
+            found = list(found)
+        for states in found:
+            sums.add({name: to_array(name, t) for name, t in states.items()})
 
 
 def to_array(name: str, values: Tensor) -> Array:

@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
 _RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
+_OTHER_SHAPES = {aten.view.default, aten._unsafe_view.default, aten.squeeze.dim, aten.squeeze.dims}
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _SCALING = {aten.mul.Tensor, aten.mul.Scalar}
 _OVER_FIRST_OPERAND = {
@@ -238,7 +239,7 @@ def _subtrahend(new: Node, old: Node) -> tuple[Node, float] | None:
 def _product(value: Node, user: Node) -> Node | None:
     """The batched matrix product that a value is, seen in another shape perhaps, if nobody else needs it."""
     chain = [value]
-    while chain[-1].target in {aten.view.default, aten._unsafe_view.default}:
+    while chain[-1].target in _OTHER_SHAPES:
         chain.append(chain[-1].args[0])  # type: ignore[arg-type]
     product = chain[-1]
     if product.target != aten.bmm.default or any(len(node.users) != 1 for node in chain):

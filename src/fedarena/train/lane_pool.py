@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedarena.train.jobs import IntArray, hyperparameters_in
 from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.program import Batch, Changing, Given, Program, StepPrograms
 from fedarena.train.resident import SampleSource
-from fedarena.train.streams import LaneStream, beside_each_other
+from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
 from fedarena.train.validation import Validated
 
@@ -35,6 +36,9 @@ class LaneEngine(Protocol):
     local: LocalTraining
     seed: int
     lanes: int
+    fewest_lanes: int  # of which programs are made, so that they fit larger cohorts, too
+    usual_width: int | None  # that most cohorts are filled up to, the only one worth compiling; None: each has its own
+    widths_per_octave: int  # between a power of two and the next
     plan: Plan
     convolutions: Convolutions
     device: torch.device
@@ -44,6 +48,9 @@ class LaneEngine(Protocol):
     asks_about_jobs: bool  # whether the algorithm may want to know something about a job
     programs: StepPrograms
     training_samples: SampleSource
+
+    def meanwhile(self) -> None:
+        """Does what there is to do while the device is busy."""
 
     def place(self, groups: Groups) -> Groups:
         """The same groups where this engine computes."""
@@ -76,8 +83,9 @@ class Lanes:
             like.shared,
         )
         params = {name: p.clone() for name, p in engine.start_params(self.given, count).items()}
-        if engine.plan == "apart":  # libraries want the weights of convolutions like that, too
+        if engine.plan == "apart":  # libraries want the weights of convolutions like that, and copies of them are fast
             params = {name: innermost_channels(p) for name, p in params.items()}
+            self.given = replace(self.given, broadcast=map_groups(self._innermost, self.given.broadcast))
         one_each = next(iter(params.values())).reshape(count, -1)[:, 0]
         self.changing = Changing(
             params,
@@ -86,8 +94,9 @@ class Lanes:
             torch.zeros_like(one_each),
         )
         self._steps: dict[tuple[int, int, bool, int], Program] = {}
-        self._alone: dict[tuple[int, int], Program] = {}  # by lane and size of the batch
-        self._streams: dict[int, LaneStream] = {}
+
+    def _innermost(self, broadcast: Tensor) -> Tensor:
+        return innermost_channels(broadcast.unsqueeze(0))[0] if self.given.shared else innermost_channels(broadcast)
 
     def step(self, width: int, batch: Batch, frequent: bool) -> None:
         """One gradient step in each of the first `width` lanes; those that are `frequent` are worth being compiled."""
@@ -106,23 +115,6 @@ class Lanes:
                 lanes, read, example, compile=compile, stream=self._stream, times=times
             )
         self._steps[form](given)
-
-    def step_apart(self, batch: Batch, samples: IntArray, exactly: bool) -> None:
-        """One gradient step in each lane that has `samples`, every one in a computation of its own.
-
-        Batches are filled up to a power of two, and not at all if it must be done exactly.
-        """
-        at_work = np.flatnonzero(samples).tolist()
-        with beside_each_other(self._streams, at_work, batch.mask.device) as streams:
-            for lane, stream in zip(at_work, streams, strict=True):
-                count = int(samples[lane])
-                size = count if exactly else min(1 << (count - 1).bit_length(), batch.mask.shape[1])
-                own = batch.only(lane, size)
-                if (lane, size) not in self._alone:
-                    changing, given = self.changing.only(lane), self.given.only(lane)
-                    self._alone[lane, size] = self._programs.bind(changing, given, own, stream=stream, alone=True)
-                with stream or nullcontext():
-                    self._alone[lane, size](own)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, frequent: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,19 +19,37 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
 from fedarena.train.program import Batch, Changing, Given
+from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
 # When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
 _NARROWING = 2
-_WIDTHS_PER_OCTAVE = 8
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
 _MANY_STEPS = 64
 _AT_ONCE = 16
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
+
+
+@dataclass(frozen=True)
+class PlacedWork:
+    """Who is in which lane when, and the batches of all steps and lanes on the device.
+
+    Tensors and arrays of batches have a row for each lane of the first step, then of the second, and so on.
+    """
+
+    schedule: Schedule
+    widths: IntArray
+    columns: Tensors  # in which the samples are
+    begins: IntArray  # where the rows of every step begin, and where the last ones end
+    client_in_lane: IntArray  # nobody: -1
+    batch_samples: IntArray
+    rows: Tensor  # [rows, batch] samples
+    mask: Tensor  # the same
+    keys: Tensor
 
 
 @dataclass(frozen=True)
@@ -43,9 +61,18 @@ class PlannedWork:
     steps: IntArray
     batches: Batches
     start_losses: npt.NDArray[np.float64] | None
+    placed: PlacedWork | None = None  # for the engine's lanes, if there was time for it before
+
+    def is_about(self, jobs: JobArrays) -> bool:
+        """Whether it is the work of these jobs."""
+        own, names = self.jobs, ("clients", "rounds", "shares", "holders")
+        alike = all(np.array_equal(getattr(own, name), getattr(jobs, name)) for name in names)
+        return alike and own.hyperparameters is None and jobs.hyperparameters is None
 
     def of(self, positions: IntArray) -> PlannedWork:
         """The work of those at these positions."""
+        if np.array_equal(positions, np.arange(len(self.steps))):
+            return self
         batches = replace(self.batches, first=self.batches.first[positions])
         losses = None if self.start_losses is None else self.start_losses[positions]
         return PlannedWork(self.jobs.take(positions), self.samples[positions], self.steps[positions], batches, losses)
@@ -61,16 +88,19 @@ class LaneTraining:
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
         lanes: int | None = None,
-        widths_per_octave: int = _WIDTHS_PER_OCTAVE,
+        widths_per_octave: int | None = None,
     ):
-        """With so many `lanes`, by default those of the engine."""
+        """With so many `lanes` and widths, by default those of the engine."""
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        self.schedule = make_schedule(work.steps, lanes or engine.lanes)
-        self.widths = _widths(self.schedule, widths_per_octave)
+        placed = work.placed if lanes is None and widths_per_octave is None else None
+        placed = placed or place_work(engine, work, lanes or engine.lanes, widths_per_octave, self._samples)
+        self.schedule, self.widths, self.columns = placed.schedule, placed.widths, placed.columns
+        self.begins, self.client_in_lane = placed.begins, placed.client_in_lane
+        self.batch_samples = placed.batch_samples
+        self.rows, self.mask, self.keys = placed.rows, placed.mask, placed.keys
         self._steps_of = Counter(self.widths.tolist())
-        self.columns, first_row = engine.training_samples.rows(self.jobs.holders)
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
@@ -81,17 +111,10 @@ class LaneTraining:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.taken = 0  # steps
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
-        if self.schedule.length:
-            client, number, self.begins = place_steps(self.schedule, self.widths)
-            step = work.batches.first[client] + number
-            mask = work.batches.mask[step] & (client >= 0)[..., None]
-            rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
-            keys = number
-            if engine.draws:
-                keys = dropout_keys(engine.seed, self.jobs.rounds[client], self.jobs.clients[client], number + 1)
-            # Rows of all lanes in the first step, then of those in the second, and so on.
-            self.batch_samples = mask.sum(-1)
-            self.rows, self.mask, self.keys = (torch.from_numpy(t).to(engine.device) for t in (rows, mask, keys))
+
+    def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
+        """Columns with the clients' samples, and where each client's begin."""
+        return rows_of(self.engine.training_samples, self.jobs.holders)
 
     def run(self, pool: LanePool) -> Iterator[JobResults]:
         """Works off the schedule; yields finished clients, about as many at a time as there are lanes."""
@@ -104,19 +127,20 @@ class LaneTraining:
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
             self.finished.append((idle, self._start_params(idle), nothing))
         if self.schedule.length:
-            width = int(self.widths[0])
+            count = max(int(self.widths[0]), self.engine.fewest_lanes)
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
-            with pool.borrow(
-                kind, width, lambda: Lanes(self.engine, width, self._given(np.arange(1)), stream)
-            ) as lanes:
+            with pool.borrow(kind, count, lambda: self._make_lanes(count, stream)) as lanes:
                 yield from self._work_off(lanes)
         if self.finished:
             yield self._flush()
 
+    def _make_lanes(self, width: int, stream: LaneStream | None) -> Any:
+        return Lanes(self.engine, width, self._given(np.arange(1)), stream)
+
     def _work_off(self, lanes: Lanes) -> Iterator[JobResults | None]:
         schedule = self.schedule
         if lanes.given.shared:
-            _copy(lanes.given.broadcast, self._downloads[0], ...)
+            copy_rows(lanes.given.broadcast, self._downloads[0], ...)
         starting = clients_at(schedule.start, schedule)
         ending = clients_at(schedule.start + schedule.steps - 1, schedule)
         changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1} | {schedule.length}
@@ -152,22 +176,20 @@ class LaneTraining:
 
     def _take_step(self, lanes: Lanes, step: int, batch: Batch) -> None:
         width, samples = int(self.widths[step]), self.batch_samples[self.begins[step] : self.begins[step + 1]]
-        if self.engine.plan == "apart":
-            lanes.step_apart(batch, samples, self.engine.exact_batches)
-        elif self.engine.exact_batches:
+        if self.engine.exact_batches:
             lanes.step_exactly(width, batch, samples, self._is_frequent(step))
         else:
             lanes.step(width, batch, self._is_frequent(step))
 
     def _takes_several(self, step: int) -> bool:
         """Whether a GPU is told to take several steps at once, if nothing comes between them."""
-        plain = self.engine.plan != "apart" and not self.engine.exact_batches
-        return self.engine.device.type == "cuda" and plain and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
+        exact = self.engine.exact_batches
+        return self.engine.device.type == "cuda" and not exact and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
 
     def _is_frequent(self, step: int) -> bool:
-        """Whether steps of that many lanes are the widest, or many."""
+        """Whether steps of that many lanes are the widest, those of most cohorts, or many."""
         width = int(self.widths[step])
-        return width == self.widths[0] or self._steps_of[width] >= _MANY_STEPS
+        return width == (self.engine.usual_width or self.widths[0]) or self._steps_of[width] >= _MANY_STEPS
 
     def _given(self, clients: IntArray) -> Given:
         """What these clients read while they train."""
@@ -196,10 +218,10 @@ class LaneTraining:
             for t in group.values():
                 t[place] = 0
         lanes.changing.numbers[place], lanes.changing.loss_sums[place] = 1, 0
-        _copy(lanes.given.states, given.states, place)
-        _copy({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
+        copy_rows(lanes.given.states, given.states, place)
+        copy_rows({"jobs": lanes.given.jobs}, {"jobs": given.jobs}, place)
         if not given.shared:
-            _copy(lanes.given.broadcast, given.broadcast, place)
+            copy_rows(lanes.given.broadcast, given.broadcast, place)
 
     def _place(self, clients: IntArray) -> slice | Tensor:
         """The lanes of clients that are sorted by lane."""
@@ -239,16 +261,45 @@ class LaneTraining:
         clients = np.concatenate([clients for clients, _, _ in self.finished])
         names = list(self.finished[0][1])
         params = {name: concatenate([params[name] for _, params, _ in self.finished]) for name in names}
-        loss_sums = concatenate([sums.double() for _, _, sums in self.finished]).cpu().numpy()
+        loss_sums = concatenate([sums.double() for _, _, sums in self.finished])
         self.finished = []
+        self.engine.meanwhile()  # all that a GPU has to do for them is under way
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
         given = self._given(clients)
         update, kept = self.engine.updates(params, given, work)
-        losses = loss_sums / np.maximum(work.processed_samples, 1)
+        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
+
+
+def place_work(
+    engine: LaneEngine,
+    work: PlannedWork,
+    lanes: int,
+    widths_per_octave: int | None = None,
+    samples_for: Callable[[Schedule], tuple[Tensors, IntArray]] | None = None,
+) -> PlacedWork:
+    """Puts planned work into so many lanes.
+
+    `samples_for` gives columns with the samples of clients who are scheduled so, and where each client's begin.
+    """
+    schedule = make_schedule(work.steps, lanes)
+    widths = _widths(schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
+    columns, first_row = (
+        rows_of(engine.training_samples, work.jobs.holders) if samples_for is None else samples_for(schedule)
+    )
+    client, number, begins = place_steps(schedule, widths)
+    step = work.batches.first[client] + number
+    mask = work.batches.mask[step] & (client >= 0)[..., None]
+    rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
+    keys = number
+    if engine.draws:
+        keys = dropout_keys(engine.seed, work.jobs.rounds[client], work.jobs.clients[client], number + 1)
+    # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
+    on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
+    return PlacedWork(schedule, widths, columns, begins, client, mask.sum(-1), *on_device)
 
 
 def concatenate(tensors: list[Tensor]) -> Tensor:
@@ -262,11 +313,11 @@ def _apart(groups: Groups, params: Tensors) -> Groups:
     return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
 
 
-def _widths(schedule: Schedule, per_octave: int) -> IntArray:
+def _widths(schedule: Schedule, per_octave: int, least: int) -> IntArray:
     """How many lanes take each step: those at work, and some more so that there are few different numbers."""
     active = schedule.active_lanes()
     widths = np.empty_like(active)
-    width = _round_up(schedule.lanes, per_octave)
+    width = max(least, rounded_width(schedule.lanes, per_octave))
     for step, at_work in enumerate(active.tolist()):
         while width > 1 and -(-width // _NARROWING) >= at_work:
             width = -(-width // _NARROWING)
@@ -274,8 +325,8 @@ def _widths(schedule: Schedule, per_octave: int) -> IntArray:
     return widths
 
 
-def _round_up(width: int, per_octave: int) -> int:
-    """To one of a few widths between a power of two and the next."""
+def rounded_width(width: int, per_octave: int) -> int:
+    """Rounded up to one of a few widths between a power of two and the next."""
     unit = max(1, 2 ** ((width - 1).bit_length() - 1) // per_octave) if width > 1 else 1
     return -(-width // unit) * unit
 
@@ -308,7 +359,7 @@ def _stack_states(
     )
 
 
-def _copy(into: Groups, groups: Groups, place: Any) -> None:
+def copy_rows(into: Groups, groups: Groups, place: Any) -> None:
     """Writes rows to their places."""
     for group, tensors in into.items():
         for name, t in tensors.items():

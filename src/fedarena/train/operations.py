@@ -1,7 +1,7 @@
 """Operations of our own, which the recorder sees as one each, however many steps they take.
 
-On a CPU the steps run as a script, without Python and its lock. Tensors that differ from client to client have the
-clients' lanes as their first dimension.
+On a CPU the steps run as a script, without Python and its lock; on a GPU as kernels, where there are some for them.
+Tensors that differ from client to client have the clients' lanes as their first dimension.
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ _COMPILING = threading.Lock()
 class Operation:
     """A pure function of tensors, known to torch under a name; `forms` gives tensors of the shapes that it returns.
 
-    What is `for_gpus` only is never made a script.
+    On a GPU it may be computed in another way. What is `for_gpus` only is never made a script.
     """
 
-    def __init__(self, name: str, steps: Callable[..., Any], forms: Callable[..., Any], for_gpus: bool = False):
-        self._steps = steps
+    def __init__(
+        self,
+        name: str,
+        steps: Callable[..., Any],
+        forms: Callable[..., Any],
+        on_gpu: Callable[..., Any] | None = None,
+        for_gpus: bool = False,
+    ):
+        self._steps, self._on_gpu = steps, on_gpu or steps
         self._script: Callable[..., Any] | None = steps if for_gpus else None
         _LIBRARY.define(f"{name}{torch.library.infer_schema(steps, mutates_args=())}")  # type: ignore[no-untyped-call]
         _LIBRARY.impl(name, self._run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -42,7 +49,7 @@ class Operation:
         return self.overload(*tensors)
 
     def _run(self, *tensors: Any) -> Any:
-        return self._steps(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
+        return self._on_gpu(*tensors) if tensors[0].is_cuda else self.scripted()(*tensors)
 
     def scripted(self) -> Callable[..., Any]:
         """The steps as a script; where torch has scripts no more, they run in Python."""

@@ -82,7 +82,7 @@ def optimizer_step(
     lr = own.get("local.lr", local.lr) * lr_scale
     decay, momentum = own.get("local.weight_decay", local.weight_decay), own.get("local.momentum", local.momentum)
     if local.clip_norm is not None:
-        grad = _shortened(grad, local.clip_norm)
+        grad = _shortened_at_once(grad, local.clip_norm) if at_once else _shortened(grad, local.clip_norm)
     # A job's own value is a tensor, which may be 0 for some clients only.
     if isinstance(decay, Tensor) or decay:
         grad = {name: g + decay * params[name] for name, g in grad.items()}
@@ -106,6 +106,13 @@ def _shortened(grad: Tensors, clip_norm: float) -> Tensors:
     norm = torch.stack([g.square().sum() for g in grad.values()]).sum().sqrt()
     factor = clip_norm / norm.clamp(min=clip_norm)
     return {name: factor * g for name, g in grad.items()}
+
+
+def _shortened_at_once(grad: Tensors, clip_norm: float) -> Tensors:
+    """The same in a few operations on all parameters, which `vmap` cannot."""
+    norm = torch.stack(torch._foreach_norm(list(grad.values()))).square().sum().sqrt()
+    factor = clip_norm / norm.clamp(min=clip_norm)
+    return dict(zip(grad, torch._foreach_mul(list(grad.values()), factor), strict=True))
 
 
 def _adam_step(lr: Any, params: Tensors, grad: Tensors, state: Groups, number: StepNumber) -> tuple[Tensors, Groups]:

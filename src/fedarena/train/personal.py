@@ -7,7 +7,6 @@ same number, and padding does not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -275,7 +274,7 @@ def score_stacked(task: Task, models: Tensors, samples: ClientSamples, metrics: 
         places = start + np.arange(width)
         counting = places < counts[:active, None]
         rows = torch.from_numpy(np.where(counting, begins[:active, None] + places, 0)).to(device)
-        with RecurrentLayers() if device.type == "cpu" else nullcontext():
+        with RecurrentLayers():
             measured = vmap(measure)(
                 {n: p[:active] for n, p in models.items()}, {n: t[rows] for n, t in columns.items()}
             )

@@ -16,6 +16,25 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.tensors import Groups, finite_rows
 
+# A norm is that of the written matrix if its square is less of the square that it could have at most.
+_LEAST_LEFT = 1e-3
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Products of samples of `right` with those of earlier batches, which training computes anyway."""
+
+    earlier: Tensor  # [clients, samples, samples]; 0 for samples of the same batch or of a later one
+    batch: int  # samples of a batch
+
+    def with_own_batches(self, right: Tensor) -> Tensor:
+        """The same with half of the products within batches; `right` is ``[clients, samples, inputs]``."""
+        batches = right.shape[1] // self.batch
+        within = right.view(len(right), batches, self.batch, -1)
+        total = self.earlier.clone().view(len(right), batches, self.batch, batches, self.batch)
+        total.diagonal(dim1=1, dim2=3).copy_((within @ within.transpose(2, 3)).permute(0, 2, 3, 1)).mul_(0.5)
+        return total.view(self.earlier.shape)
+
 
 @dataclass(frozen=True)
 class ProductRows:
@@ -31,6 +50,7 @@ class ProductRows:
     counts: IntArray  # [clients] how many of the samples are whose
     shift: Tensor | None  # [clients]; None: 0
     start: Tensor  # [outputs, inputs]
+    overlaps: Overlaps | None = None  # on a CPU, where they are known; all clients have equally many samples then
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -52,6 +72,11 @@ class ProductRows:
         return self.left.device
 
     @property
+    def shape(self) -> torch.Size:
+        """Of the tensor that this stands for."""
+        return torch.Size([len(self), *self.start.shape])
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the numbers."""
         return self.left.dtype
@@ -62,6 +87,53 @@ class ProductRows:
         total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
         return total if self.shift is None else total + (self.shift @ weights) * self.start
 
+    def norms(self) -> Tensor:
+        """The Euclidean norm of the matrix of every client, in double precision."""
+        squares, lengths = self._squares_of_products()
+        if self.shift is not None:
+            squares_of_start, lengths_of_start = self._squares_of_shifts()
+            squares, lengths = squares + squares_of_start, lengths + lengths_of_start
+        norms = squares.clamp(min=0).sqrt()
+        # What nearly cancels leaves hardly a digit of its sum, but many of the matrix.
+        for client in (squares < _LEAST_LEFT * lengths.square()).nonzero().flatten().tolist():
+            norms[client] = torch.linalg.vector_norm(self[[client]].written())
+        return norms
+
+    def _squares_of_products(self) -> tuple[Tensor, Tensor]:
+        """The squared norms without `shift`, and the sums of the lengths of what they are sums of."""
+        most = int(self.counts.max(initial=0))
+        if most and most * len(self) == len(self.left):  # nothing has to be copied
+            left, right = (self._precise(side.view(len(self), most, -1)) for side in (self.left, self.right))
+            return _squares(left, right, self.factors.view(len(self), most), self.overlaps)
+        squares, lengths = (torch.zeros(len(self), dtype=torch.float64, device=self.device) for _ in range(2))
+        ends = np.cumsum(self.counts)
+        # Clients of about the same number of samples at once, so that little is computed of what fills up.
+        sizes = np.array([int(count).bit_length() for count in self.counts])
+        for size in np.unique(sizes[sizes > 0]):
+            some = np.flatnonzero(sizes == size)
+            counts = self.counts[some]
+            places = np.arange(int(counts.max()))
+            rows = np.minimum((ends[some] - counts)[:, None] + places, ends[some][:, None] - 1)
+            at, index, counted = (torch.from_numpy(a).to(self.device) for a in (some, rows, places < counts[:, None]))
+            left, right = (self._precise(side[index]) for side in (self.left, self.right))
+            squares[at], lengths[at] = _squares(left, right, self.factors[index] * counted)
+        return squares, lengths
+
+    def _squares_of_shifts(self) -> tuple[Tensor, Tensor]:
+        """What `shift` adds to squared norms, and to the lengths."""
+        assert self.shift is not None
+        shift, start = self.shift.double(), self._precise(self.start)
+        counts = torch.from_numpy(self.counts).to(self.device)
+        client = torch.arange(len(self), device=self.device).repeat_interleave(counts)
+        of_samples = ((self._precise(self.right) @ start.t()) * self.left).sum(1, dtype=torch.float64) * self.factors
+        along_start = torch.zeros_like(shift).index_add_(0, client, of_samples)
+        length = shift.abs() * torch.linalg.vector_norm(start).double()
+        return 2 * shift * along_start + length.square(), length
+
+    def _precise(self, t: Tensor) -> Tensor:
+        """What is to be multiplied for a norm: GPUs may round single precision, and are fast in double precision."""
+        return t.double() if self.device.type == "cuda" else t
+
     def written(self) -> Tensor:
         """The matrices themselves."""
         rows = self.left.new_empty(len(self), *self.start.shape)
@@ -71,6 +143,15 @@ class ProductRows:
             torch.mm(scaled[begin : begin + count].t(), self.right[begin : begin + count], out=matrix)
             begin += count
         return rows if self.shift is None else rows + self.shift.view(-1, 1, 1) * self.start
+
+
+def _squares(left: Tensor, right: Tensor, factors: Tensor, overlaps: Overlaps | None = None) -> tuple[Tensor, Tensor]:
+    """Squared norms of clients' products ``[clients, samples, …]``, and the sums of the lengths of samples' parts."""
+    # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears; every pair counts twice.
+    half = right @ right.transpose(1, 2) * 0.5 if overlaps is None else overlaps.with_own_batches(right)
+    half.mul_(left @ left.transpose(1, 2)).mul_(factors.unsqueeze(1)).mul_(factors.unsqueeze(2))
+    lengths = (2 * half.diagonal(dim1=1, dim2=2)).sqrt()
+    return 2 * half.sum((1, 2), dtype=torch.float64), lengths.sum(1, dtype=torch.float64)
 
 
 def finite_clients(update: Groups, clients: int) -> npt.NDArray[np.bool_]:

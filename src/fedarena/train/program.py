@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
-from fedarena.train.captured import capture, compiled
+from fedarena.train.captured import capture, captured_graph, compiled
 from fedarena.train.graphs import (
     Update,
     clean,
@@ -89,11 +89,6 @@ class Batch:
     mask: Tensor  # samples that count
     keys: Tensor  # of what the model draws at random
 
-    def only(self, lane: int, samples: int) -> Batch:
-        """The first samples of one lane, in the same memory."""
-        columns = {name: values[lane : lane + 1, :samples] for name, values in self.columns.items()}
-        return Batch(columns, self.mask[lane : lane + 1, :samples], self.keys[lane : lane + 1])
-
     def of(self, lanes: Tensor, samples: int) -> Batch:
         """The first samples of the lanes with these numbers."""
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
@@ -144,6 +139,14 @@ Step = Callable[[Changing, Given, Batch], Changing]
 Program = Callable[[Batch], None]
 
 
+@dataclass(frozen=True)
+class BoundStep:
+    """A step that takes its batch from a fixed place, for whoever writes it there directly."""
+
+    batch: Batch
+    run: Callable[[], None]
+
+
 class StepPrograms:
     """Makes programs of a step, which must be a pure function of the tensors in its arguments."""
 
@@ -166,28 +169,42 @@ class StepPrograms:
         compile: bool = False,
         stream: LaneStream | None = None,
         times: int = 1,
-        alone: bool = False,
     ) -> Program:
         """A program for these lanes, which it changes in place, and batches like the example.
 
         On a GPU it may be compiled, have a stream of its own, and take several steps at once, for which it is given the
-        batches of all. A single lane that is `alone` is captured as it is.
+        batches of all.
         """
-        lanes = [*changing.tensors(), *given.tensors()]
         with TRACING:
-            form = _form(changing, given, example)
             if changing.numbers.device.type != "cuda":
-                if form not in self._scripts:
-                    self._scripts[form] = self._script(changing, given, example)
-                script = self._scripts[form]
+                script, lanes = self._script_for(changing, given, example), [*changing.tensors(), *given.tensors()]
                 return lambda batch: script(*lanes, *batch.tensors())
-            if alone:
-                step = self._plain_step(changing, given, example)
-            else:
-                step = self._step_in_place(changing, given, example, compile)
+            step = self._step_in_place(changing, given, example, compile)
             tensors = changing.tensors(), given.tensors(), example.tensors()
             run = capture(step, *tensors, stream or self._stream, times)
             return lambda batch: run(batch.tensors())
+
+    def bind_alone(self, changing: Changing, given: Given, columns: Tensors, stream: LaneStream | None) -> BoundStep:
+        """A program for a single lane and as many samples as the columns have, which on a GPU has its own stream.
+
+        It is captured there as it is.
+        """
+        samples, device = next(iter(columns.values())).shape[1], changing.numbers.device
+        mask = torch.ones(1, samples, dtype=torch.bool, device=device)
+        batch = Batch(columns, mask, torch.zeros(1, dtype=torch.int64, device=device))
+        with TRACING:
+            if stream is not None:
+                step = self._plain_step(changing, given, batch)
+                changed, read = changing.tensors(), given.tensors()
+                return BoundStep(batch, captured_graph(step, changed, read, [batch.tensors()], stream))
+            script, lanes = self._script_for(changing, given, batch), [*changing.tensors(), *given.tensors()]
+        return BoundStep(batch, lambda: script(*lanes, *batch.tensors()))
+
+    def _script_for(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+        form = _form(changing, given, example)
+        if form not in self._scripts:
+            self._scripts[form] = self._script(changing, given, example)
+        return self._scripts[form]
 
     @cached_property
     def _stream(self) -> LaneStream:

@@ -2,11 +2,17 @@
 
 What does not depend on the step before is left to others: the products of the inputs are made for all steps at once
 before, and the gradients of the weights are one product after. A step is one product for all lanes and a few operations
-on gates. Their gradients are the product of what comes from the step after and factors that are known before.
+on gates. Their gradients are the product of what comes from the step after and factors that are known before. On a GPU
+the operations on gates are one kernel (`recurrence_kernels.py`), if there is a compiler for it.
 """
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,29 +21,37 @@ from torch import Tensor
 from fedarena.train.operations import Operation, Stacked, WithoutGradient
 
 
+# Views are made for all steps at once: to look at a tensor takes as long as to compute a small one.
 def _lstm_steps(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Hidden states and cells ``[lanes, length + 1, samples, width]``, and for the gradient gates and tanh of cells."""
     lanes, length, samples, width = gates.size(0), gates.size(1), gates.size(2), weight.size(2)
     states = torch.empty([lanes, length + 1, samples, width], dtype=gates.dtype, device=gates.device)
-    cells, opened = torch.empty_like(states), torch.empty_like(gates)
+    cells, opened = torch.empty_like(states), torch.empty_like(gates, memory_format=torch.contiguous_format)
     squashed = torch.empty([lanes, length, samples, width], dtype=gates.dtype, device=gates.device)
     product = torch.empty([lanes, samples, 4 * width], dtype=gates.dtype, device=gates.device)
     states[:, 0].copy_(hidden)
     cells[:, 0].copy_(cell)
     weight = weight.transpose(1, 2)
+    states_at, cells_at, squashed_at = states.unbind(1), cells.unbind(1), squashed.unbind(1)
+    given_at, opened_at, enter_and_forget_at = gates.unbind(1), opened.unbind(1), opened[..., : 2 * width].unbind(1)
+    enter, forget, candidate, leave = opened.view(lanes, length, samples, 4, width).unbind(3)
+    enter_at, forget_at, candidate_at, leave_at = (
+        enter.unbind(1),
+        forget.unbind(1),
+        candidate.unbind(1),
+        leave.unbind(1),
+    )
     for t in range(length):
-        gate = opened[:, t]
-        torch.bmm(states[:, t], weight, out=product)
-        torch.add(product, gates[:, t], out=gate)
-        enter, forget = gate[:, :, :width], gate[:, :, width : 2 * width]
-        candidate, leave = gate[:, :, 2 * width : 3 * width], gate[:, :, 3 * width :]
-        gate[:, :, : 2 * width].sigmoid_()
-        candidate.tanh_()
-        leave.sigmoid_()
-        torch.mul(forget, cells[:, t], out=cells[:, t + 1])
-        cells[:, t + 1].addcmul_(enter, candidate)
-        torch.tanh(cells[:, t + 1], out=squashed[:, t])
-        torch.mul(leave, squashed[:, t], out=states[:, t + 1])
+        torch.bmm(states_at[t], weight, out=product)
+        torch.add(product, given_at[t], out=opened_at[t])
+        enter_and_forget_at[t].sigmoid_()
+        candidate_at[t].tanh_()
+        leave_at[t].sigmoid_()
+        cell_after = cells_at[t + 1]
+        torch.mul(forget_at[t], cells_at[t], out=cell_after)
+        cell_after.addcmul_(enter_at[t], candidate_at[t])
+        torch.tanh(cell_after, out=squashed_at[t])
+        torch.mul(leave_at[t], squashed_at[t], out=states_at[t + 1])
     return states, cells, opened, squashed
 
 
@@ -54,19 +68,26 @@ def _lstm_steps_back(
     torch.ops.aten.tanh_backward(enter, candidate, grad_input=factors[:, :, :, 2])
     torch.ops.aten.sigmoid_backward(squashed, leave, grad_input=factors[:, :, :, 3])
     into_cell = torch.ops.aten.tanh_backward(leave, squashed)
-    of_cell = grad_cell.clone()
+    of_cell = grad_cell.clone(memory_format=torch.contiguous_format)
     of_hidden = torch.zeros([lanes, samples, width], dtype=grad.dtype, device=grad.device)
+    of_gates, of_cell_of_gates = factors.view(lanes, length, samples, 4 * width), of_cell.unsqueeze(2)
+    grad_at, into_cell_at, forget_at, of_gates_at = (
+        grad.unbind(1),
+        into_cell.unbind(1),
+        forget.unbind(1),
+        of_gates.unbind(1),
+    )
+    by_cell_at, by_hidden_at = factors[:, :, :, :3].unbind(1), factors[:, :, :, 3].unbind(1)
     for back in range(length):
         t = length - 1 - back
-        factor = factors[:, t]
-        of_hidden.add_(grad[:, t + 1])
-        of_cell.addcmul_(of_hidden, into_cell[:, t])
-        factor[:, :, :3].mul_(of_cell.unsqueeze(2))
-        factor[:, :, 3].mul_(of_hidden)
-        of_cell.mul_(forget[:, t])
-        torch.bmm(factor.view(lanes, samples, 4 * width), weight, out=of_hidden)
-    of_hidden.add_(grad[:, 0])
-    return factors.view(lanes, length, samples, 4 * width), of_hidden, of_cell
+        of_hidden.add_(grad_at[t + 1])
+        of_cell.addcmul_(of_hidden, into_cell_at[t])
+        by_cell_at[t].mul_(of_cell_of_gates)
+        by_hidden_at[t].mul_(of_hidden)
+        of_cell.mul_(forget_at[t])
+        torch.bmm(of_gates_at[t], weight, out=of_hidden)
+    of_hidden.add_(grad_at[0])
+    return of_gates, of_hidden, of_cell
 
 
 def _gru_steps(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,18 +96,26 @@ def _gru_steps(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> t
     states = torch.empty([lanes, length + 1, samples, width], dtype=gates.dtype, device=gates.device)
     opened = torch.empty([lanes, length, samples, 4, width], dtype=gates.dtype, device=gates.device)
     product = torch.empty([lanes, samples, 3 * width], dtype=gates.dtype, device=gates.device)
+    product_of_both, product_of_memory = product[..., : 2 * width], product[..., 2 * width :]
     weight, bias = weight.transpose(1, 2), bias.unsqueeze(1)
     states[:, 0].copy_(hidden)
+    states_at, given_at = states.unbind(1), gates[..., : 2 * width].unbind(1)
+    given_candidate_at, both_at = gates[..., 2 * width :].unbind(1), opened.flatten(3)[..., : 2 * width].unbind(1)
+    reset, update, memory, candidate = opened.unbind(3)
+    reset_at, update_at, memory_at, candidate_at = (
+        reset.unbind(1),
+        update.unbind(1),
+        memory.unbind(1),
+        candidate.unbind(1),
+    )
     for t in range(length):
-        torch.bmm(states[:, t], weight, out=product)
-        step, both = gates[:, t], opened[:, t].view(lanes, samples, 4 * width)[:, :, : 2 * width]
-        reset, update, memory, candidate = opened[:, t].unbind(2)
-        torch.add(product[:, :, : 2 * width], step[:, :, : 2 * width], out=both)
-        both.sigmoid_()
-        torch.add(product[:, :, 2 * width :], bias, out=memory)
-        torch.addcmul(step[:, :, 2 * width :], reset, memory, out=candidate)
-        candidate.tanh_()
-        torch.lerp(candidate, states[:, t], update, out=states[:, t + 1])
+        torch.bmm(states_at[t], weight, out=product)
+        torch.add(product_of_both, given_at[t], out=both_at[t])
+        both_at[t].sigmoid_()
+        torch.add(product_of_memory, bias, out=memory_at[t])
+        torch.addcmul(given_candidate_at[t], reset_at[t], memory_at[t], out=candidate_at[t])
+        candidate_at[t].tanh_()
+        torch.lerp(candidate_at[t], states_at[t], update_at[t], out=states_at[t + 1])
     return states, opened
 
 
@@ -101,28 +130,29 @@ def _gru_steps_back(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor
     torch.ops.aten.sigmoid_backward(into_candidate * memory, reset, grad_input=factors[:, :, :, 0])
     torch.ops.aten.sigmoid_backward(states[:, :-1] - candidate, update, grad_input=factors[:, :, :, 1])
     of_hidden = torch.zeros([lanes, samples, width], dtype=grad.dtype, device=grad.device)
-    product = torch.empty_like(of_hidden)
+    product, of_hidden_of_all, of_all = torch.empty_like(of_hidden), of_hidden.unsqueeze(2), factors.flatten(3)
+    grad_at, update_at, factors_at = grad.unbind(1), update.unbind(1), factors.unbind(1)
+    multiplied_at = of_all[..., : 3 * width].unbind(1)
     for back in range(length):
         t = length - 1 - back
-        factor = factors[:, t]
-        of_hidden.add_(grad[:, t + 1])
-        factor.mul_(of_hidden.unsqueeze(2))
-        torch.bmm(factor.view(lanes, samples, 4 * width)[:, :, : 3 * width], weight, out=product)
-        of_hidden.mul_(update[:, t]).add_(product)
-    of_hidden.add_(grad[:, 0])
-    return factors.view(lanes, length, samples, 4 * width), of_hidden
+        of_hidden.add_(grad_at[t + 1])
+        factors_at[t].mul_(of_hidden_of_all)
+        torch.bmm(multiplied_at[t], weight, out=product)
+        of_hidden.mul_(update_at[t]).add_(product)
+    of_hidden.add_(grad_at[0])
+    return of_all, of_hidden
 
 
 def _lstm_forms(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
     lanes, length, samples, width = *gates.shape[:3], weight.shape[2]
-    states = gates.new_empty(lanes, length + 1, samples, width)
+    states, cells = (t.new_empty(lanes, length + 1, samples, width) for t in (gates, cell))
     opened = torch.empty_like(gates, memory_format=torch.contiguous_format)
-    return states, torch.empty_like(states), opened, gates.new_empty(lanes, length, samples, width)
+    return states, cells, opened, gates.new_empty(lanes, length, samples, width)
 
 
 def _lstm_back_forms(grad: Tensor, grad_cell: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
     lanes, _, samples, width = grad.shape
-    return torch.empty_like(kept[2]), grad.new_empty(lanes, samples, width), torch.empty_like(grad_cell)
+    return torch.empty_like(kept[2]), *(t.new_empty(lanes, samples, width) for t in (grad, kept[1]))
 
 
 def _gru_forms(gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -135,10 +165,37 @@ def _gru_back_forms(grad: Tensor, weight: Tensor, states: Tensor, opened: Tensor
     return opened.new_empty(lanes, length, samples, 4 * width), grad.new_empty(lanes, samples, width)
 
 
-_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms)
-_LSTM_STEPS_BACK = Operation("lstm_back", _lstm_steps_back, _lstm_back_forms)
-_GRU_STEPS = Operation("gru", _gru_steps, _gru_forms)
-_GRU_STEPS_BACK = Operation("gru_back", _gru_steps_back, _gru_back_forms)
+def _by_kernels(name: str, steps: Callable[..., Any]) -> Callable[..., Any]:
+    """The steps of this name with gates as kernels, or as they are where kernels cannot be made."""
+
+    def run(*tensors: Tensor) -> Any:
+        kernels = kernels_on_gpu()
+        return (steps if kernels is None else getattr(kernels, name))(*tensors)
+
+    return run
+
+
+@cache
+def kernels_on_gpu() -> ModuleType | None:
+    """Looked for when a GPU first needs them, since their compiler takes a while to import."""
+    try:
+        module = importlib.import_module("fedarena.train.recurrence_kernels")
+        module.try_out()
+    except Exception as error:  # Triton is not installed, or finds no compiler or no GPU that it knows
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Recurrent layers run without kernels of their own ({reason})", stacklevel=2)
+        return None
+    return module
+
+
+_LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms, _by_kernels("lstm_steps", _lstm_steps))
+_LSTM_STEPS_BACK = Operation(
+    "lstm_back", _lstm_steps_back, _lstm_back_forms, _by_kernels("lstm_steps_back", _lstm_steps_back)
+)
+_GRU_STEPS = Operation("gru", _gru_steps, _gru_forms, _by_kernels("gru_steps", _gru_steps))
+_GRU_STEPS_BACK = Operation(
+    "gru_back", _gru_steps_back, _gru_back_forms, _by_kernels("gru_steps_back", _gru_steps_back)
+)
 
 
 def lstm(gates: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,14 @@
 
 Torch's LSTM and GRU would be computed for one client after the other under `vmap`, or as many small operations of every
 step of the sequence. What is replaced here: any number of layers, in one or both directions. What is not: sequences
-that are packed, projections, dropout between layers, products that are rounded; those stay torch's own.
+that are packed, projections, products that a CPU rounds; those stay torch's own. Dropout between layers draws numbers
+for one client at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from fedarena.models.characters import LSTMLayer, lstm_layers_by
 from fedarena.train.layers import LayerTracker
 from fedarena.train.library_lstm import library_lstm, suits_library
-from fedarena.train.recurrence import gru, lstm
+from fedarena.train.recurrence import gru, kernels_on_gpu, lstm
 
 # One layer in one direction: inputs, weights of inputs, weights, two biases, first hidden state (and first cell), to
 # hidden states (and last cell).
@@ -51,6 +52,8 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> Any:
         """Replaces recurrent layers that are simple enough, and leaves everything else alone."""
         found: Any = None
+        if function is Tensor.data_ptr:
+            return _place(*args)
         if function in (torch.lstm, torch.gru) and not kwargs and len(args) == 9 and isinstance(args[2], list):
             found = self._layers(self._lstm_layer if function is torch.lstm else _gru_layer, *args)
         return function(*args, **(kwargs or {})) if found is None else found
@@ -60,7 +63,7 @@ class RecurrentLayers(TorchFunctionMode):
         if not (_only_weights(layer.input) and _only_weights(layer.recurrent) and _plain(x)):
             return None
         weights = (layer.input.weight, layer.recurrent.weight, layer.input.bias, torch.zeros_like(layer.input.bias))
-        zeros = x.new_zeros(x.shape[0], layer.hidden)
+        zeros = x.new_zeros(x.shape[0], layer.hidden, dtype=layer.input.bias.dtype)
         return self._lstm_layer(x.transpose(0, 1), *weights, zeros, zeros)[0].transpose(0, 1)
 
     def _layers(
@@ -78,7 +81,9 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> tuple[Tensor, ...] | None:
         """What torch's function of these arguments gives: hidden states, and the last of every layer and direction."""
         directions, each = 2 if both_directions else 1, 4 if has_biases else 2
-        if len(weights) != layers * directions * each or (training and dropout and layers > 1) or not _plain(x):
+        if training and dropout and layers > 1:
+            raise NotImplementedError("dropout between layers draws numbers for one client at a time")
+        if len(weights) != layers * directions * each or not _plain(x):
             return None
         starts = [first] if isinstance(first, Tensor) else list(first)
         if samples_first:
@@ -104,20 +109,39 @@ class RecurrentLayers(TorchFunctionMode):
     ) -> tuple[Tensor, ...]:
         if not self._of_samples and suits_library(x, weight.shape[-1]):
             return library_lstm(x, input_weight, weight, bias + other, hidden, cell)
-        return lstm(F.linear(x, input_weight, bias + other), weight, hidden, cell)
+        gates = _products(x, input_weight, bias + other)
+        return lstm(gates, weight.to(gates.dtype), hidden, cell.to(weight.dtype))
 
 
 def _gru_layer(
     x: Tensor, input_weight: Tensor, weight: Tensor, bias: Tensor, other: Tensor, hidden: Tensor
 ) -> tuple[Tensor, ...]:
-    gates = 2 * weight.shape[-1]
-    together = torch.cat([bias[:gates] + other[:gates], bias[gates:]])
-    return (gru(F.linear(x, input_weight, together), weight, other[gates:], hidden),)
+    both = 2 * weight.shape[-1]
+    gates = _products(x, input_weight, torch.cat([bias[:both] + other[:both], bias[both:]]))
+    return (gru(gates, weight.to(gates.dtype), other[both:], hidden),)
+
+
+def _products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What inputs and biases come to, for all steps of the sequence; biases are rounded if the products are."""
+    if torch.is_autocast_enabled(x.device.type):
+        bias = bias.to(torch.get_autocast_dtype(x.device.type))
+    return F.linear(x, weight, bias)
+
+
+def _place(t: Tensor) -> int:
+    """Where a tensor lies; torch's layers ask on a GPU whether cuDNN can have their weights in a row.
+
+    Those of many clients cannot be asked. Since they all seem to lie at the same place, they are left alone.
+    """
+    with suppress(RuntimeError):
+        return t.data_ptr()
+    return 0
 
 
 def _plain(x: Tensor) -> bool:
-    """Whether these are numbers of full precision, and some."""
-    return x.dim() == 3 and x.numel() > 0 and not torch.is_autocast_enabled(x.device.type)
+    """Whether there are numbers, and they are not rounded where plain operations alone would have to compute."""
+    rounded = torch.is_autocast_enabled(x.device.type)
+    return x.dim() == 3 and x.numel() > 0 and (not rounded or (x.is_cuda and kernels_on_gpu() is not None))
 
 
 def _only_weights(layer: nn.Module) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from math import prod
 from typing import Protocol
 
@@ -11,17 +15,44 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.engine import ClientData, IntArray
-from fedarena.train.execution import one_ahead
+from fedarena.train.streams import Milestone
 from fedarena.train.tensors import column_tensor
 
 _PIECE_BYTES = 1 << 26
+_PIECES_AT_ONCE = 2
+
+
+class Arrival:
+    """Samples of clients of which some may still be on their way."""
+
+    def __init__(self, columns: Tensors, begins: IntArray, pieces: Sequence[Future[Milestone]], piece_of: IntArray):
+        self.columns = columns  # in which their samples are
+        self.begins = begins  # the row at which each client's begin
+        self._pieces, self._piece_of = pieces, piece_of.tolist()
+
+    def wait_for(self, client: int) -> None:
+        """Returns when the current stream may use the samples of the client at this place."""
+        if self._piece_of[client] >= 0:
+            self._pieces[self._piece_of[client]].result().wait()
+
+    def wait(self) -> None:
+        """The same for all of them."""
+        for piece in self._pieces:
+            piece.result().wait()
 
 
 class SampleSource(Protocol):
     """Gives the training samples of clients as tensors."""
 
-    def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
-        """Columns in which these clients' samples are, and the row at which each client's begin."""
+    def arriving(self, clients: IntArray) -> Arrival:
+        """The samples of these clients, who are needed in this order."""
+
+
+def rows_of(source: SampleSource, clients: IntArray) -> tuple[Tensors, IntArray]:
+    """Columns in which these clients' samples are, all of them, and the row at which each client's begin."""
+    arrival = source.arriving(clients)
+    arrival.wait()
+    return arrival.columns, arrival.begins
 
 
 class FreshSamples:
@@ -29,6 +60,11 @@ class FreshSamples:
 
     def __init__(self, data: ClientData):
         self._data = data
+
+    def arriving(self, clients: IntArray) -> Arrival:
+        """Columns with the samples of just these clients, who are there at once."""
+        columns, begins = self.rows(clients)
+        return Arrival(columns, begins, [], np.full(len(clients), -1))
 
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns with the samples of just these clients."""
@@ -40,7 +76,8 @@ class FreshSamples:
 class ResidentSamples:
     """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`.
 
-    New ones come in pieces: while one is copied to the device, the next is read, and main memory never holds more than
+    New ones come in pieces, read and copied by other threads: those who are needed first train while the others are
+    still on their way. While one piece is copied to the device, the next is read, and main memory never holds more than
     two. Of pictures that are decoded when they are read, a large cohort would take many gigabytes.
     """
 
@@ -50,32 +87,61 @@ class ResidentSamples:
         self._columns: Tensors = {}
         self._used = 0
         self._begins: dict[int, int] = {}
+        self._pieces: list[Future[Milestone]] = []  # those of the last time
+        self._reading = threading.Lock()
+        self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
+    def arriving(self, clients: IntArray) -> Arrival:
         """Columns with the samples of these clients and others."""
-        missing = np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)
+        if any(piece.exception() for piece in self._pieces):
+            self._forget()  # as nobody knows which samples came
+        self._pieces = []
+        missing = np.array([c for c in dict.fromkeys(clients.tolist()) if c not in self._begins], dtype=np.int64)
+        piece_of: dict[int, int] = {}
         if len(missing):
-            self._add(missing, clients)
-        return self._columns, np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
+            piece_of = self._add(missing, np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64))
+        begins = np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
+        pieces = np.array([piece_of.get(client, -1) for client in clients.tolist()], dtype=np.int64)
+        return Arrival(self._columns, begins, self._pieces, pieces)
 
-    def _add(self, missing: IntArray, needed: IntArray) -> None:
+    def _add(self, missing: IntArray, needed: IntArray) -> dict[int, int]:
+        """Lets samples come; gives for each client the piece they come in."""
         counts = self._data.counts(missing, "train")
         rows, row_bytes = int(counts.sum()), self._row_bytes(missing)
         if self._used and (self._used + rows) * row_bytes > self._limit_bytes:
-            self._columns, self._used, self._begins = {}, 0, {}  # start over with those who are needed now
+            self._forget()  # start over with those who are needed now
             if len(missing) < len(needed):
-                self._add(needed, needed)
-                return
+                return self._add(needed, needed)
         total, most = self._used + rows, self._limit_bytes // max(row_bytes, 1)
+        self._reserve(self._columns or self._fresh.rows(missing[:1])[0], total, most)
+        begins = self._used + np.cumsum(counts) - counts
+        self._begins.update(zip(missing.tolist(), begins.tolist(), strict=True))
+        self._used = total
         pieces = pieces_of(counts, max(_PIECE_BYTES // max(row_bytes, 1), 1))
-        arriving = one_ahead(lambda piece: self._fresh.rows(missing[piece]), pieces)
-        for piece, (new, begins) in zip(pieces, arriving, strict=True):
-            self._reserve(new, total, most)
-            rows = len(next(iter(new.values())))
+        before = Milestone(self._device)
+        before.reach()  # the room is not in use by what came before
+        pool = ThreadPoolExecutor(min(_PIECES_AT_ONCE, len(pieces)), thread_name_prefix="samples")
+        self._pieces = [
+            pool.submit(self._bring, self._columns, missing[piece], int(begins[piece.start]), before)
+            for piece in pieces
+        ]
+        pool.shutdown(wait=False)
+        return {int(client): number for number, piece in enumerate(pieces) for client in missing[piece]}
+
+    def _bring(self, columns: Tensors, clients: IntArray, begin: int, before: Milestone) -> Milestone:
+        """Reads the samples of clients and copies them to their rows."""
+        with self._reading:  # one piece after the other, by all cores
+            new, _ = self._fresh.rows(clients)
+        arrived = Milestone(self._device)
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            before.wait()
             for name, values in new.items():
-                self._columns[name][self._used : self._used + rows].copy_(values)
-            self._begins.update(zip(missing[piece].tolist(), (begins + self._used).tolist(), strict=True))
-            self._used += rows
+                columns[name][begin : begin + len(values)].copy_(values)
+            arrived.reach()
+        return arrived
+
+    def _forget(self) -> None:
+        self._columns, self._used, self._begins = {}, 0, {}
 
     def _row_bytes(self, clients: IntArray) -> int:
         """What one sample takes, which the first one of all tells."""
@@ -88,11 +154,13 @@ class ResidentSamples:
         if rows <= capacity:
             return
         capacity = max(rows, min(2 * rows, most_rows))
+        columns: Tensors = {}
         for name, t in like.items():
             grown: Tensor = torch.empty(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
             if self._used:
                 grown[: self._used] = self._columns[name][: self._used]
-            self._columns[name] = grown
+            columns[name] = grown
+        self._columns = columns
 
 
 def pieces_of(counts: IntArray, most_rows: int) -> list[slice]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor, nn
 
 from fedarena.models import Task
+from fedarena.models.characters import LSTMLayer
 from fedarena.train.layers import count_output_bytes
 
 _TENSORS_PER_OUTPUT = 4
@@ -15,7 +16,12 @@ _LARGEST_TRIED = 4096
 
 def has_convolutions(task: Task) -> bool:
     """Whether a layer of the model is a convolution."""
-    return any(isinstance(layer, torch.nn.modules.conv._ConvNd) for layer in task.module.modules())
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
+
+
+def has_recurrence(task: Task) -> bool:
+    """Whether a layer of the model goes through sequences step by step."""
+    return any(isinstance(layer, LSTMLayer | nn.LSTM | nn.GRU) for layer in task.module.modules())
 
 
 def bytes_per_lane(task: Task, batch_size: int) -> int:
@@ -34,3 +40,24 @@ def output_bytes(task: Task, samples: int) -> int:
     example = {name: t.to(device) for name, t in task.example(samples).items()}
     batch = task.batch(example)
     return count_output_bytes(task.module, *task.model_inputs(batch))
+
+
+def gate_bytes(task: Task, batch_size: int) -> int:
+    """What a batch takes besides in torch's recurrent layers, which do not put out the products that open their gates.
+
+    Those of our own layers count among what layers put out.
+    """
+    total = 0
+
+    def count(layer: nn.RNNBase, inputs: object, output: tuple[Tensor, ...]) -> None:
+        nonlocal total
+        gates = 4 if isinstance(layer, nn.LSTM) else 3
+        total += 2 * gates * layer.num_layers * output[0].numel() * output[0].element_size()
+
+    layers = [layer for layer in task.module.modules() if isinstance(layer, nn.LSTM | nn.GRU)]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    if layers:
+        output_bytes(task, 1)
+    for handle in handles:
+        handle.remove()
+    return _TENSORS_PER_OUTPUT * total * batch_size

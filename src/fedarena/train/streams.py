@@ -28,24 +28,36 @@ class LaneStream:
         self._within.__exit__(*error)
 
 
-@contextmanager
-def beside_each_other(
-    streams: dict[int, LaneStream], lanes: Sequence[int], device: torch.device
-) -> Iterator[list[LaneStream | None]]:
-    """The streams of these lanes: they see what was done before, and what follows sees what they did.
+class Milestone:
+    """Points that streams have reached, for which another one can wait; a CPU does everything in order anyway."""
 
-    On a CPU, which does one thing after the other, there are none.
-    """
-    if device.type != "cuda":
-        yield [None for _ in lanes]
-        return
-    now = torch.cuda.current_stream()
-    for lane in lanes:
-        if lane not in streams:
-            streams[lane] = LaneStream()
-    used = [streams[lane] for lane in lanes]
-    for one in used:
-        one.stream.wait_stream(now)
-    yield list(used)
-    for one in used:
-        now.wait_stream(one.stream)
+    def __init__(self, device: torch.device):
+        self._exists = device.type == "cuda"
+        self._reached: list[Any] = []
+
+    def reach(self) -> None:
+        """Adds what the current stream has been given to do until now."""
+        if self._exists:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            self._reached.append(event)
+
+    def wait(self) -> None:
+        """What the current stream does from now on begins when all of that is done."""
+        for event in self._reached:
+            torch.cuda.current_stream().wait_event(event)
+
+    def forget(self) -> None:
+        """From now on there is nothing to wait for."""
+        self._reached = []
+
+
+@contextmanager
+def beside_each_other(streams: Sequence[LaneStream | None]) -> Iterator[None]:
+    """These streams see what the current one did before, and what follows in it sees what they did."""
+    used = [one.stream for one in streams if one is not None]
+    for stream in used:
+        stream.wait_stream(torch.cuda.current_stream())
+    yield
+    for stream in used:
+        torch.cuda.current_stream().wait_stream(stream)

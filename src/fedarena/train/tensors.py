@@ -80,11 +80,21 @@ def is_finite(groups: Groups) -> bool:
     if not tensors:
         return True
     # A sum is finite only if all terms are, and is one pass over memory; it may overflow though they are.
-    sums: dict[torch.device, list[Tensor]] = {}
-    for t in tensors:
-        sums.setdefault(t.device, []).append(t.sum().double())
-    finite = all(bool(torch.isfinite(torch.stack(of_device)).all()) for of_device in sums.values())
+    finite = all(bool(torch.isfinite(sums).all()) for sums in _sums_by_device(tensors))
     return finite or all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
+def _sums_by_device(tensors: list[Tensor]) -> list[Tensor]:
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for t in tensors:
+        by_device.setdefault(t.device, []).append(t)
+    return [
+        # On a GPU it is the number of operations that takes time, and there is one for the squares of all.
+        torch.stack(torch._foreach_norm(some, 2))
+        if device.type == "cuda" and len({t.dtype for t in some}) == 1 and some[0].is_floating_point()
+        else torch.stack([t.sum().double() for t in some])
+        for device, some in by_device.items()
+    ]
 
 
 def flatten_groups(groups: Groups) -> Tensors:

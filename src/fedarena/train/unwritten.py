@@ -60,12 +60,13 @@ class Factors:
     right: Tensor  # [samples, inputs]
     factors: Tensor  # [1, samples]
 
-    def product(self, rows: Tensor) -> Tensor:
-        """The rows times the transposed weights."""
+    def product(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows times the transposed weights, and times the rows that came before."""
         of_start = rows @ self.start.t()
         if self.scale is not None:
             of_start = of_start * self.scale
-        return of_start + ((rows @ self.right.t()) * self.factors) @ self.left
+        overlaps = rows @ self.right.t()
+        return of_start + (overlaps * self.factors) @ self.left, overlaps
 
 
 class UnwrittenWeights(TorchFunctionMode):
@@ -98,19 +99,20 @@ def placeholder(like: Tensor) -> Tensor:
 
 def loss_without_weights(
     loss: Callable[[Tensors], Tensor], written: Tensors, unwritten: Mapping[str, Factors], probes: Tensors
-) -> tuple[Tensor, Tensors]:
-    """The loss of a model whose dense layers are products, and the rows that went into them.
+) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    """The loss of a model whose dense layers are products, the rows that went into them, and these times earlier ones.
 
     The gradients of the loss with respect to the `probes`, which are zeros that are added to what comes out of the
     layers, are those of the rows that come out.
     """
-    seen: Tensors = {}
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
     placeholders = {name: placeholder(weights.start) for name, weights in unwritten.items()}
 
     def product(name: str, input: Tensor) -> Tensor:
         rows = input.reshape(-1, input.shape[-1])
-        seen[name] = rows
-        outputs = unwritten[name].product(rows) + probes[name]
+        product, overlaps = unwritten[name].product(rows)
+        seen[name] = (rows, overlaps)
+        outputs = product + probes[name]
         return outputs.view(*input.shape[:-1], outputs.shape[-1])
 
     def product_of(name: str) -> Callable[[Tensor], Tensor]:
@@ -118,7 +120,7 @@ def loss_without_weights(
 
     with UnwrittenWeights({id(weight): product_of(name) for name, weight in placeholders.items()}):
         value = loss({**written, **placeholders})
-    return value, {name: rows.detach() for name, rows in seen.items()}
+    return value, {name: (rows.detach(), overlaps.detach()) for name, (rows, overlaps) in seen.items()}
 
 
 def find_dense_layers(task: Task, params: Tensors) -> tuple[DenseLayer, ...]:
@@ -219,18 +221,18 @@ def _are_exact(task: Task, params: Tensors, layers: Collection[DenseLayer]) -> b
     def loss(params: Tensors) -> Tensor:
         return task.loss(params, batch)
 
-    def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, Tensors]:
+    def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         return loss_without_weights(loss, trained[0], unwritten, trained[1])
 
     gradient, value = torch.func.grad_and_value(loss)(full)
-    found, (found_value, rows) = torch.func.grad_and_value(loss_in_factors, has_aux=True)((written, probes))
+    found, (found_value, seen) = torch.func.grad_and_value(loss_in_factors, has_aux=True)((written, probes))
     pairs = [(value, found_value)]
     pairs += [(gradient[name], found[0][name]) for name in written]
-    pairs += [(gradient[name], found[1][name].t() @ rows[name]) for name in unwritten]
+    pairs += [(gradient[name], found[1][name].t() @ seen[name][0]) for name in unwritten]
     # Some gradients are nothing but rounding, such as those of attention's biases of keys.
     largest = max(float(expected.abs().max()) for expected, _ in pairs)
     tolerance = _TOLERANCE * torch.finfo(value.dtype).eps * largest
-    return all(bool(((expected - seen).abs() <= tolerance).all()) for expected, seen in pairs)
+    return all(bool(((expected - found).abs() <= tolerance).all()) for expected, found in pairs)
 
 
 @lru_cache(maxsize=8)

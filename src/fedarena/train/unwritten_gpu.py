@@ -123,7 +123,7 @@ class CapturedLanes:
                 for layer in layers
             }
             after, found = self._own_programs.take(layers, now, weights, scales, start, jobs, Batch(*of_batch))
-            return [*after.tensors(), *(t for layer in layers for t in found[layer.name])]
+            return [*after.tensors(), *(t for layer in layers for t in found[layer.name][:2])]
 
         recorded = record(flat_step, tensors)
         compare_instead_of_scattering(recorded.graph, factors.device)
@@ -177,7 +177,7 @@ class CapturedTraining(UnwrittenTraining):
             self._batches = self._gather(step)[1][::-1]
         width, length, read = int(self.widths[step]), self.schedule.length, self._steps_read(step)
         of_steps = F.pad(factors[step, :width], (0, max(0, read - length)))[:, :read]
-        compile = self.engine.compile and width == self.widths[0]
+        compile = self.engine.compile and self._is_frequent(step)
         lanes.step(step, width, self._batches.pop(), of_steps, scales[step, :width], compile)
         if len(self._ending[step]):
             self._finish(lanes.changing, self._ending[step], keep=True)

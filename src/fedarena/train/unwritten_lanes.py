@@ -26,7 +26,7 @@ from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
-from fedarena.train.product_rows import ProductRows
+from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
 from fedarena.train.tensors import Groups, innermost_channels
@@ -114,6 +114,7 @@ class UnwrittenTraining(LaneTraining):
             )
             for layer in self._layers
         }
+        overlaps = {layer.name: self._room_for_overlaps(lanes, layer) for layer in self._layers}
         ending = clients_at(schedule.steps - 1, schedule)
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
@@ -125,7 +126,8 @@ class UnwrittenTraining(LaneTraining):
                 before, now = slice(0, step * samples), slice(step * samples, (step + 1) * samples)
                 left, right = (side[:width] for side in room[layer.name])
                 of_rows = factors[layer.positions][step, :width, None, before]
-                weights.append((left[:, before], right[:, before], of_rows, left[:, now], right[:, now]))
+                with_earlier = overlaps[layer.name][:width, now, before]
+                weights.append((left[:, before], right[:, before], of_rows, left[:, now], right[:, now], with_earlier))
             self._programs.step(
                 lanes.changing.first(width),
                 self._layers,
@@ -137,7 +139,15 @@ class UnwrittenTraining(LaneTraining):
             )
             if len(ending[step]):
                 self._finish(lanes.changing, ending[step], keep=True)
-        return {layer.name: self._product_rows(layer, room[layer.name], scales, factors) for layer in self._layers}
+        return {
+            layer.name: self._product_rows(layer, room[layer.name], overlaps[layer.name], scales, factors)
+            for layer in self._layers
+        }
+
+    def _room_for_overlaps(self, lanes: UnwrittenLanes, layer: DenseLayer) -> Tensor:
+        """Of every sample with those of earlier steps; what is not written stays 0."""
+        samples = self.schedule.length * self.mask.shape[1] * layer.positions
+        return lanes.room_for((layer.name, "overlaps"), int(self.widths[0]), samples, samples).zero_()
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
@@ -156,7 +166,12 @@ class UnwrittenTraining(LaneTraining):
         }
 
     def _product_rows(
-        self, layer: DenseLayer, room: tuple[Tensor, ...], scales: Tensor, factors: dict[int, Tensor]
+        self,
+        layer: DenseLayer,
+        room: tuple[Tensor, ...],
+        overlaps: Tensor | None,
+        scales: Tensor,
+        factors: dict[int, Tensor],
     ) -> ProductRows:
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
         steps = self.schedule.lane_lengths
@@ -175,15 +190,17 @@ class UnwrittenTraining(LaneTraining):
         number = valid.sum(1).numpy()
         if not valid.all():
             rows = valid.flatten().nonzero().flatten()
-            left, right, of_rows = left[rows], right[rows], of_rows[rows]
+            left, right, of_rows, overlaps = left[rows], right[rows], of_rows[rows], None
         shift = scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
-        return ProductRows(left, right, of_rows, number, shift, self._start_of_all[layer.name])
+        known = None if overlaps is None else Overlaps(overlaps[:lanes], self.mask.shape[1] * layer.positions)
+        return ProductRows(left, right, of_rows, number, shift, self._start_of_all[layer.name], known)
 
     def _results(self, products: dict[str, ProductRows]) -> JobResults:
         # Who finishes last is in the first lanes.
         finished = self.finished[::-1]
         clients = np.concatenate([clients for clients, _, _ in finished])
-        loss_sums = concatenate([sums.double() for _, _, sums in finished]).cpu().numpy()
+        loss_sums = concatenate([sums.double() for _, _, sums in finished])
+        self.engine.meanwhile()
         update: dict[str, Any] = {}
         for name, start in self._start_of_all.items():
             if name in products:
@@ -193,7 +210,7 @@ class UnwrittenTraining(LaneTraining):
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        losses = loss_sums / np.maximum(work.processed_samples, 1)
+        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
         return JobResults(self.jobs.take(clients), {"params": update}, {}, work, losses)
 
 
@@ -217,13 +234,14 @@ class UnwrittenPrograms:
         """One gradient step in every lane.
 
         The `weights` of every layer are its factors so far (left, right, and the numbers between them) and where the
-        new ones of left and right are to be written, which with `changing` is what the step changes.
+        new ones of left and right and their overlaps with those so far are to be written, which with `changing` is what
+        the step changes.
         """
-        new = [t for _, _, _, *written in weights for t in written]
-        so_far = [t for *read, _, _ in weights for t in read]
+        new = [t for layer in weights for t in layer[3:]]
+        so_far = [t for layer in weights for t in layer[:3]]
         changed = changing.tensors()
         tensors = [*changed, *new, *so_far, scales, *start.values(), *jobs.values(), *batch.tensors()]
-        fixed = [*changed, *new, *jobs.values(), *batch.tensors()]
+        fixed = [*changed, *(t for layer in weights for t in layer[3:5]), *jobs.values(), *batch.tensors()]
         # Names in their order, too: tensors may look alike.
         names = tuple(tuple(named) for named in (changing.params, start, jobs, batch.columns))
         form = (layers, names, *((t.shape, t.dtype) for t in fixed))
@@ -233,10 +251,15 @@ class UnwrittenPrograms:
                     # As after one step: a program that is recorded without a sample might leave out something.
                     example = [
                         t
-                        for *_, left, right in weights
+                        for *_, left, right, _ in weights
                         for t in (left.clone(), right.clone(), left[..., :1].transpose(1, 2).clone())
                     ]
-                    parts = (changed, new, example, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
+                    written = [
+                        t
+                        for *_, left, right, overlaps in weights
+                        for t in (left, right, overlaps.new_zeros(*left.shape[:2], left.shape[1]))
+                    ]
+                    parts = (changed, written, example, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
                     self._scripts[form] = self._script(changing, layers, parts)
         self._scripts[form](*tensors)
 
@@ -264,8 +287,8 @@ class UnwrittenPrograms:
         start: Tensors,
         jobs: Tensors,
         batch: Batch,
-    ) -> tuple[Changing, dict[str, tuple[Tensor, Tensor]]]:
-        """One gradient step in every lane, as a pure function: what it changes, and new factors, left and right."""
+    ) -> tuple[Changing, dict[str, tuple[Tensor, ...]]]:
+        """One gradient step in every lane, as a pure function: what it changes, new factors, and overlaps."""
         on_gpu = scales.device.type == "cuda"
         columns = batch.columns
         if not on_gpu:
@@ -302,15 +325,18 @@ class UnwrittenPrograms:
         key: Tensor,
         job: Tensors,
         start: Tensors,
-    ) -> tuple[Tensors, Groups, Tensor, dict[str, tuple[Tensor, Tensor]]]:
-        """One gradient step of one client: what is written down, its loss, and of other layers the new factors."""
+    ) -> tuple[Tensors, Groups, Tensor, dict[str, tuple[Tensor, ...]]]:
+        """One gradient step of one client: what is written down, its loss, and of other layers the new factors.
+
+        With the latter come the products of what went into a layer and what did before.
+        """
         local = self._engine.local
         client = Client({"params": start}, {}, context_of(job))
         loss = self._loss_of(columns, mask, key, client)
         left_scale = scale if local.weight_decay else None
         weights = {name: Factors(start[name], left_scale, *read) for name, read in factors.items()}
 
-        def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, Tensors]:
+        def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
             return loss_without_weights(loss, trained[0], weights, trained[1])
 
         samples = len(mask)
@@ -319,6 +345,6 @@ class UnwrittenPrograms:
             for layer in layers
             for value in [start[layer.name]]
         }
-        (grad, left), (value, right) = grad_and_value(loss_in_factors, has_aux=True)((params, probes))
+        (grad, left), (value, seen) = grad_and_value(loss_in_factors, has_aux=True)((params, probes))
         new_params, new_state = optimizer_step(local, params, grad, state, number, client.job.lr_scale)
-        return new_params, new_state, value, {name: (left[name], right[name]) for name in factors}
+        return new_params, new_state, value, {name: (left[name], *seen[name]) for name in factors}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
-from fedarena.train import COVERAGE, Algorithm, Groups, map_groups
-from fedarena.transforms.rows import Rows, flat
+from fedarena.train import COVERAGE, Algorithm, Groups
+from fedarena.transforms.rows import Rows, ScaledRows, norms_of
 from fedarena.transforms.transform import TRANSFORMS, Transform
 
 
@@ -22,6 +21,7 @@ class Clip(Transform):
     """
 
     enforced = True
+    takes_products = True
 
     def __init__(self, *, bound: float = 1.0, groups: Literal["change", "all"] = "change"):
         if not bound > 0:
@@ -34,16 +34,20 @@ class Clip(Transform):
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The shortened updates."""
+        return self.scaled(rows, server).rows(), kept
+
+    def scaled(self, rows: Rows, server: Groups) -> ScaledRows:
+        """The same as numbers to multiply tensors of clients by."""
         clipped = self._clipped(rows.update, rows.change_groups)
-        norms = torch.linalg.vector_norm(flat(clipped), dim=1)
-        factors = (self.bound / norms.clamp(min=self.bound)).to(norms.dtype)
-        shortened = map_groups(lambda t: t * factors.view(-1, *[1] * (t.dim() - 1)).to(t.dtype), clipped)
-        return rows.update | shortened, kept
+        factor = self.bound / norms_of(clipped).clamp(min=self.bound)
+        of_types = {t.dtype: factor.to(t.dtype) for tensors in clipped.values() for t in tensors.values()}
+        factors = {g: {name: of_types[t.dtype] for name, t in tensors.items()} for g, tensors in clipped.items()}
+        return ScaledRows(rows.update, factors)
 
     def observe(self, before: Rows, after: Groups) -> dict[str, float | Tensor]:
         """How many clients were longer than the bound."""
-        norms = torch.linalg.vector_norm(flat(self._clipped(before.update, before.change_groups)), dim=1)
-        return {"clients": float(len(before)), "clipped": float((norms > self.bound).sum())}
+        norms = norms_of(self._clipped(before.update, before.change_groups))
+        return {"clients": float(len(before)), "clipped": (norms > self.bound).sum()}
 
     def measure(self, server: Groups, observed: Mapping[str, float]) -> dict[str, float]:
         """The bound, and the share of the clients that were longer."""

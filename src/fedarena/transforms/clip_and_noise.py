@@ -23,7 +23,7 @@ from torch import Tensor
 from fedarena.core.streams import purpose_bits
 from fedarena.models.keyed_random import derived, keyed_normals
 from fedarena.train import COVERAGE, Algorithm, Groups, JobContext
-from fedarena.transforms.rows import Rows, ScaledRows
+from fedarena.transforms.rows import Rows, ScaledRows, norms_of
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import Sent, Wire
 
@@ -49,6 +49,7 @@ class ClipAndNoise(Transform):
 
     enforced = True
     counts_clients_equally = True
+    takes_products = True
 
     def __init__(
         self,
@@ -164,15 +165,6 @@ def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) 
     """So many of them, of the type and on the device of `like`."""
     key = torch.as_tensor(context.key, device=like.device)
     return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count, like.dtype)
-
-
-def norms_of(rows: Groups) -> Tensor:
-    """The Euclidean norm of every client's numbers, all groups together."""
-    tensors = [t.reshape(len(t), -1) for of_group in rows.values() for t in of_group.values()]
-    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    parts = torch.stack([torch.linalg.vector_norm(t, dim=1).to(dtype) for t in tensors])
-    norms: Tensor = torch.linalg.vector_norm(parts.double(), dim=0)
-    return norms
 
 
 def layers_of(rows: Groups) -> list[Groups]:

@@ -177,12 +177,20 @@ class UpdatePath:
     def results_of(self, engine: Engine, shard: Shard) -> Iterable[JobResults]:
         """What an engine makes of a shard, for `collect`: large dense layers as products where they are only added up.
 
-        A transform, an attack or an aggregator of another kind wants to see every client's update itself.
+        Most transforms, an attack, or an aggregator of another kind want to see every client's update itself.
         """
-        only_added = type(self.aggregator) is Mean and not self.transforms and self._attack is None
-        if only_added and isinstance(engine, CohortEngine):
+        if isinstance(engine, CohortEngine) and self._only_adds():
             return engine.train_in_products(shard)
         return engine.train(shard)
+
+    def _only_adds(self) -> bool:
+        """Whether clients' tensors are added up, each perhaps times a number, and nothing else is done with them."""
+        if self._attack is not None or not _vouches(self.aggregator, "adds_products", "add_up"):
+            return False
+        if not self.transforms:
+            return True
+        transform, scales = self.transforms[-1], self._scales_at_last(len(self.transforms) - 1)
+        return len(self.transforms) == 1 and scales and _vouches(transform, "takes_products", "scaled", "observe")
 
     def merge(self, total: Partial, more: Partial) -> Partial:
         """Both together; `total` must not be used any more."""
@@ -305,12 +313,15 @@ class UpdatePath:
 
     def _scaled_at_last(self, number: int, rows: Rows, server: Sequence[Groups]) -> ScaledRows | None:
         """What the last transform gives, where only numbers are needed of what it does: nobody else sees the rows."""
-        if number < len(self.transforms) - 1 or self._attack is not None or not self.aggregator.adds_scaled_rows:
-            return None
-        transform = self.transforms[number]
-        owner = next(kind for kind in type(transform).__mro__ if "at_client" in vars(kind))
+        return self.transforms[number].scaled(rows, server[number]) if self._scales_at_last(number) else None
+
+    def _scales_at_last(self, number: int) -> bool:
+        if number < len(self.transforms) - 1 or self._attack is not None:
+            return False
+        if not _vouches(self.aggregator, "adds_scaled_rows", "add_up"):
+            return False
         # What a subclass does at the client in a way of its own is not what it inherits here.
-        return transform.scaled(rows, server[number]) if "scaled" in vars(owner) else None
+        return "scaled" in vars(_owner(self.transforms[number], "at_client"))
 
 
 def train_and_collect(
@@ -390,6 +401,16 @@ def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
         first = int(np.argmin(finite))
         loss = result.losses[first]
         raise NotFiniteError(what if np.isfinite(loss) else f"The training loss became {loss}", int(clients[first]))
+
+
+def _owner(part: object, hook: str) -> type:
+    """The class whose method of this name a part has."""
+    return next(kind for kind in type(part).__mro__ if hook in vars(kind))
+
+
+def _vouches(part: object, promise: str, *hooks: str) -> bool:
+    """Whether a part keeps a promise: each class that one of these methods is of must have given it itself."""
+    return all(vars(_owner(part, hook)).get(promise, False) for hook in hooks)
 
 
 def _name(part: object) -> str:

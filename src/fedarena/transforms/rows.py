@@ -128,6 +128,22 @@ def unflat(matrix: Tensor, like: Groups) -> Groups:
     return groups
 
 
+def norms_of(rows: Groups) -> Tensor:
+    """The Euclidean norm of every client's numbers, all groups together."""
+    tensors = [t for of_group in rows.values() for t in of_group.values()]
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    parts = torch.stack([_norms(t).to(dtype) for t in tensors])
+    norms: Tensor = torch.linalg.vector_norm(parts.double(), dim=0)
+    return norms
+
+
+def _norms(rows: Tensor | ProductRows) -> Tensor:
+    if isinstance(rows, ProductRows):
+        return rows.norms()
+    norms: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
+    return norms
+
+
 def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = None) -> Groups:
     """The sum of the updates of several clients (a row each), each times its weight and its tensors' factors."""
     counting: dict[Any, Tensor] = {}  # made once for all tensors alike: small operations are what takes time on a GPU
@@ -149,4 +165,4 @@ def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = 
     return {g: {name: add_up(t, factor_of(g, name)) for name, t in ts.items()} for g, ts in updates.items()}
 
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "unflat", "weighted_sum"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "Rows", "ScaledRows", "flat", "norms_of", "unflat", "weighted_sum"]

@@ -25,6 +25,8 @@ class Transform:
 
     depends_on_data = False  # whether uploads of different clients differ in size
     enforced = False  # whether the server can make sure of it, so that corrupted clients cannot avoid it
+    # Whether `scaled` and `observe` can do with `ProductRows` for tensors. New ones of a subclass need a promise, too.
+    takes_products = False
     counts_clients_equally = False  # whether every client has the same weight, whatever the algorithm says
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import read_bytes, replacing
 from fedarena.core.registry import nearest
@@ -113,7 +114,7 @@ class PlainTable:
         if not str(self.path).lower().endswith(PARQUET_ENDING):
             raise BadInputError(f"{self.path} must end in {', '.join(CSV_ENDINGS)} or {PARQUET_ENDING}")
         try:
-            table = pyarrow.parquet.read_table(pa.BufferReader(data))
+            table = pyarrow.parquet.read_table(arrow_file(data))
         except (pa.ArrowException, OSError) as error:
             first = (str(error).splitlines() or [""])[0]
             raise BadInputError(f"{self.path} cannot be read as a Parquet file: {first}") from None

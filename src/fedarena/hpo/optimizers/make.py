@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
 from fedarena.hpo.optimizers.checked import Checked
 from fedarena.hpo.optimizers.optimizer import OPTIMIZERS, Optimizer
@@ -20,4 +21,9 @@ def make_optimizer(
     """
     options = resolve_part(OPTIMIZERS, chosen, "optimizer")
     name = options.pop("name")
-    return Checked(OPTIMIZERS.get(name)(space, max_rounds, seed, min_rounds, **options), name)
+    made = OPTIMIZERS.get(name)(space, max_rounds, seed, min_rounds, **options)
+    if not hasattr(made, "generator"):
+        raise BadInputError(
+            f"The optimizer {name} does not begin with super().__init__(space, max_rounds, seed, min_rounds), and must"
+        )
+    return Checked(made, name)

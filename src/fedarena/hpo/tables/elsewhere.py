@@ -179,6 +179,8 @@ def _write(path: Path, arrays: dict[str, Any]) -> None:
 def _read(path: Path, what: str) -> dict[str, AnyArray]:
     if not path.is_file():
         raise BadInputError(f"There is no file {path} with {what}")
+    if not zipfile.is_zipfile(path):
+        raise DamagedFileError(f"{path} cannot be read, or is damaged (it is no archive of arrays)")
     try:
         with reading(path), np.load(path, allow_pickle=False) as content:
             return dict(content.items())

@@ -11,8 +11,9 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.limits import Limits
 from fedarena.models.augmentation.base import AUGMENTATIONS, Augmentation, check_picture
 from fedarena.models.augmentation.pixels import drawn_below, drawn_true, picked, positions, resized
+from fedarena.models.keyed_random import derived_each
 
-_TOP, _LEFT, _MIRRORED, _UPSIDE_DOWN = range(1, 5)  # what is drawn
+DRAWN = 4  # of every picture, in this order: top, left, whether it is mirrored, and whether it is upside down
 
 
 @AUGMENTATIONS.register("crop_and_flip")
@@ -62,10 +63,11 @@ class CropAndFlip(Augmentation):
         height, width = self._crop(*x.shape[-2:])
         if self.padding:
             x = F.pad(x, [self.padding] * 4)
-        tops = drawn_below(keys, _TOP, x.shape[-2] - height + 1)
-        lefts = drawn_below(keys, _LEFT, x.shape[-1] - width + 1)
-        mirrored = drawn_true(keys, _MIRRORED) if self.flip else None
-        upside_down = drawn_true(keys, _UPSIDE_DOWN) if self.flip_vertical else None
+        top, left, mirror, turn = derived_each(keys, DRAWN).unbind(-1)  # in few operations, for which a GPU may wait
+        tops = drawn_below(top, x.shape[-2] - height + 1)
+        lefts = drawn_below(left, x.shape[-1] - width + 1)
+        mirrored = drawn_true(mirror) if self.flip else None
+        upside_down = drawn_true(turn) if self.flip_vertical else None
         return picked(x, positions(tops, upside_down, height), positions(lefts, mirrored, width))
 
     def evaluation(self, x: Tensor) -> Tensor:

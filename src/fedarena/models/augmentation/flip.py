@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fedarena.models.augmentation.base import AUGMENTATIONS, Augmentation, check_picture
+from fedarena.models.augmentation.crop_and_flip import DRAWN
 from fedarena.models.augmentation.pixels import drawn_true
-
-_MIRRORED, _UPSIDE_DOWN = 3, 4  # as in `crop_and_flip`, so that the same pictures are mirrored
+from fedarena.models.keyed_random import derived_each
 
 
 @AUGMENTATIONS.register("flip")
@@ -24,10 +24,11 @@ class Flip(Augmentation):
 
     def training(self, x: Tensor, keys: Tensor) -> Tensor:
         """Some pictures mirrored."""
+        *_, mirror, turn = derived_each(keys, DRAWN).unbind(-1)  # so that the same pictures are mirrored
         if self.horizontal:
-            x = torch.where(_of_samples(drawn_true(keys, _MIRRORED)), x.flip(-1), x)
+            x = torch.where(_of_samples(drawn_true(mirror)), x.flip(-1), x)
         if self.vertical:
-            x = torch.where(_of_samples(drawn_true(keys, _UPSIDE_DOWN)), x.flip(-2), x)
+            x = torch.where(_of_samples(drawn_true(turn)), x.flip(-2), x)
         return x
 
 

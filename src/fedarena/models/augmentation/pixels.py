@@ -5,17 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedarena.models.keyed_random import derived
+
+def drawn_below(bits: Tensor, bound: int) -> Tensor:
+    """Random bits as whole numbers from 0 to below `bound`."""
+    return bits.remainder(bound)  # of 2^64 numbers, so that all are equally likely
 
 
-def drawn_below(keys: Tensor, purpose: int, bound: int) -> Tensor:
-    """A whole number from 0 to below `bound` for every key."""
-    return derived(keys, purpose).remainder(bound)  # of 2^64 numbers, so that all are equally likely
-
-
-def drawn_true(keys: Tensor, purpose: int) -> Tensor:
-    """True for about every second key."""
-    return derived(keys, purpose) < 0
+def drawn_true(bits: Tensor) -> Tensor:
+    """True for about every second one of such bits."""
+    return bits < 0
 
 
 def positions(starts: Tensor, flipped: Tensor | None, length: int) -> Tensor:

@@ -38,6 +38,9 @@ class Aggregator:
 
     needs_rows = False  # whether partial results hold the update of every single client
     adds_scaled_rows = False  # whether it sees to `Rows.factors`, so that nobody has to multiply before
+    adds_products = (
+        False  # whether `add_up` can do with `ProductRows` for tensors; not inherited by one of somebody's own
+    )
     takes_one_update = False  # whether a step of the server must be of a single update
     trusted_samples = 0  # training samples that the server has itself, and trains on for every step
 

@@ -15,6 +15,7 @@ class FixedMean(Aggregator):
     """The sum over `clients`, how many are expected. It is what a privacy mechanism uses, and not a setting."""
 
     adds_scaled_rows = True
+    adds_products = True
 
     def __init__(self, clients: float):
         self.clients = clients

@@ -22,6 +22,9 @@ class Mean(Aggregator):
     away from how far the model moves, not from what else clients and server know of each other.
     """
 
+    adds_scaled_rows = True
+    adds_products = True
+
     def __init__(self, *, staleness_exponent: float = 0.5, rescale: bool = False):
         check_exponent(staleness_exponent)
         self.staleness_exponent, self.rescale = staleness_exponent, rescale
@@ -34,7 +37,7 @@ class Mean(Aggregator):
         """Weighted sums, and the sums of the weights."""
         scaled = rows.weights * self.factors(rows.jobs.staleness)
         counted = scaled if self.rescale else rows.weights
-        changes = weighted_sum(rows.changes, scaled) | weighted_sum(rows.coverage, counted)
+        changes = weighted_sum(rows.changes, scaled, rows.factors) | weighted_sum(rows.coverage, counted)
         others = sum_of_others(rows)
         return Partial(
             named(CHANGE, changes) | others.tensors,
@@ -62,7 +65,7 @@ def shrinking(staleness: IntArray, exponent: float) -> FloatArray:
 def sum_of_others(rows: Rows) -> Partial:
     """What clients send besides changes of the model, weighted."""
     numbers = {"other_weight": float(rows.weights.sum()), "clients": float(len(rows))}
-    return Partial(named(OTHER, weighted_sum(rows.others, rows.weights)), numbers)
+    return Partial(named(OTHER, weighted_sum(rows.others, rows.weights, rows.factors)), numbers)
 
 
 def mean_of_others(total: Partial) -> Groups:

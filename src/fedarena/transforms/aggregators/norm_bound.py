@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import Algorithm, Groups
 from fedarena.transforms.aggregators.base import AGGREGATORS, Partial, ServerStep, verdict_of
-from fedarena.transforms.aggregators.defence import scaled, sends_more
+from fedarena.transforms.aggregators.defence import sends_more
 from fedarena.transforms.aggregators.mean import Mean
-from fedarena.transforms.rows import Rows
+from fedarena.transforms.rows import Rows, norms_of
 
 _JUDGED = "judged"
 
@@ -27,6 +26,8 @@ class NormBound(Mean):
 
     Clients count as the algorithm says, as in the paper. Stale updates are shrunk as in the mean, after the bound.
     """
+
+    adds_products = True
 
     def __init__(
         self, *, bound: float = 1.0, noise: float = 0.0, staleness_exponent: float = 0.5, rescale: bool = False
@@ -46,10 +47,10 @@ class NormBound(Mean):
 
     def add_up(self, rows: Rows) -> Partial:
         """Sums of the shortened updates, and by how much each was."""
-        norms = squared_norms(rows.changes).sqrt()
-        factors = (self.bound / norms.clamp(min=self.bound)).cpu()
-        partial = super().add_up(replace(rows, update=rows.update | scaled(rows.changes, factors.numpy())))
-        partial.tensors[_JUDGED] = {"clients": torch.from_numpy(rows.jobs.clients.copy()), "counted": factors}
+        factor = self.bound / norms_of(rows.changes).clamp(min=self.bound)
+        factors = {g: {name: factor.to(t.dtype) for name, t in ts.items()} for g, ts in rows.changes.items()}
+        partial = super().add_up(replace(rows, factors=factors))
+        partial.tensors[_JUDGED] = {"clients": torch.from_numpy(rows.jobs.clients.copy()), "counted": factor.cpu()}
         return partial
 
     def merge(self, total: Partial, more: Partial) -> Partial:
@@ -70,9 +71,3 @@ class NormBound(Mean):
                     noisy = {n: t + self.noise * step.context.normal(f"{group}/{n}", t) for n, t in tensors.items()}
                     update[group] = noisy
         return update | verdict_of(judged["clients"].numpy(), judged["counted"].numpy()), kept
-
-
-def squared_norms(rows: Groups) -> Tensor:
-    """Of every client's numbers."""
-    each = [t.reshape(len(t), -1).double().square().sum(1) for tensors in rows.values() for t in tensors.values()]
-    return torch.stack(each).sum(0)

@@ -1,0 +1,60 @@
+"""The next round planned while a GPU is busy with the present one, where what that learns could change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fedarena.simulate.protocols import RoundPlan
+from fedarena.simulate.protocols.base import Clock
+from fedarena.simulate.simulation import Simulation, Snapshot
+from fedarena.train import Algorithm, CohortEngine, JobArrays
+
+Plan = Callable[[Snapshot], RoundPlan]
+
+
+class PlanAhead:
+    """Plans a round before the one before it is done, if chance alone decides about it."""
+
+    def __init__(self, simulation: Simulation, plan: Plan):
+        self._simulation, self._plan = simulation, plan
+        self._next: Snapshot | None = None  # what is known of where the present round will end
+        self._planned: tuple[int, Clock, RoundPlan, JobArrays] | None = None
+        engine = simulation.engine
+        if isinstance(engine, CohortEngine) and _is_left_to_chance(simulation):
+            engine.do_meanwhile(self._plan_next)
+
+    def round(self, before: Snapshot) -> tuple[RoundPlan, JobArrays]:
+        """The plan of the round after a snapshot, and its jobs."""
+        number, planned = before.round + 1, self._planned
+        if planned is not None and planned[0] == number and planned[1] is before.clock:
+            plan, jobs = planned[2:]
+        else:
+            plan = self._plan(before)
+            jobs = self._simulation.jobs_of(plan, number)
+        self._planned, self._next = None, None
+        if number < self._simulation.rounds:
+            self._next = replace(before, round=number, clock=plan.clock)
+        return plan, jobs
+
+    def _plan_next(self) -> None:
+        after, self._next = self._next, None
+        if after is None:
+            return
+        number = after.round + 1
+        try:
+            plan = self._plan(after)
+            jobs = self._simulation.jobs_of(plan, number)
+        except Exception:  # will be raised again when it is time for that round, if it comes at all
+            return
+        self._planned = number, after.clock, plan, jobs
+        engine = self._simulation.engine
+        assert isinstance(engine, CohortEngine)
+        engine.plan_ahead(jobs)
+
+
+def _is_left_to_chance(simulation: Simulation) -> bool:
+    """Whether who takes part, and when, depends on nothing that is found out in training."""
+    uploads_differ = type(simulation.algorithm).expected_upload_bytes is not Algorithm.expected_upload_bytes
+    drawn = simulation.selector.sampling is not None
+    return drawn and simulation.policy is None and simulation.downlink is None and not uploads_differ

@@ -1,0 +1,316 @@
+"""Group normalization of pictures whose channels are innermost in memory, as kernels for a GPU.
+
+Pictures are ``[samples, pixels, channels]`` here. Plain operations would go through memory a dozen times, and small
+clients would wait for how many operations there are. Here, pixels are divided into blocks: of every block and channel
+mean and spread are noted, then those of groups follow from them, and a last kernel reads and writes every number once.
+The gradient takes the same three steps. All sums have a fixed order, so that the same numbers give the same bits.
+"""
+
+# mypy: disable-error-code="import-not-found,untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_CHANNELS = 32  # of a block: as many as memory gives at once
+_PIXELS = 256
+_NOTES = 256  # of blocks, that are read at once
+_BLOCKS = 64
+_SAMPLES = 32
+_WARPS = 8
+# Numbers for which no kernels of their own are made. That there are 16 channels or a multiple makes reading faster.
+_ANY = ["pixels", "groups", "blocks"]
+
+
+@triton.jit
+def _block(
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Where the numbers of this program's block lie, and which of them exist: ``[pixels, channels]``."""
+    sample = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (pixel < pixels)[:, None] & (channel < channels)[None, :]
+    return (sample * pixels + pixel[:, None]) * channels + channel[None, :], inside, channel
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _note_blocks(
+    x: tl.tensor,
+    means: tl.tensor,
+    spreads: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    ACCURATE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    """Mean and squared distances from it, of every channel of a block."""
+    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    count = tl.minimum(pixels - tl.program_id(1) * PIXELS, PIXELS)
+    mean = tl.sum(values, 0) / count
+    distance = tl.where(inside, values - mean[None, :], 0.0)
+    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+    tl.store(means + note, mean, mask=channel < channels)
+    tl.store(spreads + note, tl.sum(distance * distance, 0), mask=channel < channels)
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _join_blocks(
+    means: tl.tensor,
+    spreads: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    blocks: tl.tensor,
+    EPSILON: tl.constexpr,
+    ACCURATE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    NOTES: tl.constexpr,
+) -> None:
+    """Mean and inverse deviation of a sample's group, from those of its blocks and channels."""
+    sample, group = tl.program_id(0), tl.program_id(1)
+    width = channels // groups
+    first = sample * blocks * channels + group * width
+    count = pixels * width
+    total = tl.zeros([NOTES], ACCURATE)
+    for begin in range(0, blocks * width, NOTES):
+        number = begin + tl.arange(0, NOTES)
+        block = number // width
+        exists = number < blocks * width
+        weight = tl.minimum(pixels - block * PIXELS, PIXELS)
+        found = tl.load(means + first + block * channels + number % width, mask=exists, other=0.0)
+        total += tl.where(exists, weight * found, 0.0)
+    center = tl.sum(total, 0) / count
+    spread = tl.zeros([NOTES], ACCURATE)
+    for begin in range(0, blocks * width, NOTES):
+        number = begin + tl.arange(0, NOTES)
+        block = number // width
+        exists = number < blocks * width
+        weight = tl.minimum(pixels - block * PIXELS, PIXELS)
+        note = first + block * channels + number % width
+        distance = tl.load(means + note, mask=exists, other=0.0) - center
+        within = tl.load(spreads + note, mask=exists, other=0.0)
+        spread += tl.where(exists, within + weight * distance * distance, 0.0)
+    place = sample * groups + group
+    tl.store(mean + place, center)
+    tl.store(inverse + place, 1 / tl.sqrt(tl.sum(spread, 0) / count + EPSILON))
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _normalize(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
+    output: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    ACCURATE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    exists = channel < channels
+    group = tl.program_id(0) * groups + channel // (channels // groups)
+    center = tl.load(mean + group, mask=exists, other=0.0)
+    scale = tl.load(inverse + group, mask=exists, other=0.0) * tl.load(weight + channel, mask=exists, other=0.0)
+    shift = tl.load(bias + channel, mask=exists, other=0.0)
+    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    result = (values - center[None, :]) * scale[None, :] + shift[None, :]
+    tl.store(output + where, result, mask=inside)
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _note_gradients(
+    grad: tl.tensor,
+    x: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
+    sums: tl.tensor,
+    products: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    ACCURATE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    """Of every channel of a block, the sum of gradients and of their products with what was normalized."""
+    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    exists = channel < channels
+    group = tl.program_id(0) * groups + channel // (channels // groups)
+    center = tl.load(mean + group, mask=exists, other=0.0)
+    scale = tl.load(inverse + group, mask=exists, other=0.0)
+    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
+    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+    tl.store(sums + note, tl.sum(slope, 0), mask=exists)
+    tl.store(products + note, tl.sum(slope * normal, 0), mask=exists)
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _join_gradients(
+    sums: tl.tensor,
+    products: tl.tensor,
+    weight: tl.tensor,
+    of_samples: tl.tensor,
+    of_groups: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    blocks: tl.tensor,
+    ACCURATE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    """The same of all blocks together, for every channel of a sample; and their weighted means over its group."""
+    samples = tl.num_programs(0)
+    sample, group = tl.program_id(0), tl.program_id(1)
+    width = channels // groups
+    mean_sum = tl.zeros([CHANNELS], ACCURATE)
+    mean_product = tl.zeros([CHANNELS], ACCURATE)
+    for begin in range(0, width, CHANNELS):
+        inner = begin + tl.arange(0, CHANNELS)
+        exists = inner < width
+        channel = group * width + inner
+        total = tl.zeros([BLOCKS, CHANNELS], ACCURATE)
+        of_product = tl.zeros([BLOCKS, CHANNELS], ACCURATE)
+        for first in range(0, blocks, BLOCKS):
+            block = first + tl.arange(0, BLOCKS)
+            inside = (block < blocks)[:, None] & exists[None, :]
+            note = (sample * blocks + block[:, None]) * channels + channel[None, :]
+            total += tl.load(sums + note, mask=inside, other=0.0)
+            of_product += tl.load(products + note, mask=inside, other=0.0)
+        channel_sum, channel_product = tl.sum(total, 0), tl.sum(of_product, 0)
+        place = sample * channels + channel
+        tl.store(of_samples + place, channel_product, mask=exists)
+        tl.store(of_samples + samples * channels + place, channel_sum, mask=exists)
+        factor = tl.load(weight + channel, mask=exists, other=0.0)
+        mean_sum += factor * channel_sum
+        mean_product += factor * channel_product
+    place = sample * groups + group
+    tl.store(of_groups + place, tl.sum(mean_sum, 0) / (pixels * width))
+    tl.store(of_groups + samples * groups + place, tl.sum(mean_product, 0) / (pixels * width))
+
+
+@triton.jit(do_not_specialize=["samples"])
+def _add_samples(
+    of_samples: tl.tensor,
+    sums: tl.tensor,
+    samples: tl.tensor,
+    channels: tl.tensor,
+    ACCURATE: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    """The sums over samples, of gradients and of products."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    exists = channel < channels
+    kind = tl.program_id(1)
+    total = tl.zeros([SAMPLES, CHANNELS], ACCURATE)
+    for first in range(0, samples, SAMPLES):
+        sample = first + tl.arange(0, SAMPLES)
+        inside = (sample < samples)[:, None] & exists[None, :]
+        place = (kind * samples + sample[:, None]) * channels + channel[None, :]
+        total += tl.load(of_samples + place, mask=inside, other=0.0)
+    tl.store(sums + kind * channels + channel, tl.sum(total, 0), mask=exists)
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _gradient(
+    grad: tl.tensor,
+    x: tl.tensor,
+    weight: tl.tensor,
+    mean: tl.tensor,
+    inverse: tl.tensor,
+    of_groups: tl.tensor,
+    output: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    ACCURATE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> None:
+    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    exists = channel < channels
+    group = tl.program_id(0) * groups + channel // (channels // groups)
+    center = tl.load(mean + group, mask=exists, other=0.0)
+    scale = tl.load(inverse + group, mask=exists, other=0.0)
+    mean_sum = tl.load(of_groups + group, mask=exists, other=0.0)
+    mean_product = tl.load(of_groups + tl.num_programs(0) * groups + group, mask=exists, other=0.0)
+    factor = tl.load(weight + channel, mask=exists, other=0.0)
+    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
+    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE) * factor[None, :]
+    result = scale[None, :] * (slope - mean_sum[None, :] - normal * mean_product[None, :])
+    tl.store(output + where, result, mask=inside)
+
+
+def normalized(x: Tensor, groups: int, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalized pictures ``[samples, pixels, channels]`` in the weight's precision; means, inverse deviations."""
+    samples, pixels, channels = x.shape
+    grid, form = _division(x, weight)
+    blocks = grid[1]
+    notes = weight.new_empty(2, samples, blocks, channels)
+    mean, inverse = weight.new_empty(2, samples, groups).unbind()
+    output = torch.empty_like(x, dtype=weight.dtype)
+    _note_blocks[grid](x, notes[0], notes[1], pixels, channels, **form)
+    _join_blocks[samples, groups](
+        *(notes[0], notes[1], mean, inverse, pixels, channels, groups, blocks),
+        EPSILON=epsilon,
+        ACCURATE=form["ACCURATE"],
+        PIXELS=_PIXELS,
+        NOTES=_NOTES,
+    )
+    _normalize[grid](x, weight, bias, mean, inverse, output, pixels, channels, groups, **form)
+    return output, mean, inverse
+
+
+def gradients(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of pictures, weight and bias."""
+    samples, pixels, channels = x.shape
+    groups = mean.shape[1]
+    grid, form = _division(x, weight)
+    blocks = grid[1]
+    notes = weight.new_empty(2, samples, blocks, channels)
+    of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
+    of_x = torch.empty_like(x)
+    _note_gradients[grid](grad, x, mean, inverse, notes[0], notes[1], pixels, channels, groups, **form)
+    _join_gradients[samples, groups](
+        *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, blocks),
+        ACCURATE=form["ACCURATE"],
+        BLOCKS=_BLOCKS,
+        CHANNELS=_CHANNELS,
+    )
+    _gradient[grid](grad, x, weight, mean, inverse, of_groups, of_x, pixels, channels, groups, **form)
+    of_params = weight.new_empty(2, channels)
+    _add_samples[grid[2], 2](
+        *(of_samples, of_params, samples, channels), ACCURATE=form["ACCURATE"], SAMPLES=_SAMPLES, CHANNELS=_CHANNELS
+    )
+    return of_x, of_params[0], of_params[1]
+
+
+def try_out() -> None:
+    """Makes and runs kernels, to see whether that is possible here."""
+    ones = torch.ones(16, device="cuda")
+    normalized(ones.view(1, 1, -1), 1, ones, ones, 1e-5)
+
+
+def _division(x: Tensor, weight: Tensor) -> tuple[tuple[int, int, int], dict[str, object]]:
+    """How many blocks there are, and what kernels must know about them."""
+    samples, pixels, channels = x.shape
+    grid = (samples, triton.cdiv(pixels, _PIXELS), triton.cdiv(channels, _CHANNELS))
+    accurate = tl.float64 if weight.dtype == torch.float64 else tl.float32
+    return grid, {"ACCURATE": accurate, "PIXELS": _PIXELS, "CHANNELS": _CHANNELS, "num_warps": _WARPS}
