@@ -296,8 +296,9 @@ def main() -> None:
     options: dict[str, Any] = {"precision": arguments.precision}
     if arguments.lanes:
         options |= {"lanes": arguments.lanes, "plan": "apart"}
+    asked_for = [argument for argument in sys.argv[1:] if argument not in ("--output", str(arguments.output))]
     about = {
-        "command": f"python benchmarks/gpu_flair.py {' '.join(sys.argv[1:])}".strip(),
+        "command": " ".join(["python benchmarks/gpu_flair.py", *asked_for]),
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "python": platform.python_version()},

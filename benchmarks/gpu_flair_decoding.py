@@ -29,7 +29,7 @@ from fedarena.data.store.side_by_side import decoding_threads
 from fedarena.train import CohortEngine, Job, train_jobs
 from fedarena.train.resident import ResidentSamples
 from flair_reading import build
-from gpu_flair import SEED, STORED, flair, make_task
+from gpu_flair import SEED, STORED, flair, make_task, say
 from store import environment
 from targets import Measurement, conclude, show_targets
 
@@ -58,8 +58,9 @@ def measure(federation: Federation, cohorts: int, options: dict[str, Any]) -> tu
     broadcast = {"params": engine.initial_params()}
     users = streams.generator(SEED, "benchmark/users").permutation(federation.num_clients)
     chosen = np.split(users, cohorts)
+    say("the store is built")
     for some in chosen:
-        seconds_of_round(engine, some, broadcast)
+        say(f"a round that makes programs: {seconds_of_round(engine, some, broadcast):.2f} s")
     engine.training_samples = ResidentSamples(federation, engine.device, MOST_RESIDENT_BYTES)
     decoding, resident = ([seconds_of_round(engine, some, broadcast) for some in chosen] for _ in range(2))
     waiting = [1 - without / with_decoding for with_decoding, without in zip(decoding, resident, strict=True)]

@@ -1,0 +1,106 @@
+"""Writes what gpu_flair.py and gpu_flair_decoding.py measured into docs/flair.md.
+
+    python benchmarks/gpu_flair_report.py
+
+Reads docs/benchmarks/gpu_flair.json and gpu_flair_decoding.json, and replaces what is between the two marks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "flair.md"
+BEGIN, END = "<!-- Written by benchmarks/gpu_flair_report.py; do not edit. -->", "<!-- End of what was measured. -->"
+
+
+def flair_lines(flair: dict[str, Any]) -> list[str]:
+    """FLAIR's round beside others."""
+    speeds, gibibytes = flair["samples_per_second"], flair["peak_bytes"] / 2**30
+    lines = [
+        f"A round of {flair['users']} users with as many photos as FLAIR's, {flair['samples']:,} in 2 epochs, in "
+        "batches of 16; ResNet-18 with GroupNorm at 224 pixels, random crops and flips, gradients clipped:",
+        "",
+        "| | samples per second | |",
+        "| --- | ---: | --- |",
+        f"| FedArena | {speeds['ours']:,.0f} | {flair['engine']['lanes']} clients beside each other; {gibibytes:.1f} "
+        f"GiB of the GPU's memory; the first round takes {flair['first_round_seconds']:.0f} s |",
+    ]
+    if "pfl" in speeds:
+        lines.append(
+            f"| pfl-research 0.6.0, its FLAIR training | {speeds['pfl']:,.0f} | FedArena is {flair['times_pfl']:.1f} "
+            "times as fast; the same network and pictures, which are on the GPU already |"
+        )
+    if "central" in speeds:
+        lines.append(
+            f"| central training in batches of 512, plain torch | {speeds['central']:,.0f} | FedArena reaches "
+            f"{flair['of_central']:.0%} of it |"
+        )
+    return lines
+
+
+def fedscale_lines(fedscale: dict[str, Any]) -> list[str]:
+    """FedScale's rounds, and what the largest one would take."""
+    rounds = {int(users): row for users, row in fedscale["rounds"].items()}
+    largest = max(rounds)
+    lines = [
+        "Rounds like those of FedScale's Table 6: MobileNet-V2, 20 steps of 32 pictures for each participant, as its "
+        "appendix says. How large pictures are the paper does not say; here they have 224 pixels:",
+        "",
+        "| participants of a round | minutes, one GPU here | minutes, FedScale on 20 GPUs |",
+        "| ---: | ---: | ---: |",
+    ]
+    for text, theirs in fedscale["fedscale_minutes"].items():
+        users = int(text)
+        minutes = f"{rounds[users]['minutes']:.2f}" if users in rounds else ""
+        if not minutes:
+            minutes = f"{rounds[largest]['minutes'] * users / largest:.1f} (extrapolated from {largest:,})"
+        lines.append(f"| {users:,} | {minutes} | {theirs} |")
+    speed, gibibytes = rounds[largest]["samples_per_second"], fedscale["peak_bytes"] / 2**30
+    lines += ["", f"That is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB"]
+    if "of_central" in fedscale:
+        lines[-1] += (
+            "; central training of the same network in batches of 512 with plain torch makes "
+            f"{fedscale['central_samples_per_second']:,.0f} ({fedscale['of_central']:.0%} of it are reached)"
+        )
+    lines[-1] += "."
+    return lines
+
+
+def decoding_lines(found: dict[str, Any]) -> list[str]:
+    """How long the GPU waits."""
+    facts, most = found["facts"], found["targets"][0]["measured"]
+    pictures = facts["pictures_of_cohorts"]
+    return [
+        f"*Decoding.* Cohorts of {facts['users_of_a_cohort']} users ({min(pictures):,} to {max(pictures):,} JPEGs of "
+        f"256 pixels) train while photos that are needed later are still decoded, by {facts['decoding_threads']} "
+        f"threads: the GPU waits {facts['median_share_waiting']:.0%} of a round (median; at most {most:.0%}) for "
+        "pictures that it sees for the first time, and not for those that are still in its memory "
+        "(`python benchmarks/gpu_flair_decoding.py`, [numbers](benchmarks/gpu_flair_decoding.json)).",
+    ]
+
+
+def main() -> None:
+    """Replaces what is between the marks."""
+    found = json.loads((DOCS / "benchmarks" / "gpu_flair.json").read_text(encoding="utf-8"))
+    lines = [
+        f"Measured on {found['date']} with `{found['command']}` on one {found['gpu']}, torch "
+        f"{found['versions']['torch']}, products in {found['precision']} ([numbers](benchmarks/gpu_flair.json)). "
+        "Pictures are random numbers.",
+    ]
+    if "flair" in found:
+        lines += ["", *flair_lines(found["flair"])]
+    if "fedscale" in found:
+        lines += ["", *fedscale_lines(found["fedscale"])]
+    decoding = DOCS / "benchmarks" / "gpu_flair_decoding.json"
+    if decoding.exists():
+        lines += ["", *decoding_lines(json.loads(decoding.read_text(encoding="utf-8")))]
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
