@@ -341,17 +341,17 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     listed = run("list")
     assert "lr@146822" in listed
-    assert any(line.split()[-3:] == ["fedavg", "14,112", "288"] for line in listed.splitlines())
+    assert any(line.split()[-3:] == ["fedavg", "14,112", "1,152"] for line in listed.splitlines())
     shown = run("show", "gnn@cora-fedprox")
     assert "algorithm.mu" in shown
     assert "graph: cora" in shown
     assert "in its table" not in shown
     shown = " ".join(run("show", "mlp@31").split())  # whose table has a part of the grid
     assert (
-        "288 configurations at client sample rates 0.4, 1, means over the seeds 0, 1, 2, and 22 noted rounds" in shown
+        "1,152 configurations at client sample rates 0.4, 1, means over the seeds 0, 1, 2, and 36 noted rounds" in shown
     )
     assert "in its table" in shown
-    assert "Made by: fedarena hpo table mlp@31 --folder openml --seeds 0,1,2 --rates 0.4,1.0 --rounds 81" in shown
+    assert "Made by: fedarena hpo table mlp@31 --folder openml --rates 0.4,1.0 --grid local.batch_size=[4," in shown
     Path("own.yaml").write_text(json.dumps(SETTINGS))
     asked = run("query", "own.yaml", "--mode", "raw", "--rounds", "2", *(f"{k}={v}" for k, v in CONFIGURATION.items()))
     assert "validation_loss: " in asked
