@@ -97,7 +97,8 @@ class Accuracies(TrainingProcessCallback):
         accuracy = next((value for name, value in told.items() if name.endswith("| accuracy")), None)
         if accuracy is not None:
             seconds = time.monotonic() - self.began
-            self.found.append((self.rounds, seconds, float(accuracy)))
+            # What is told with the first round is of the model before it, all else of the one after.
+            self.found.append((self.rounds if central_iteration else 0, seconds, float(accuracy)))
             return seconds > self.most_seconds, Metrics()
         return False, Metrics()
 
