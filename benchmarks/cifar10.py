@@ -7,16 +7,18 @@ A run is a fresh process, from its start to its end, with evaluation of all test
 Both tools get the same clients with the same photos (the suite `pfl-cifar10`); whom they invite, and in which order
 photos come, differs. Accuracies are those of the last model.
 
-With `--only`, runs end after so many of their 1,500 rounds. With `--at-once`, several run beside each other, for their
-accuracies: their times mean nothing. With `--here`, pfl is taken from this Python's environment instead of one that is
-made for it. Settings such as `engine.precision=tf32` are for our runs. What was measured is added to what is in the
-output already; `benchmarks/cifar10_report.py` makes a page of it.
+With `--only` or `--seconds`, runs end after so many of their 1,500 rounds, or at the first evaluation after so long.
+With `--at-once`, several run beside each other, for their accuracies: their times mean nothing. With `--here`, pfl is
+taken from this Python's environment instead of one that is made for it. Settings such as `engine.precision=tf32` are
+for our runs. What was measured is added to what is in the output already; `benchmarks/cifar10_report.py` makes a page
+of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -77,18 +79,19 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
     from fedarena import Stop
     from fedarena.runs.run import start_run
 
-    only, began = task.pop("only"), float(os.environ["BEGAN"])
+    only, most_seconds, began = task.pop("only"), task.pop("seconds"), float(os.environ["BEGAN"])
     curve: list[tuple[int, float, float]] = []
 
     def note(run: Any, row: dict[str, Any]) -> Any:
+        seconds = time.monotonic() - began
         if row["accuracy"] is not None:
-            curve.append((row["round"], time.monotonic() - began, row["accuracy"]))
-        return Stop("that is enough for now") if row["round"] == only < task["rounds"] else None
+            curve.append((row["round"], seconds, row["accuracy"]))
+        is_enough = row["round"] == only or (row["accuracy"] is not None and seconds > (most_seconds or math.inf))
+        return Stop("that is enough for now") if is_enough and row["round"] < task["rounds"] else None
 
     with tempfile.TemporaryDirectory() as folder:
-        result = start_run(run_of(**task), Path(folder), callbacks=[note])
-        accuracies = result.rounds["accuracy"].to_pylist()
-    return {"accuracy": accuracies[-1], "curve": curve}
+        rounds = start_run(run_of(**task), Path(folder), callbacks=[note]).rounds
+        return {"accuracy": rounds["accuracy"][-1].as_py(), "curve": curve, "rounds": rounds["round"][-1].as_py()}
 
 
 def timed(command: list[str]) -> dict[str, Any]:
@@ -109,6 +112,7 @@ def command_of(tool: str, task: dict[str, Any], clients: Path, peer: str) -> lis
         return [sys.executable, __file__, "--folder", task["folder"], "--task", json.dumps(task)]
     command = [peer, str(HERE / "peers" / "pfl_cifar10.py"), "--clients", str(clients)]
     command += ["--rounds", str(task["rounds"]), "--only", str(task["only"]), "--seed", str(task["seed"])]
+    command += ["--seconds", str(task["seconds"])] if task["seconds"] else []
     return command + (["--private"] if task["case"].endswith("private") else [])
 
 
@@ -131,11 +135,12 @@ def measure_case(
             write_clients(federation, clients)
 
         def measure(seed: int, tool: str) -> None:
-            task = {"case": case, "seed": seed, "folder": folder, "rounds": arguments.rounds, "only": arguments.only}
+            task = {"case": case, "seed": seed, "folder": folder, "rounds": arguments.rounds}
+            task |= {"only": arguments.only, "seconds": arguments.seconds}
             own = {"settings": settings} if tool == "fedarena" else {}
             found = timed(command_of(tool, task | own, clients, peer))
             say(f"{case}, seed {seed}, {tool}: accuracy {found['accuracy']:.4f}, {found['whole_seconds']:.1f} s")
-            about = {"tool": tool, "case": case, "seed": seed, "rounds": arguments.only, "note": arguments.note}
+            about = {"tool": tool, "case": case, "seed": seed, "note": arguments.note}
             keep({**about, "alone": arguments.at_once == 1, **own, **found})
 
         tasks = [(seed, tool) for seed in arguments.seeds for tool in arguments.tools]
@@ -149,6 +154,7 @@ def main() -> int:
     parser.add_argument("--folder", required=True)
     parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--only", type=int, help="end runs after so many of these rounds")
+    parser.add_argument("--seconds", type=float, help="end runs at the first evaluation after so long")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))

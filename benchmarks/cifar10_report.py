@@ -44,12 +44,11 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def accuracy_after(run: Run, rounds: int) -> float | None:
-    """Of the model after so many rounds, if it was evaluated then."""
+    """Of the model after so many rounds, if it was evaluated then; pfl does so a round later."""
     if run["rounds"] == rounds:
         return float(run["accuracy"])
-    if run["tool"] == "pfl":  # which counts from 0
-        rounds -= 1
-    return next((float(accuracy) for round, _, accuracy in run["curve"] if round == rounds), None)
+    evaluated = rounds + 1 if run["tool"] == "pfl" else rounds
+    return next((float(accuracy) for round, _, accuracy in run["curve"] if round == evaluated), None)
 
 
 def accuracies(runs: list[Run], tool: str, case: str, rounds: int) -> list[float]:
@@ -95,11 +94,12 @@ def longer_at_first(runs: list[Run], case: str) -> float | None:
 
 
 def compared_after(runs: list[Run], case: str) -> int | None:
-    """The most rounds after which both tools have accuracies of most seeds."""
-    candidates = sorted({run["rounds"] for run in runs if (run["tool"], run["case"]) == ("pfl", case)})
-    counts = {n: min(len(accuracies(runs, tool, case, n)) for tool in ("fedarena", "pfl")) for n in candidates}
-    best = max(counts.values(), default=0)
-    return max((n for n, count in counts.items() if count == best), default=None) if best else None
+    """The most rounds after which both tools have accuracies of as many seeds as they ever have together."""
+    curves = [run["curve"] for run in runs if (run["tool"], run["case"]) == (OURS, case)]
+    candidates = {round for curve in curves for round, _, _ in curve if round}
+    counts = {n: min(len(accuracies(runs, tool, case, n)) for tool in (OURS, "pfl")) for n in candidates}
+    most = max(counts.values(), default=0)
+    return max(n for n, count in counts.items() if count == most) if most else None
 
 
 def table(measured: dict[str, Any]) -> str:
@@ -145,7 +145,7 @@ def page(measured: dict[str, Any]) -> str:
     at_first = (
         "" if longer is None else f" The first run on a machine, which compiles the step, takes {longer:.0f} s more."
     )
-    ended = sorted({run["rounds"] for run in runs if run["tool"] == "pfl" and run["alone"]})
+    ended = sorted({run["rounds"] for case in LABELS for run in alone(runs, "pfl", case)})
     shortened = [f"{n:,}" for n in ended if n < rounds]
     computed = (
         f" pfl was run for {' or '.join(shortened)} rounds; the time of the others is that of the second half of these."
@@ -161,7 +161,8 @@ rounds, all 10,000 test photos every ten rounds: the suite [`pfl-cifar10`](suite
 classes (Dirichlet 0.1); with privacy, updates are clipped to 0.4 and get the noise of cohorts of 1,000 out of a million
 clients. The time is that of whole processes, one at a time on one {environment["hardware"]["gpus"][0]}: from the start
 of Python to its end, with evaluation and everything that is recorded on the way.{at_first}{computed} Accuracies are
-means over seeds with 95 % intervals (Student's t). Both tools have the same clients with the same photos.
+means over seeds with 95 % intervals (Student's t); where both are compared, pfl's are of a round later, which is when
+it evaluates. Both tools have the same clients with the same photos.
 
 {table(measured)}
 

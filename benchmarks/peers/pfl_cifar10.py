@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 import tempfile
@@ -78,19 +79,27 @@ class Learner(nn.Module):
 
 
 class Accuracies(TrainingProcessCallback):
-    """Notes the accuracy after every evaluation, and how many seconds after the start of the process that was."""
+    """Notes the accuracy after every evaluation, and how many seconds after the start of the process that was.
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    Ends training at an evaluation if it has taken too long by then.
+    """
+
+    def __init__(self, began: float, most_seconds: float) -> None:
+        self.began, self.most_seconds = began, most_seconds
+        self.rounds = 0
         self.found: list[tuple[int, float, float]] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
+        self.rounds = central_iteration + 1
         told = {str(name): value for name, value in aggregate_metrics.to_simple_dict().items()}
         accuracy = next((value for name, value in told.items() if name.endswith("| accuracy")), None)
         if accuracy is not None:
-            self.found.append((central_iteration, time.monotonic() - self.began, float(accuracy)))
+            seconds = time.monotonic() - self.began
+            # What is told with the first round is of the model before it, all else of the one after.
+            self.found.append((self.rounds if central_iteration else 0, seconds, float(accuracy)))
+            return seconds > self.most_seconds, Metrics()
         return False, Metrics()
 
 
@@ -130,6 +139,7 @@ def main() -> None:
     parser.add_argument("--clients", type=Path, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--only", type=int, help="end after so many of the rounds that the noise is for")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end at the first evaluation after so long")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--private", action="store_true")
     parser.add_argument("--processes", type=int, default=1 if torch.cuda.is_available() else available_cores())
@@ -151,7 +161,7 @@ def main() -> None:
     )
     data = FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
     backend = SimulatedBackend(data, data, postprocessors=postprocessors(arguments.private, arguments.rounds))
-    accuracies = Accuracies(began)
+    accuracies = Accuracies(began, arguments.seconds)
     params = NNAlgorithmParams(
         central_num_iterations=arguments.only or arguments.rounds,
         evaluation_frequency=EVERY,
@@ -178,7 +188,7 @@ def main() -> None:
         )
         last = learner.metrics(*test)["accuracy"].overall_value
     if os.environ.get("RANK", "0") == "0":
-        answer({"accuracy": last, "curve": accuracies.found})
+        answer({"accuracy": last, "curve": accuracies.found, "rounds": accuracies.rounds})
 
 
 if __name__ == "__main__":
