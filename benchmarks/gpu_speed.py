@@ -6,7 +6,8 @@ Needs torch and NumPy alone (``PYTHONPATH=src`` instead of an installation will 
 can be imported. *One at a time* is plain torch on the same GPU, client after client. The *limit* trains the same model
 on the same number of samples centrally, in large batches, with plain torch: no simulator of clients with models of
 their own can be expected to be faster than that on large models, though on small ones it can, since the limit waits
-for Python, too. Both use cuDNN's recurrent layers, which only plain torch can.
+for Python, too. Both use cuDNN's recurrent layers, which only plain torch can. With ``--at-once`` all cases get ready
+at the same time, each in a process of its own, and are then measured one after the other.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import itertools
 import json
 import platform
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,9 +101,10 @@ RAGGED = {
     "LEAF CNN, ragged": Case("leaf_cnn", DIGITS, 5, 10, 256, ragged=True),
 }
 
-
 # Measured where they are asked for by name.
 OTHER_CASES = {"char-GRU 2x256, 5 x 10": Case("gru", TEXT, 5, 10, 256, 1024)}
+ALL_CASES = {**CASES, **OTHER_CASES, **RAGGED}
+PFL_COHORT = 50
 RECURRENT: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
@@ -150,7 +154,7 @@ class RandomClients:
         return SimpleNamespace(columns=columns, offsets=offsets)
 
 
-def measure(run: Callable[[int], None], clients: int, seconds: float) -> float:
+def measure(run: Callable[[int], None], clients: float, seconds: float) -> float:
     """Clients per second; `run` does so many rounds of as many clients."""
 
     def timed(rounds: int) -> float:
@@ -164,11 +168,6 @@ def measure(run: Callable[[int], None], clients: int, seconds: float) -> float:
     once = timed(1)
     rounds = max(1, min(200, round(seconds / once)))
     return clients * rounds / timed(rounds)
-
-
-def measure_ours(case: Case, seconds: float, **options: Any) -> float:
-    """The simulation loop on this case."""
-    return measure(make_ours(case, options), case.cohort, seconds)
 
 
 def make_ours(case: Case, options: dict[str, Any], **parts: Any) -> Callable[[int], None]:
@@ -211,8 +210,6 @@ class PlainTraining:
         self.module = self.task.module.cuda().train()
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01)
         self.precision = precision
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        torch.use_deterministic_algorithms(False)
         examples = _examples(case, batch_size, np.random.default_rng(SEED))
         self.batch = self.task.batch({name: torch.from_numpy(values).cuda() for name, values in examples.items()})
 
@@ -226,18 +223,18 @@ class PlainTraining:
         self.optimizer.step()
 
 
-def measure_limit(case: Case, seconds: float, precision: str) -> float:
-    """The same samples trained centrally in large batches, in clients per second."""
+def make_limit(case: Case, precision: str) -> Callable[[int], None]:
+    """Steps on the same samples, trained centrally in large batches."""
     training = PlainTraining(case, case.central_batch, precision)
 
     def run(steps: int) -> None:
         for _ in range(steps):
             training.step()
 
-    return measure(run, case.central_batch, seconds) / case.samples
+    return run
 
 
-def measure_one_at_a_time(case: Case, seconds: float, precision: str) -> float:
+def make_one_at_a_time(case: Case, precision: str) -> Callable[[int], None]:
     """Client after client: load the parameters, train, add up the differences."""
     training = PlainTraining(case, case.batch_size, precision)
     params = list(training.module.parameters())
@@ -259,17 +256,100 @@ def measure_one_at_a_time(case: Case, seconds: float, precision: str) -> float:
                 training.step()
             add()
 
-    return measure(run, 1, seconds)
+    return run
 
 
-def measure_pfl(case: Case, cohort: int, seconds: float) -> float | None:
+def make_pfl(case: Case, cohort: int) -> Callable[[int], None] | None:
     """pfl-research's federated averaging on this case; None where it is not installed."""
     try:
         from peers.pfl_gpu import make_run
     except ImportError:
         return None
     data = RandomClients(case)
-    return measure(make_run(case.task().module, data.columns, case, cohort), cohort, seconds)
+    return make_run(case.task().module, data.columns, case, cohort)
+
+
+def as_plain_torch(run: Callable[[int], None], precision: str) -> Callable[[int], None]:
+    """With torch's switches as somebody has them who does not use our engine, which sets them for itself."""
+
+    def run_plainly(times: int) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.use_deterministic_algorithms(False)
+        run(times)
+
+    return run_plainly
+
+
+def contenders(case: Case, options: dict[str, Any], only_ours: bool) -> dict[str, tuple[Callable[[int], None], float]]:
+    """What is measured, each with the number of clients that it trains at a time."""
+    precision = options["precision"]
+    found: dict[str, tuple[Callable[[int], None], float]] = {"ours": (make_ours(case, options), case.cohort)}
+    if only_ours:
+        return found
+    plain = {
+        "limit": (make_limit(case, precision), case.central_batch / case.samples),
+        "one_at_a_time": (make_one_at_a_time(case, precision), 1),
+        "pfl": (make_pfl(case, PFL_COHORT) if case.with_pfl else None, PFL_COHORT),
+    }
+    for name, (run, clients) in plain.items():
+        if run is not None:
+            found[name] = (as_plain_torch(run, precision), clients)
+    return found
+
+
+def measure_case(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All contenders in turns; if the case is one of many at once, when it is told to."""
+    case = ALL_CASES[name]
+    options = {option: getattr(arguments, option) for option in OPTIONS}
+    options |= {"precision": arguments.precision, "compile": not arguments.no_compile}
+    running = contenders(case, options, arguments.only_ours)
+    if arguments.in_turn:
+        for run, _ in running.values():
+            run(1)
+        torch.cuda.synchronize()
+        print("ready", flush=True)
+        input()
+    found: dict[str, list[float]] = {what: [] for what in running}
+    for _ in range(arguments.repetitions):
+        for what, (run, clients) in running.items():
+            found[what].append(measure(run, clients, arguments.seconds))
+    return {
+        "case": name,
+        "cohort": case.cohort,
+        **{what: float(np.median(values)) for what, values in found.items()},
+        "all": found,
+    }
+
+
+class CaseInTurn:
+    """A case that gets ready in a process of its own."""
+
+    def __init__(self, name: str):
+        self._name = name
+        command = [sys.executable, __file__, *sys.argv[1:], "--in-turn", name]
+        self._process = subprocess.Popen(
+            [word for word in command if word != "--at-once"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def wait(self) -> None:
+        """Until it could be measured, or has failed."""
+        self._line("ready")
+
+    def measure(self) -> dict[str, Any] | None:
+        """Its row; None if it failed, which it has said itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("now\n")
+            self._process.stdin.flush()
+        except OSError:
+            return None
+        line = self._line("{")
+        self._process.wait()
+        return json.loads(line) if line else None
+
+    def _line(self, beginning: str) -> str:
+        assert self._process.stdout is not None
+        return next((line for line in self._process.stdout if line.startswith(beginning)), "")
 
 
 def main() -> None:
@@ -283,42 +363,44 @@ def main() -> None:
     for option, values in OPTIONS.items():
         parser.add_argument(f"--{option}", choices=values, help=f"engine.{option}, if not the default")
     parser.add_argument("--only-ours", action="store_true", help="neither one at a time nor peers nor the limit")
+    parser.add_argument("--at-once", action="store_true", help="all cases get ready at the same time")
+    parser.add_argument("--in-turn", metavar="CASE", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA GPU here")
-    options = {option: getattr(arguments, option) for option in OPTIONS}
-    options |= {"precision": arguments.precision, "compile": not arguments.no_compile}
+    if arguments.in_turn:
+        print(json.dumps(measure_case(arguments.in_turn, arguments)), flush=True)
+        return
+    names = [name for name in ALL_CASES if any(part in name for part in arguments.cases)]
+    in_turn = [CaseInTurn(name) for name in names] if arguments.at_once else []
+    for waiting in in_turn:
+        waiting.wait()
     rows = []
     print(
         f"{'':30}{'cohort':>8}{'one at a time':>15}{'pfl':>8}{'limit':>9}{'ours':>9}{'of limit':>10}{'times pfl':>11}"
     )
-    for name, case in {**CASES, **OTHER_CASES, **RAGGED}.items():
-        if not any(part in name for part in arguments.cases):
+    for number, name in enumerate(names):
+        row = in_turn[number].measure() if in_turn else measure_case(name, arguments)
+        if row is None:
+            print(f"{name:30}  failed", flush=True)
             continue
-        found: dict[str, list[float]] = {}
-        for _ in range(arguments.repetitions):
-            measured: dict[str, float | None] = {"ours": measure_ours(case, arguments.seconds, **options)}
-            if not arguments.only_ours:
-                measured["limit"] = measure_limit(case, arguments.seconds, arguments.precision)
-                measured["one_at_a_time"] = measure_one_at_a_time(case, arguments.seconds, arguments.precision)
-                measured["pfl"] = measure_pfl(case, 50, arguments.seconds) if case.with_pfl else None
-            for what, value in measured.items():
-                if value is not None:
-                    found.setdefault(what, []).append(value)
-            torch.cuda.empty_cache()
-        row: dict[str, Any] = {what: float(np.median(values)) for what, values in found.items()}
-        rows.append({"case": name, "cohort": case.cohort, **row, "all": found})
-        print(_line(name, case.cohort, row), flush=True)
-    if arguments.output:
-        about = {
-            "command": "python benchmarks/gpu_speed.py " + " ".join(_given(arguments)),
-            "date": datetime.date.today().isoformat(),
-            "gpu": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            "unit": "clients per second, median of the repetitions",
-        }
-        arguments.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        rows.append(row)
+        print(_line(name, row["cohort"], row), flush=True)
+        if arguments.output:
+            _write(arguments, rows)
+        torch.cuda.empty_cache()
+
+
+def _write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    about = {
+        "command": "python benchmarks/gpu_speed.py " + " ".join(_given(arguments)),
+        "date": datetime.date.today().isoformat(),
+        "gpu": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "unit": "clients per second, median of the repetitions",
+    }
+    arguments.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def _line(name: str, cohort: int, row: dict[str, float]) -> str:
@@ -338,7 +420,8 @@ def _given(arguments: argparse.Namespace) -> list[str]:
     if arguments.cases != list(CASES):
         words = [shlex.join(["--cases", *arguments.cases]), *words]
     words += [f"--{option} {getattr(arguments, option)}" for option in OPTIONS if getattr(arguments, option)]
-    return [*words, *(["--no-compile"] if arguments.no_compile else [])]
+    flags = [flag for flag in ("--no-compile", "--at-once") if getattr(arguments, flag[2:].replace("-", "_"))]
+    return [*words, *flags]
 
 
 if __name__ == "__main__":
