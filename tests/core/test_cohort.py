@@ -213,7 +213,7 @@ def test_cohorts_of_many_sizes_share_few_programs(monkeypatch: pytest.MonkeyPatc
     for clients in ([3, 4], [1, 2, 3, 5, 6], list(range(10))):
         assert_same(train(reference, clients, broadcast, {}), train(engine, clients, broadcast, {}))
     steps = [form for lanes in engine._pool._free.values() for one in lanes for form in one._steps]
-    assert {width for width, _, often in steps if often} == {8}
+    assert {width for width, _, often, _ in steps if often} == {8}
 
 
 def test_runs_from_before_there_was_a_choice_keep_their_widths(monkeypatch: pytest.MonkeyPatch) -> None:
