@@ -82,9 +82,8 @@ def decoding_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Replaces what is between the marks."""
-    found = json.loads((DOCS / "benchmarks" / "gpu_flair.json").read_text(encoding="utf-8"))
+def section(found: dict[str, Any], decoding: dict[str, Any] | None) -> str:
+    """What is between the marks."""
     lines = [
         f"Measured on {found['date']} with `{found['command']}` on one {found['gpu']}, torch "
         f"{found['versions']['torch']}, products in {found['precision']} ([numbers](benchmarks/gpu_flair.json)). "
@@ -94,12 +93,27 @@ def main() -> None:
         lines += ["", *flair_lines(found["flair"])]
     if "fedscale" in found:
         lines += ["", *fedscale_lines(found["fedscale"])]
-    decoding = DOCS / "benchmarks" / "gpu_flair_decoding.json"
-    if decoding.exists():
-        lines += ["", *decoding_lines(json.loads(decoding.read_text(encoding="utf-8")))]
+    if decoding is not None:
+        lines += ["", *decoding_lines(decoding)]
+    return "\n".join(lines)
+
+
+def measured(name: str) -> dict[str, Any] | None:
+    """The content of a file of numbers, if it is there."""
+    path = DOCS / "benchmarks" / name
+    content: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return content
+
+
+def main() -> None:
+    """Replaces what is between the marks."""
+    found = measured("gpu_flair.json")
+    if found is None:
+        raise SystemExit("There is no docs/benchmarks/gpu_flair.json; gpu_flair.py --output writes it")
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", encoding="utf-8")
+    text = section(found, measured("gpu_flair_decoding.json"))
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
