@@ -40,7 +40,11 @@ from workloads import log_normal_sizes
 
 SEED = 0
 # Of the engine, for comparisons.
-OPTIONS = {"dense": ("written", "factored"), "convolutions": ("products", "kernels"), "plan": ("together", "beside", "apart")}
+OPTIONS = {
+    "dense": ("written", "factored"),
+    "convolutions": ("products", "kernels"),
+    "plan": ("together", "beside", "apart"),
+}
 
 
 @dataclass(frozen=True)
