@@ -50,15 +50,15 @@ FEDEX: dict[str, Any] = {"name": "fedex", "search": SEARCH, "arms": 9, "spread":
 class Trials:
     """Runs of one search, which are advanced and paused."""
 
-    def __init__(self, folder: Path, wrapped: bool, seed: int, most_rounds: int):
-        self.folder, self.wrapped, self.seed, self.most_rounds = folder, wrapped, seed, most_rounds
+    def __init__(self, folder: Path, policy: dict[str, Any] | None, seed: int, most_rounds: int):
+        self.folder, self.policy, self.seed, self.most_rounds = folder, policy, seed, most_rounds
         self.runs: dict[int, Run] = {}
         self.spent = 0
 
     def value(self, course: int, configuration: dict[str, Any], rounds: int) -> float:
         """The smallest validation loss of a course after so many rounds."""
         if course not in self.runs:
-            policy = {"policy": FEDEX} if self.wrapped else {}
+            policy = {} if self.policy is None else {"policy": self.policy}
             settings = merge({**BASE, **policy, "seed": self.seed, "rounds": self.most_rounds}, configuration)
             settings |= {"name": f"course-{course}", "evaluation": {"every": 1, "part": "validation"}}
             self.runs[course] = Run.create(resolve(settings), self.folder)
@@ -73,7 +73,7 @@ class Trials:
 
     def settings(self, course: int, configuration: dict[str, Any]) -> dict[str, Any]:
         """What a course stands for: its configuration, or what FedEx made of it."""
-        return dict(self.runs[course].close().summary["policy"]["best"]) if self.wrapped else configuration
+        return configuration if self.policy is None else dict(self.runs[course].close().summary["policy"]["best"])
 
 
 def search(name: str, wrapped: bool, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def search(name: str, wrapped: bool, seed: int, options: argparse.Namespace) -> 
     optimizer = kind(Space.parse(SEARCH), most, seed, **least)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trials = Trials(Path(folder), wrapped, seed, most)
+        policy = FEDEX | {"baseline_discount": options.baseline_discount} if wrapped else None
+        trials = Trials(Path(folder), policy, seed, most)
         best, course, configuration = math.inf, -1, {}
         seen: list[tuple[int, float]] = []
         while trials.spent < options.budget:
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--least-rounds", type=int, default=3)
     parser.add_argument("--most-rounds", type=int, default=27)
     parser.add_argument("--full-rounds", type=int, default=60)
+    parser.add_argument("--baseline-discount", type=float, default=0.9, help="of FedEx")
     options = parser.parse_args()
     results: dict[str, Any] = {}
     for name in options.optimizers:
