@@ -49,7 +49,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
         ours = row["ours"]
         speeds = [f"{row[key]:,.0f}" if key in row else "–" for key in LABELS]
         times = [f"{ours / row[key]:.0f}x" if key in row else "–" for key in ("one_at_a_time", "pfl")]
-        lines.append([row["case"], f"{row['cohort']:,}", *speeds, f"{ours / row['limit']:.0%}", *times])
+        name = f"{row['case']} (on {row['date']})" if "date" in row else row["case"]
+        lines.append([name, f"{row['cohort']:,}", *speeds, f"{ours / row['limit']:.0%}", *times])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -363,12 +363,12 @@ class CohortEngine:
         least, most = _OPEN_LANE_BYTES
         return least <= self.lane_bytes() < most
 
-    def _tried(self, plan: Plan, compile: bool) -> CohortEngine:
+    def _tried(self, plan: Plan) -> CohortEngine:
         """An engine like this one with another plan, for a few steps of made-up clients."""
         local = replace(self.local, epochs=None, steps=STEPS_TRIED)
         lanes, _ = self._suitable(None, plan)
         choices = {"plan": plan, "lanes": lanes, "convolutions": self._suitable_convolutions(plan)}
-        options = {**self.hardware.options, **choices, "compile": compile}
+        options = {**self.hardware.options, **choices, "compile": False}
         clients = ExampleClients(self.task, self.local.batch_size)
         return CohortEngine(self.task, self.algorithm, local, clients, self.seed, **options)
 
