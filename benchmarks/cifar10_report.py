@@ -103,7 +103,7 @@ def compared_after(runs: list[Run], case: str) -> int | None:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """A row for every case."""
+    """A row for every case that was measured alone."""
     runs, rounds = measured["runs"], measured["rounds"]
     heading = ["", "compared after", "accuracy", "pfl's", f"accuracy, {rounds:,} rounds", "seconds", "pfl's", "times"]
     lines = [heading, ["---", *("---:" for _ in heading[1:])]]
@@ -112,6 +112,8 @@ def table(measured: dict[str, Any]) -> str:
         both = [_told(accuracies(runs, tool, case, after)) if after else "–" for tool in ("fedarena", "pfl")]
         at_last = _told(accuracies(runs, "fedarena", case, rounds))
         own, peers = (seconds_of(runs, tool, case, rounds) for tool in ("fedarena", "pfl"))
+        if not own and not peers:
+            continue
         times = f"{statistics.median(peers) / statistics.median(own):.1f}x" if own and peers else "–"
         seconds = [f"{statistics.median(found):,.1f}" if found else "–" for found in (own, peers)]
         lines.append([label, f"{after:,} rounds" if after else "–", *both, at_last, *seconds, times])
@@ -142,8 +144,8 @@ def page(measured: dict[str, Any]) -> str:
     environment = measured["environment"]
     runs, rounds = measured["runs"], measured["rounds"]
     longer = longer_at_first(runs, "alike")
-    at_first = (
-        "" if longer is None else f" The first run on a machine, which compiles the step, takes {longer:.0f} s more."
+    at_first = " Compiled programs were on disk, as they are from the second run on a machine on" + (
+        "." if longer is None else f"; the first, which compiles the step, takes {longer:.0f} s more."
     )
     ended = sorted({run["rounds"] for case in LABELS for run in alone(runs, "pfl", case)})
     shortened = [f"{n:,}" for n in ended if n < rounds]
