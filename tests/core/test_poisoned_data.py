@@ -16,7 +16,7 @@ from fedarena.models.tasks import TASKS
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Buffered, Synchronous
 from fedarena.train import CohortEngine, ReferenceEngine
-from fedarena.train.resident import ResidentSamples
+from fedarena.train.resident import ResidentSamples, rows_of
 from fedarena.transforms import Attack, Clip
 from fedarena.transforms.attacks import AttackedRun, OwnSamples
 from fedarena.transforms.attacks.backdoor import AttackSuccess, Backdoor
@@ -148,7 +148,7 @@ def test_samples_that_are_kept_on_a_device_change_when_the_attack_begins(make_fe
     attack = prepared(LabelFlip(to="class", target=1))
     kept = ResidentSamples(PoisonedData(federation, attack, SEED), torch.device("cpu"), 1 << 20)
     for holders in ([4, 1], [~1, 4], [1, ~4, ~1]):
-        columns, begins = kept.rows(np.array(holders))
+        columns, begins = rows_of(kept, np.array(holders))
         for holder, begin in zip(holders, begins.tolist(), strict=True):
             client = holder if holder >= 0 else ~holder
             x, y = list(make_clients().values())[client]

@@ -34,7 +34,7 @@ _DOMINATING_SHARE = 0.5
 _GPU_DOMINATING_SHARE = 0.1
 # Clients of a shard share the product with the weights that all of them start from: more are better, up to so many, if
 # there are shards enough for some workers.
-_SHARING = 16
+_SHARING = 32
 _FEWEST_SHARDS = 4
 
 

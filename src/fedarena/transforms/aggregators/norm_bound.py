@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fedarena.core.errors import BadInputError
 from fedarena.train import Algorithm, Groups
+from fedarena.train.product_rows import ProductRows
 from fedarena.transforms.aggregators.base import AGGREGATORS, Partial, ServerStep, verdict_of
 from fedarena.transforms.aggregators.defence import sends_more
 from fedarena.transforms.aggregators.mean import Mean
-from fedarena.transforms.rows import Rows, norms_of
+from fedarena.transforms.rows import Rows
 
 _JUDGED = "judged"
 
@@ -47,7 +49,7 @@ class NormBound(Mean):
 
     def add_up(self, rows: Rows) -> Partial:
         """Sums of the shortened updates, and by how much each was."""
-        factor = self.bound / norms_of(rows.changes).clamp(min=self.bound)
+        factor = self.bound / _norms(rows.changes).clamp(min=self.bound)
         factors = {g: {name: factor.to(t.dtype) for name, t in ts.items()} for g, ts in rows.changes.items()}
         partial = super().add_up(replace(rows, factors=factors))
         partial.tensors[_JUDGED] = {"clients": torch.from_numpy(rows.jobs.clients.copy()), "counted": factor.cpu()}
@@ -71,3 +73,13 @@ class NormBound(Mean):
                     noisy = {n: t + self.noise * step.context.normal(f"{group}/{n}", t) for n, t in tensors.items()}
                     update[group] = noisy
         return update | verdict_of(judged["clients"].numpy(), judged["counted"].numpy()), kept
+
+
+def _norms(rows: Groups) -> Tensor:
+    """Of every client's numbers, the same whoever else is beside it."""
+    each = [
+        t.norms().square() if isinstance(t, ProductRows) else t.reshape(len(t), -1).double().square().sum(1)
+        for tensors in rows.values()
+        for t in tensors.values()
+    ]
+    return torch.stack(each).sum(0).sqrt()
