@@ -222,6 +222,7 @@ _PATHS: dict[str, tuple[bool, Any]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("local", [PLAIN, replace(PLAIN, weight_decay=0.2, momentum=0.5)], ids=["plain", "decay"])
 @pytest.mark.parametrize(("in_products", "parts"), _PATHS.values(), ids=list(_PATHS))
 def test_products_are_for_those_who_only_add_up(in_products: bool, parts: Any, local: LocalTraining) -> None:
