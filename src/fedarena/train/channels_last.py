@@ -6,10 +6,7 @@ gives a whole group of a sample to one processor of the GPU, of which there are 
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from fedarena.train.usable_kernels import usable_kernels
 
 
 class NormalizedAsTheyLie(TorchFunctionMode):
@@ -49,17 +48,8 @@ def _group_norm(
     return output
 
 
-@cache
 def _kernels() -> ModuleType | None:
-    """Looked for when a GPU first needs them, since their compiler takes a while to import."""
-    try:
-        module = importlib.import_module("fedarena.train.group_norm_kernels")
-        module.try_out()
-    except Exception as error:  # Triton is not installed, or finds no compiler or no GPU that it knows
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"Group normalization runs without kernels of its own ({reason})", stacklevel=2)
-        return None
-    return module
+    return usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run")
 
 
 class _KernelGroupNorm(torch.autograd.Function):

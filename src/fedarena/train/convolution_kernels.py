@@ -7,7 +7,6 @@ channels]`` here, kernels ``[lanes, outputs, height, width, channels]``.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,13 +14,20 @@ from torch import Tensor
 from torch.autograd import Function
 
 from fedarena.train.operations import Operation
+from fedarena.train.usable_kernels import usable_kernels
 
 Pair = tuple[int, int]
 
 
 def available() -> bool:
-    """Whether such kernels can be made here; torch for GPUs usually brings what compiles them."""
-    return find_spec("triton") is not None
+    """Whether such kernels can be made on this machine's GPU; torch usually brings what compiles them."""
+    return usable_kernels(__name__, "Convolutions of many clients run") is not None
+
+
+def try_out() -> None:
+    """Makes and runs both kernels, to see whether that is possible here."""
+    x, weight = torch.ones(1, 1, 9, 9, 3, device="cuda"), torch.ones(1, 16, 3, 3, 3, device="cuda")
+    weight_gradient(x, convolve(x, weight, (1, 1), exact=False), (3, 3), (1, 1), exact=False)
 
 
 def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:

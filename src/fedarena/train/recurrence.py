@@ -8,10 +8,7 @@ the operations on gates are one kernel (`recurrence_kernels.py`), if there is a 
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedarena.train.operations import Operation, Stacked, WithoutGradient
+from fedarena.train.usable_kernels import usable_kernels
 
 
 # Views are made for all steps at once: to look at a tensor takes as long as to compute a small one.
@@ -175,17 +173,9 @@ def _by_kernels(name: str, steps: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@cache
 def kernels_on_gpu() -> ModuleType | None:
-    """Looked for when a GPU first needs them, since their compiler takes a while to import."""
-    try:
-        module = importlib.import_module("fedarena.train.recurrence_kernels")
-        module.try_out()
-    except Exception as error:  # Triton is not installed, or finds no compiler or no GPU that it knows
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"Recurrent layers run without kernels of their own ({reason})", stacklevel=2)
-        return None
-    return module
+    """Those for gates, if they can be made here."""
+    return usable_kernels("fedarena.train.recurrence_kernels", "Recurrent layers run")
 
 
 _LSTM_STEPS = Operation("lstm", _lstm_steps, _lstm_forms, _by_kernels("lstm_steps", _lstm_steps))
