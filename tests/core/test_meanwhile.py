@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from small_runs import config, content
+from test_cohort import assert_same, make_engine, train
 
+from fedarena.algorithms import FedAvg
 from fedarena.runs.run import start_run
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
 from fedarena.storage.run_data import load_run
-from fedarena.train import CohortEngine, JobArrays
+from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining
 
 ONE_WORKER = {"name": "cohort", "workers": 1}
 
@@ -75,3 +77,26 @@ def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path
     kept = load_run(tmp_path / "small")
     assert kept.rounds["round"].to_pylist() == list(range(14))
     assert read_state(tmp_path / "small").round == 13
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        [Job(3, 1), Job(5, 1)],
+        [Job(5, 1), Job(3, 1)],
+        [Job(3, 2), Job(5, 2)],
+        [Job(3, 1, share=0.5), Job(5, 1)],
+        [Job(3, 1, hyperparameters={"local.lr": 0.5}), Job(5, 1, hyperparameters={"local.lr": 0.5})],
+        [Job(7, 1)],
+    ],
+    ids=["as it comes", "another order", "another round", "less work", "own settings", "somebody else"],
+)
+@pytest.mark.parametrize("lanes", [2, 16])
+def test_what_was_planned_ahead_is_taken_only_if_it_comes_so(ahead: list[Job], lanes: int) -> None:
+    found = []
+    for planned in ([], ahead):
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), LocalTraining(epochs=2, batch_size=4), lanes=lanes)
+        if planned:
+            engine.plan_ahead(JobArrays.of(planned))
+        found.append(train(engine, [3, 5], {"params": engine.initial_params()}, {}))
+    assert_same(*found, tolerance=0)
