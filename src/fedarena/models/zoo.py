@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedarena.models.trainable import trainable_parameters
 
 ModelBuilder = Callable[..., nn.Module]
 
-MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",))
+MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",), may_need_nothing=nn.Module)
 
 
 def default_model(spec: DataSpec) -> str:
@@ -50,8 +51,9 @@ def build_model(
     It is tried out with the `task` that is made of it, or else with the one that such data asks for.
     """
     builder = MODELS.get(name)
+    form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
     with seeded(torch_seed(seed, "model")):
-        module = builder(spec, **options)
+        module = builder(*form, **options)
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):
