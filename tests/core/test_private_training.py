@@ -474,3 +474,16 @@ def test_every_way_of_sampling_has_its_own_accounting(tmp_path, sampling) -> Non
         assert len(set(clients)) > 1
     else:
         assert set(clients) == {4}
+
+
+class WeightedBySquares(FedAvg):
+    def client_weight(self, work):
+        return work.samples**2
+
+
+def test_a_weight_of_ones_own_that_privacy_overrules_is_named(tmp_path) -> None:
+    weighted = {"algorithm": WeightedBySquares, "rounds": 1}
+    said = start_run(config(**weighted, **PRIVATE), tmp_path / "private").summary["warnings"]
+    assert any("client_weight of WeightedBySquares is not asked" in warning for warning in said)
+    said = start_run(config(**weighted), tmp_path / "plain").summary["warnings"]
+    assert not any("is not asked" in warning for warning in said)

@@ -71,6 +71,7 @@ from fedarena.train import (
     personal_notes,
 )
 from fedarena.train.engine import IntArray, Part
+from fedarena.train.own_code import is_own
 from fedarena.transforms import (
     AGGREGATORS,
     ATTACKS,
@@ -243,6 +244,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
     warnings += mechanism.notes()
+    all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
+    if all_count_the_same and is_own(type(algorithm).client_weight):
+        warnings.append(
+            f"client_weight of {type(algorithm).__name__} is not asked: under this privacy every client counts the same"
+        )
     canaries = plant_canaries(mechanism, facts, config.seed)
     if canaries is not None:
         warnings.append(

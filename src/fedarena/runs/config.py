@@ -18,6 +18,7 @@ from fedarena.core.options import (
     PathOption,
     check_holdable,
     explain,
+    option_names,
     part_path,
     refuse_booleans,
     resolve_part,
@@ -226,7 +227,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
         elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value == value | default:
             options = quoted(", ".join(option for option in value if option != "name"))
-            raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
+            raise BadInputError(
+                f"To set options of {key} ({options}), name it: {key}={_names_with(registry, set(value) - {'name'})}"
+            )
         elif key == "aggregator" and value in (AUTOMATIC, None):
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
@@ -264,9 +267,12 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _some_name(registry: Registry[Any]) -> str:
-    """One of the parts that do something."""
-    return next((name for name in registry.names() if name not in ("none", "all")), "…")
+def _names_with(registry: Registry[Any], options: set[Any]) -> str:
+    """The parts that have such options, or else one that does something."""
+    names = [name for name in registry.names() if name not in ("none", "all")]
+    fitting = [name for name in names if options <= set(option_names(registry.get(name)))] or names[:1]
+    *others, last = fitting or ["…"]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:
