@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -261,7 +261,7 @@ def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tenso
     """The plain operations that a pure function of tensors comes to; `TRACING` must be held."""
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only who records should pay
 
-    with _noting_forms_only():
+    with _noting_forms_only(), _compiling_when_called():
         traced: GraphModule = make_fx(function)(tensors)
     clean(traced.graph)
     return traced
@@ -304,6 +304,15 @@ def _noting_forms_only() -> Iterator[None]:
         yield
     finally:
         proxy_tensor.set_meta = usual
+
+
+def _compiling_when_called() -> AbstractContextManager[None]:
+    """Torch compiles Python code of what it records, and anew after every change; here only what is called at last."""
+    try:
+        from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    except ImportError:  # in a version that has it elsewhere, recording takes longer
+        return nullcontext()
+    return _use_lazy_graph_module(True)
 
 
 def _set_form(proxy: Any, value: Any) -> Any:
