@@ -17,8 +17,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What Python compiles once serves all processes and the next time, also where it was told to forget it: that would
 # compile the tests, whose assertions pytest rewrites, anew in every worker, and the package in every process.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
-sys.dont_write_bytecode = False  # which Python has read from the environment already
-gc.disable()  # until the tests are known, see below
 
 import numpy as np
 import pytest
@@ -26,6 +24,9 @@ import typer.testing
 
 import warm_processes
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
+
+sys.dont_write_bytecode = False  # which Python has read from the environment already
+gc.disable()  # until the tests are known, see below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
+from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
@@ -31,6 +32,7 @@ from fedarena.train.graphs import (
     separate_updates,
 )
 from fedarena.train.operations import call_scripts
+from fedarena.train.recording import record_plainly
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
@@ -258,12 +260,25 @@ class StepPrograms:
 
 
 def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
-    """The plain operations that a pure function of tensors comes to; `TRACING` must be held."""
+    """The plain operations that a pure function comes to, to be called with the tensors; `TRACING` must be held."""
+    if all(t.device.type == "cpu" for t in tensors):
+        try:
+            traced = record_plainly(function, tensors)
+        except Exception:  # whatever it is, torch's recorder can do it or says what is wrong
+            traced = _record_thoroughly(function, tensors)
+    else:
+        traced = _record_thoroughly(function, tensors)
+    clean(traced.graph)
+    return traced
+
+
+def _record_thoroughly(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only who records should pay
 
-    with _noting_forms_only(), _compiling_when_called():
+    with _noting_forms_only():
         traced: GraphModule = make_fx(function)(tensors)
-    clean(traced.graph)
+    traced.graph.set_codegen(CodeGen())  # takes the tensors themselves, not a list of them
+    traced.recompile()
     return traced
 
 
@@ -271,10 +286,10 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
     reuse_memory(pure)
     call_scripts(pure)
-    step = in_place(pure, updates)
+    one_by_one = in_place(Interpreter(pure).run, updates)  # to trace them once, no Python code has to be made of them
 
     def traceable(*tensors: Tensor) -> Tensor:
-        step(*tensors)
+        one_by_one(*tensors)
         return tensors[0]  # a script must give something
 
     copies = [t.clone() for t in tensors]
@@ -283,7 +298,7 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
         try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
             made: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
         except (RuntimeError, AttributeError):
-            return step
+            return in_place(pure, updates)
     return made
 
 
@@ -304,15 +319,6 @@ def _noting_forms_only() -> Iterator[None]:
         yield
     finally:
         proxy_tensor.set_meta = usual
-
-
-def _compiling_when_called() -> AbstractContextManager[None]:
-    """Torch compiles Python code of what it records, and anew after every change; here only what is called at last."""
-    try:
-        from torch.fx._lazy_graph_module import _use_lazy_graph_module
-    except ImportError:  # in a version that has it elsewhere, recording takes longer
-        return nullcontext()
-    return _use_lazy_graph_module(True)
 
 
 def _set_form(proxy: Any, value: Any) -> Any:
