@@ -201,7 +201,6 @@ def separate_updates(traced: GraphModule, replaced: int) -> tuple[GraphModule, l
         else:
             updates.append(Update(number, "subtract", numbered(value), factor))
     output.args = (computed,)
-    graph.set_codegen(torch.fx.graph.CodeGen())
     graph.eliminate_dead_code()
     traced.recompile()
     return traced, updates
