@@ -19,16 +19,15 @@ def agree(federation: Federation, folder: Path, rtol: float = 1e-10, **settings:
             "local": {"steps": 2, "batch_size": 4, "lr": 0.01, "epochs": None},
             **settings,
         }
-        run = fedarena.run(
+        with fedarena.open(
             federation=federation,
             engine={"name": engine, "dtype": "float64"},
             rounds=1,
             name=f"{federation.name}-{engine}",
             runs_folder=folder,
-            progress=False,
             **given,
-        )
-        last = run.rounds.to_pylist()[-1]
+        ) as run:
+            last = run.advance().rounds.to_pylist()[-1]
         found[engine] = {name: value for name, value in last.items() if isinstance(value, float)}
     reference, cohort = found["reference"], found["cohort"]
     assert reference.keys() == cohort.keys()

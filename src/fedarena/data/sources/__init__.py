@@ -23,6 +23,7 @@ from fedarena.data.sources import (
     openimage,
     openml,
     planetoid,
+    puffer,
     ratings,
     reddit,
     reddit_comments,
@@ -34,6 +35,8 @@ from fedarena.data.sources import (
     stackoverflow,
     store,
     synthetic,
+    taobao,
+    taxi,
 )
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "openimage",
     "openml",
     "planetoid",
+    "puffer",
     "ratings",
     "reddit",
     "reddit_comments",
@@ -70,4 +74,6 @@ __all__ = [
     "stackoverflow",
     "store",
     "synthetic",
+    "taobao",
+    "taxi",
 ]
