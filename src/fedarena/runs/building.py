@@ -39,6 +39,7 @@ from fedarena.models.adaptation import adapt
 from fedarena.models.augmentation import NoAugmentation, model_sees
 from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.models.tasks.translation import inputs_of_translation
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.attacked import check_attackable, prepare_attack
@@ -408,6 +409,8 @@ def data_spec(federation: Federation) -> DataSpec:
         return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown, token_names=task.label_names)
     inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
     shape = () if inputs else columns["x"].shape
+    if task.kind == "translation":
+        inputs = inputs_of_translation(columns["x"].shape[0], columns["y"].shape[0], task.tokens or 0, task.classes)
     return DataSpec(
         task.kind,
         task.classes,
@@ -417,8 +420,10 @@ def data_spec(federation: Federation) -> DataSpec:
         task.tokens,
         inputs,
         task.value_range,
-        task.token_names,
+        task.label_names if task.kind == "transcription" else task.token_names,
         tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
+        task.sample_rate,
+        columns["y"].shape[0] if task.kind == "transcription" else None,
     )
 
 
