@@ -43,6 +43,16 @@ def texts_of(federation: Federation) -> dict[str, list[str]]:
     return found
 
 
+def translations(federation: Federation) -> list[tuple[str, str]]:
+    """The training texts and what they are to become."""
+    names = federation.task.label_names
+    columns = federation.samples(federation.clients(), "train").columns
+    return [
+        (" ".join(names[token] for token in x if token), " ".join(names[token] for token in y if token))
+        for x, y in zip(columns["x"], columns["y"], strict=True)
+    ]
+
+
 def groups_of(federation: Federation) -> dict[str, str]:
     return {
         name: group
@@ -78,7 +88,7 @@ def test_blogs_in_a_folder_and_in_archives_are_the_same(tmp_path: Path) -> None:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content.encode()))
     # After a single word there is nothing to predict.
-    expected = {"1": ["one two three", "four & five"], "22": ["one two"]}
+    expected = {"1": ["four & five", "one two three"], "22": ["one two"]}
     for form in ("folder", "zip", "tar"):
         options = {"sequence_length": 3, "split": "within_client", "train_fraction": 1.0}
         assert texts_of(load("blog_corpus", tmp_path / form, **options)) == expected
@@ -95,7 +105,7 @@ def test_blogs_as_fedscale_has_them(tmp_path: Path) -> None:
     (tmp_path / "train" / "nothing").write_text(" \n")
     federation = load("blog_corpus", tmp_path, sequence_length=4)
     assert groups_of(federation) == {"a": "train", "b": "train", "c": "test"}
-    assert texts_of(federation)["a"] == ["the words of a in", "in two lines"]
+    assert texts_of(federation)["a"] == ["in two lines", "the words of a in"]
     (tmp_path / "test" / "a").write_text("once again")
     with pytest.raises(BadInputError, match=r"'a' is in two groups, in file 1 of .*train and file 1 of .*test"):
         load("blog_corpus", tmp_path)
@@ -117,7 +127,7 @@ def test_reviews_in_all_forms(tmp_path: Path) -> None:
         (tmp_path / form / "Gifts_5.json.gz").write_bytes(gzip.compress(text.encode()))
     rows = [(who, "B00", "name", "[0, 0]", text, stars, "", 0, "02 28, 2014") for who, stars, text in REVIEWS]
     write_table(tmp_path / "table" / "reviews.csv", rows)
-    expected = {"ann": ["very good !", "bad ."], "bob": ["good ."]}
+    expected = {"ann": ["bad .", "very good !"], "bob": ["good ."]}
     for form in ("lines", "spread", "table"):
         federation = load("amazon_review", tmp_path / form, split="within_client", train_fraction=1.0, length=4)
         assert texts_of(federation) == expected
@@ -255,17 +265,23 @@ def test_questions_are_followed_by_answers(tmp_path: Path) -> None:
 
     (tmp_path / "coqa-train-v1.0.json").write_text(json.dumps({"data": [conversation("ann"), conversation("bob")]}))
     (tmp_path / "coqa-dev-v1.0.json").write_text(json.dumps({"data": [conversation("cid")]}))
-    federation = load("coqa", tmp_path)
+    federation = load("coqa", tmp_path, length=4)
     assert groups_of(federation) == {"ann": "train", "bob": "train", "cid": "test"}
-    assert texts_of(federation)["ann"] == ["who ? <answer> ann . <end>", "why ? <answer> because <end>"]
+    assert sorted(translations(federation)) == [
+        ("who ?", "<to> ann . <end>"),
+        ("who ?", "<to> bob . <end>"),
+        ("why ?", "<to> because <end>"),
+        ("why ?", "<to> because <end>"),
+    ]
+    assert load("coqa", tmp_path, vocabulary=6).task.label_names[:5] == ("<PAD>", "<UNK>", "<to>", "<end>", "?")
     (tmp_path / "coqa-dev-v1.0.json").write_text(json.dumps({"data": [{"id": "x", "questions": []}]}))
     with pytest.raises(BadInputError, match=r"coqa-dev-v1\.0\.json, conversation 1 must have an id, questions"):
         load("coqa", tmp_path)
     root = tmp_path / "map"
     (root / "data").mkdir(parents=True)
-    (root / "data" / "1.txt").write_text("who ? me")
+    (root / "data" / "1.txt").write_text("who?\nme\n")
     write_table(root / "client_data_mapping" / "train.csv", [HEADING, (0, "1.txt", "", 0)])
-    assert texts_of(load("coqa", root)) == {"train-0": ["who ? me"]}
+    assert translations(load("coqa", root)) == [("who ?", "<to> me <end>")]
 
 
 def test_speeches_with_their_translations(tmp_path: Path) -> None:
@@ -279,13 +295,15 @@ def test_speeches_with_their_translations(tmp_path: Path) -> None:
         (tmp_path / "txt" / language).mkdir(parents=True)
         (tmp_path / "txt" / language / "ep-00-01-17.txt").write_text(chapter.format(*said))
     federation = load("europarl", tmp_path)
-    expected = ["good day . <fr> bonjour . <end>", "thank you . <fr> merci . <end>"]
-    assert texts_of(federation) == {"Ann": expected}  # what Bob said has another number of lines in French
+    expected = [("good day .", "<to> bonjour . <end>"), ("thank you .", "<to> merci . <end>")]
+    assert translations(federation) == expected
+    # What Bob said has another number of lines in French.
+    assert federation.client_ids(federation.clients()) == ["Ann"]
     root = tmp_path / "map"
     write_table(root / "en" / "en.csv", [["text"], ["Yes."], ["No."]])
     write_table(root / "fr" / "fr.csv", [["text"], ["Oui."], ["Non."]])
     write_table(root / "client_data_mapping" / "train.csv", [HEADING, (7, 1, "", 0)])
-    assert texts_of(load("europarl", root)) == {"train-7": ["no . <fr> non . <end>"]}
+    assert translations(load("europarl", root)) == [("no .", "<to> non . <end>")]
     write_table(root / "client_data_mapping" / "train.csv", [HEADING, (7, 2, "", 0)])
     with pytest.raises(BadInputError, match=r"train\.csv, line 2 names sentence 2; there are 2, from 0"):
         load("europarl", root)
@@ -303,7 +321,7 @@ def test_real_files_train_on_both_engines(name: str, folder: str, clients: int, 
         pytest.skip(f"needs {REAL / folder}")
     federation = load(name, REAL / folder, **options)
     assert federation.num_clients == clients
-    agree(load(name, REAL / folder, **{**options, "minimum_samples": 5, "fraction": 0.1}), tmp_path)
+    agree(load(name, REAL / folder, **{**options, "minimum_samples": 5, "fraction": 0.3}), tmp_path)
 
 
 @pytest.mark.slow

@@ -50,6 +50,18 @@ class TextFiles:
         return cls(files, records, {**(GROUP_COLUMNS if published else {}), **columns}, published)
 
 
+@dataclass(frozen=True)
+class TextForm:
+    """What becomes of texts: a task and columns, which depend on the vocabulary, and how samples are made."""
+
+    task: Callable[[Vocabulary], TaskSpec]
+    columns: Callable[[Vocabulary], dict[str, ColumnSpec]]
+    samples: Callable[[ChosenTexts, Vocabulary], tuple[dict[str, AnyArray], IntArray]]  # and counts of parts
+    change: Callable[[Vocabulary], Vocabulary] = lambda words: words
+    order: SampleOrder = "shuffled"
+    notes: Sequence[str] = ()
+
+
 def words_of(text: str) -> str:
     """The words of a text, separated by spaces."""
     return split_messages([text.replace("\n", " ")])[0]
@@ -86,7 +98,8 @@ def build_next_words(
         return {"tokens": ColumnSpec(dtype=words.dtype, shape=(sequence_length + 1,))}
 
     longer = replace(texts, records=of_several_words)
-    _build(build, longer, choices, vocabulary, Vocabulary.next_token, columns, samples, "in_order", notes)
+    form = TextForm(Vocabulary.next_token, columns, samples, order="in_order", notes=notes)
+    build_texts(build, longer, choices, vocabulary, form)
 
 
 def build_labelled_texts(
@@ -113,20 +126,13 @@ def build_labelled_texts(
             label = ColumnSpec(dtype="uint8", shape=(spec.classes,))
         return {"x": ColumnSpec(dtype=words.dtype, shape=(length,)), "y": label}
 
-    _build(build, texts, choices, vocabulary, task, columns, samples, "shuffled", notes)
+    build_texts(build, texts, choices, vocabulary, TextForm(task, columns, samples, notes=notes))
 
 
-def _build(
-    build: StoreBuild,
-    texts: TextFiles,
-    choices: Choices,
-    vocabulary: int | Vocabulary,
-    task: Callable[[Vocabulary], TaskSpec],
-    columns: Callable[[Vocabulary], dict[str, ColumnSpec]],
-    samples: Callable[[ChosenTexts, Vocabulary], tuple[dict[str, AnyArray], IntArray]],
-    order: SampleOrder,
-    notes: Sequence[str],
+def build_texts(
+    build: StoreBuild, texts: TextFiles, choices: Choices, vocabulary: int | Vocabulary, form: TextForm
 ) -> None:
+    """Reads files, sorts their texts by client on disk, and writes samples; a `vocabulary` may be its size alone."""
     reader = RecordReader(texts.files, texts.records, {**texts.columns, TEXT: pa.string()})
     division = choices.division(texts.published)
     with work_folder(build) as work:
@@ -136,17 +142,18 @@ def _build(
         index.build(lambda done: build.progress(_READING + (_GROUPED - _READING) * done, "Grouping by client"))
         if not any(True for _ in index):
             raise BadInputError(f"{texts.files[0]} has no texts")
-        clients = TextClients(index, choices.sampling, division, order)
+        clients = TextClients(index, choices.sampling, division, form.order)
         words = vocabulary
         if isinstance(words, int):
             counts = clients.training_words(
                 lambda done: build.progress(_GROUPED + (_COUNTED - _GROUPED) * done, "Counting words")
             )
             words = Vocabulary.of(counts, words)
+        words = form.change(words)
         done = 0
-        with build.writer(task=task(words), columns=columns(words), notes=notes) as writer:
+        with build.writer(task=form.task(words), columns=form.columns(words), notes=form.notes) as writer:
             for chosen in clients:
-                made, counts_of_parts = samples(chosen, words)
+                made, counts_of_parts = form.samples(chosen, words)
                 writer.add_clients(chosen.ids, counts=counts_of_parts, columns=made, groups=chosen.groups)
                 done += len(chosen.users)
                 build.progress(_COUNTED + (1 - _COUNTED) * done / clients.number, "Writing")

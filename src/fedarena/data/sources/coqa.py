@@ -1,10 +1,10 @@
 """CoQA (Reddy, Chen and Manning, 2019): conversations about a text; a client is a conversation.
 
-A sample is a question with its answer behind it, ``question <answer> answer <end>``, of which the next word is to be
-predicted: so whoever predicts well answers well. The publisher's files are coqa-train-v1.0.json and
-coqa-dev-v1.0.json, whose conversations are for training and for testing. FedScale counts 7,685 clients and does not
-say what they are; the publisher's files have 7,199 and 500 conversations. FedScale's own form, maps and data/*.txt,
-has a text for every sample.
+A sample is a question and its answer, which is written as a translation is, word by word; what the question is about is
+not given. The publisher's files are coqa-train-v1.0.json and coqa-dev-v1.0.json, whose conversations are for training
+and for testing. FedScale counts 7,685 clients and does not say what they are; the publisher's files have 7,199 and 500
+conversations. Of FedScale's own form, maps and data/*.txt, every text must have the question in its first line and the
+answer behind it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fedarena.core.outside_text import quoted
 from fedarena.data.by_client.clients import choices
 from fedarena.data.by_client.maps import MapFiles, MapRow, existing, groups_of_maps, map_records
 from fedarena.data.by_client.packed import opened
-from fedarena.data.by_client.parallel import with_marks
+from fedarena.data.by_client.parallel import build_translations, pair
 from fedarena.data.by_client.rows import Record
-from fedarena.data.by_client.texts import Length, TextFiles, VocabularySize, build_next_words, words_of
+from fedarena.data.by_client.texts import Length, TextFiles, VocabularySize, words_of
 from fedarena.data.many_users.clients import PublishedGroups
 from fedarena.data.raw.files import RawFile
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
@@ -44,7 +44,7 @@ def coqa(
     *,
     folder: PathOption | None = None,
     vocabulary: VocabularySize = 10_000,
-    sequence_length: Length = 32,
+    length: Length = 24,
     minimum_samples: MinimumSamples = 1,
     fraction: Fraction = 1.0,
     sampling_seed: Seed = 0,
@@ -53,19 +53,20 @@ def coqa(
     validation_fraction: ValidationFraction | None = None,
     split_seed: Seed | None = None,
 ) -> None:
-    """Questions and answers about a text, of which the next word is to be predicted; a client is a conversation.
+    """Questions, and answers that are to be given, from the files in `folder`; a client is a conversation.
 
-    A question with its answer becomes one sample or more, of ``sequence_length + 1`` words of a `vocabulary` of the
-    most frequent words of the training samples.
+    Of both there are at most `length` words, of a `vocabulary` of the most frequent words of the training samples.
     """
     found = FILES.find(folder)
     if maps := FILES.maps(folder):
         root = FILES.root(folder)
 
-        def text(row: MapRow) -> tuple[object, ...] | None:
+        def text(row: MapRow) -> tuple[object, ...]:
             path = root / existing(root, row, [row.sample, f"data/{row.sample}"])
-            words = words_of(path.read_bytes().decode("utf-8", "ignore"))
-            return (words,) if words else None
+            question, _, answer = path.read_bytes().decode("utf-8", "ignore").strip().partition("\n")
+            if not answer.strip():
+                raise BadInputError(f"{path} must have a question in its first line and the answer behind it")
+            return (pair(words_of(question), words_of(answer)),)
 
         texts = TextFiles.of(*map_records(maps, text), groups_of_maps(maps))
     else:
@@ -73,12 +74,12 @@ def coqa(
         names = {code: path for path, code in files.items()}
         groups = PublishedGroups(lambda group, line: f"conversation {line:,} of {names[group]}")
         texts = TextFiles.of(list(files), lambda path: _answers(path, files[path]), groups)
-    build_next_words(
+    build_translations(
         build,
         texts,
         choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed),
         vocabulary,
-        sequence_length,
+        length,
     )
 
 
@@ -98,7 +99,6 @@ def _answers(path: Path, group: int) -> Iterator[Record]:
                 if not isinstance(name, str) or not all(isinstance(text, str) for turn in turns for text in turn):
                     raise BadInputError(f"{where}, {quoted(name)}: ids, questions and answers must be texts")
                 for question, answer in turns:
-                    words = with_marks(words_of(question), words_of(answer), "<answer>")
-                    yield Record(name, (group, number, words), source.fraction())
+                    yield Record(name, (group, number, pair(words_of(question), words_of(answer))), source.fraction())
         except (ijson.JSONError, UnicodeDecodeError) as error:
             raise DamagedFileError(f"{path} is damaged: it is no complete JSON ({error})") from None

@@ -3,8 +3,7 @@
 The publisher's files, ``txt/en/ep-00-01-17.txt`` and the same in other languages, have marks of chapters, speakers and
 paragraphs; what a speaker said in both languages is put together line by line where both have as many lines, and left
 out where they do not. FedScale's tarball has maps, en/en.csv and fr/fr.csv: the second column of a map is taken for
-the number of a row of both, counted from 0. A sample is a sentence with its translation behind it,
-``sentence <fr> phrase <end>``, of which the next word is to be predicted.
+the number of a row of both, counted from 0. Both languages have one vocabulary.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from fedarena.core.options import PathOption
 from fedarena.data.by_client.clients import choices
 from fedarena.data.by_client.maps import MapFiles, MapRow, groups_of_maps, map_records
 from fedarena.data.by_client.packed import csv_rows, lines, whole_number
-from fedarena.data.by_client.parallel import with_marks
+from fedarena.data.by_client.parallel import build_translations, pair
 from fedarena.data.by_client.rows import Record
-from fedarena.data.by_client.texts import Length, TextFiles, VocabularySize, build_next_words, words_of
+from fedarena.data.by_client.texts import Length, TextFiles, VocabularySize, words_of
 from fedarena.data.raw.files import RawFile
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples
@@ -64,7 +63,7 @@ def europarl(
     folder: PathOption | None = None,
     language: Language = "fr",
     vocabulary: VocabularySize = 10_000,
-    sequence_length: Length = 64,
+    length: Length = 32,
     minimum_samples: MinimumSamples = 1,
     fraction: Fraction = 1.0,
     sampling_seed: Seed = 0,
@@ -73,10 +72,9 @@ def europarl(
     validation_fraction: ValidationFraction | None = None,
     split_seed: Seed | None = None,
 ) -> None:
-    """Sentences of speeches with their translations from English into `language`; a client is a speaker.
+    """Sentences of speeches, to be translated from English into `language`, from `folder`; a client is a speaker.
 
-    A pair becomes one sample or more, of ``sequence_length + 1`` words of a `vocabulary` of the most frequent words of
-    both languages.
+    Of both there are at most `length` words, of a `vocabulary` of the most frequent words of both languages.
     """
     found = FILES.find(folder)
     if maps := FILES.maps(folder):
@@ -88,13 +86,13 @@ def europarl(
                 f"{language}/{language}.csv; each must have its translation"
             )
 
-        def pair(row: MapRow) -> tuple[object, ...] | None:
+        def sentences(row: MapRow) -> tuple[object, ...]:
             place = whole_number(row.sample, "the number of a sentence", row.where)
             if place >= len(english):
                 raise BadInputError(f"{row.where} names sentence {place:,}; there are {len(english):,}, from 0")
-            return (with_marks(words_of(english[place].as_py()), words_of(other[place].as_py()), f"<{language}>"),)
+            return (pair(words_of(english[place].as_py()), words_of(other[place].as_py())),)
 
-        texts = TextFiles.of(*map_records(maps, pair), groups_of_maps(maps))
+        texts = TextFiles.of(*map_records(maps, sentences), groups_of_maps(maps))
     else:
         place = found[_ENGLISH]
         translated = place.parent / language
@@ -103,13 +101,13 @@ def europarl(
         both = [path for path in sorted(place.glob("*.txt")) if (translated / path.name).is_file()]
         if not both:
             raise BadInputError(f"{place} and {translated} have no .txt files of the same name")
-        texts = TextFiles.of(both, lambda path: _pairs(path, translated / path.name, language))
-    build_next_words(
+        texts = TextFiles.of(both, lambda path: _pairs(path, translated / path.name))
+    build_translations(
         build,
         texts,
         choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed),
         vocabulary,
-        sequence_length,
+        length,
     )
 
 
@@ -122,13 +120,13 @@ def _column(path: Path) -> pa.Array:
     return pa.array((values[-1] for _, values, _ in rows), pa.string())
 
 
-def _pairs(path: Path, translated: Path, language: str) -> Iterator[Record]:
+def _pairs(path: Path, translated: Path) -> Iterator[Record]:
     others = {turn: said for turn, _, said in _turns(translated)}
     for turn, speaker, said in _turns(path):
         other = others.get(turn, [])
         if speaker and len(said) == len(other):
             for english, foreign in zip(said, other, strict=True):
-                yield Record(speaker, (with_marks(words_of(english), words_of(foreign), f"<{language}>"),), 1.0)
+                yield Record(speaker, (pair(words_of(english), words_of(foreign)),), 1.0)
 
 
 def _turns(path: Path) -> Iterator[tuple[tuple[str, str], str, list[str]]]:

@@ -86,8 +86,8 @@ def puffer(
         choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed),
         Form(
             task,
-            {"x": ColumnSpec(dtype="float32", shape=(history,)), "y": ColumnSpec(dtype="float32")},
-            lambda rows: {"x": vectors(rows, "x", "float32", (history,)), "y": numbers(rows, "y", "float32")},
+            {"x": ColumnSpec(dtype="float32", shape=(history, 1)), "y": ColumnSpec(dtype="float32")},
+            lambda rows: {"x": vectors(rows, "x", "float32", (history, 1)), "y": numbers(rows, "y", "float32")},
         ),
         order="in_order",
     )

@@ -103,8 +103,8 @@ def taxi(
         choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed),
         Form(
             task,
-            {"x": ColumnSpec(dtype="float32", shape=(2 * points,)), "y": ColumnSpec(dtype="float32", shape=(2,))},
-            lambda rows: {"x": vectors(rows, "x", "float32", (2 * points,)), "y": vectors(rows, "y", "float32", (2,))},
+            {"x": ColumnSpec(dtype="float32", shape=(points, 2)), "y": ColumnSpec(dtype="float32", shape=(2,))},
+            lambda rows: {"x": vectors(rows, "x", "float32", (points, 2)), "y": vectors(rows, "y", "float32", (2,))},
             (f"Trips of at most {points} positions, or with missing ones, are left out.",),
         ),
         published,
