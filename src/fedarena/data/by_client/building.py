@@ -57,7 +57,7 @@ def build_from_rows(
         buckets = Buckets(work, reader.total_bytes)
         buckets.fill(reader.read, lambda done: build.progress(_READING * done, "Reading"))
         build.progress(_READING, "Grouping by client")
-        clients = RowClients(buckets, choices.sampling, division, order)
+        clients = RowClients(buckets, choices.sampling, division, order, files[0])
         made = form if isinstance(form, Form) else form(buckets)
         build.progress(_LOOKING, "Writing")
         write_clients(build, clients, made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -70,9 +71,14 @@ class RowClients:
     """The clients out of some buckets, so many rows in memory at a time as a bucket has."""
 
     def __init__(
-        self, buckets: Buckets, sampling: Sampling, division: Split | PublishedGroups, order: SampleOrder = "shuffled"
+        self,
+        buckets: Buckets,
+        sampling: Sampling,
+        division: Split | PublishedGroups,
+        order: SampleOrder,
+        where: Path,
     ):
-        self._buckets, self._division, self._order = buckets, division, order
+        self._buckets, self._division, self._order, self._where = buckets, division, order, where
         self._kept = sampling.choose(self._sizes())
         self._groups = division.groups(len(self._kept)) if isinstance(division, Split) else None
 
@@ -123,7 +129,7 @@ class RowClients:
     def _sizes(self) -> IntArray:
         sizes = [found for _, found, _ in self._users()]
         if not sizes:
-            raise BadInputError("The files have no samples")
+            raise BadInputError(f"{self._where} has no samples")
         return np.concatenate(sizes).astype(np.int64)
 
 
