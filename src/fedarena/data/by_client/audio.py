@@ -57,7 +57,7 @@ def _others(content: bytes, where: str) -> tuple[int, AnyArray]:
         import soundfile
     except ImportError:
         raise BadInputError(
-            f"{where} is no plain WAV file; to read others, such as FLAC and MP3: pip install soundfile"
+            f"{where} is no plain WAV file; to read others, such as FLAC and MP3: pip install 'fedarena[audio]'"
         ) from None
     library: Any = soundfile
     try:
@@ -70,4 +70,5 @@ def _others(content: bytes, where: str) -> tuple[int, AnyArray]:
 def _one_channel(values: AnyArray) -> AnyArray:
     if values.shape[1] == 1:
         return values[:, 0].astype(np.int16)
-    return np.rint(values.mean(axis=1)).astype(np.int16)
+    mean: AnyArray = np.rint(values.mean(axis=1)).astype(np.int16)
+    return mean

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from fedarena.core.errors import BadInputError
 from fedarena.data.by_client.audio import fixed_length, waveform
-from fedarena.data.by_client.building import GROUP_COLUMNS, Form, build_from_rows, look_through, vectors
-from fedarena.data.by_client.clients import Choices
+from fedarena.data.by_client.building import GROUP_COLUMNS, Form, build_from_rows, vectors
+from fedarena.data.by_client.clients import Choices, look_through
 from fedarena.data.by_client.rows import Record
 from fedarena.data.many_users.buckets import Buckets
 from fedarena.data.many_users.clients import PublishedGroups

@@ -120,9 +120,10 @@ def _positions(game: Game, wanted: int, where: str) -> Iterator[tuple[int, np.nd
     for colour in (BLACK, WHITE):
         own = [number for number, (who, _) in enumerate(game.moves) if who == colour]
         chosen.update(own[place * len(own) // wanted] for place in range(wanted) if own)
-    board, last = Board(), None
-    for colour, point in game.handicap:
-        board.put(point, colour)
+    board = Board()
+    last: int | None = None
+    for colour, stone in game.handicap:
+        board.put(stone, colour)
     for number, (colour, point) in enumerate(game.moves):
         if number in chosen:
             yield colour, board.seen_by(colour, last), _PASS if point is None else point

@@ -19,10 +19,10 @@ from pydantic import Field
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import PathOption
 from fedarena.core.outside_text import quoted
-from fedarena.data.by_client.building import Form, build_from_rows, look_through, numbers, vectors
-from fedarena.data.by_client.clients import choices
+from fedarena.data.by_client.building import Form, build_from_rows, numbers, vectors
+from fedarena.data.by_client.clients import choices, look_through
 from fedarena.data.by_client.packed import csv_rows, number, table_rows
-from fedarena.data.by_client.rows import Record
+from fedarena.data.by_client.rows import Record, Records
 from fedarena.data.many_users.buckets import Buckets
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
@@ -96,10 +96,8 @@ def taobao(
     if len(missing) in (1, 2):
         raise BadInputError(f"{FILES.folder(folder)} lacks {', '.join(missing)}; all three tables are needed")
     columns = {**{name: pa.int64() for name in CODES}, "numbers": pa.binary(), "label": pa.int8()}
-    if missing:
-        files, records = list(found.values()), _joined
-    else:
-        files, records = [found[_SAMPLES]], _publisher(found[_ADS], found[_USERS])
+    records: Records = _joined if missing else _publisher(found[_ADS], found[_USERS])
+    files = list(found.values()) if missing else [found[_SAMPLES]]
     build_from_rows(
         build,
         files,

@@ -159,5 +159,5 @@ def _seen_from_now(positions: AnyArray) -> AnyArray | None:
         return None
     length = np.linalg.norm(moved)
     cosine, sine = moved / length if length > 0 else np.array([1.0, 0.0])
-    turned = (positions - now) @ np.array([[cosine, -sine], [sine, cosine]])
+    turned: AnyArray = (positions - now) @ np.array([[cosine, -sine], [sine, cosine]])
     return turned.astype(np.float32)
