@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import lzma
-import struct
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from both_engines import agree
+from protocol_buffers import message, record, scenario, track
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
@@ -130,43 +129,6 @@ def test_ten_thousand_real_games_have_no_impossible_move(tmp_path: Path) -> None
             archive.writestr(f"{number}.sgf", game)
     federation = load("fox_go", tmp_path / "raw", positions=1)
     assert federation.num_clients == 2135
-
-
-def varint(value: int) -> bytes:
-    content = b""
-    while value > 0x7F:
-        content += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return content + bytes([value])
-
-
-def message(*parts: tuple[int, int | float | bytes]) -> bytes:
-    """A protocol buffer of these fields."""
-    content = b""
-    for number, value in parts:
-        if isinstance(value, float):
-            content += varint(number << 3 | 1) + struct.pack("<d", value)
-        elif isinstance(value, int):
-            content += varint(number << 3) + varint(value)
-        else:
-            content += varint(number << 3 | 2) + varint(len(value)) + value
-    return content
-
-
-def track(positions: Sequence[tuple[float, float] | None]) -> bytes:
-    states = [
-        message((2, place[0]), (3, place[1]), (11, 1)) if place else message((2, 0.0), (11, 0)) for place in positions
-    ]
-    return message((1, 7), (2, 1), *((3, state) for state in states))
-
-
-def record(content: bytes) -> bytes:
-    length = struct.pack("<Q", len(content))
-    return length + struct.pack("<I", masked_crc(length)) + content + struct.pack("<I", masked_crc(content))
-
-
-def scenario(name: str, *tracks: bytes) -> bytes:
-    return record(message((1, 0.1), (5, name.encode()), (10, 10), *((2, one) for one in tracks)))
 
 
 def test_checksums_are_those_of_record_files() -> None:
