@@ -93,7 +93,7 @@ def test_words_of_the_publishers_archive_and_of_its_folder(tmp_path: Path) -> No
         assert federation.task.label_names[samples["y"][0]] == "bed"
         short = federation.samples(federation.clients("train"), "train").columns
         assert sorted((row == 0).sum() >= 400 for row in short["x"]) == [False, False, True]
-    with pytest.raises(BadInputError, match=r"bed/aa_nohash_0\.wav in .* has 8,000 samples a second, not 16,000"):
+    with pytest.raises(BadInputError, match=r"bed/aa_nohash_0\.wav has 8,000 samples a second, not 16,000"):
         load("google_speech", tmp_path / "folder")
     put(tmp_path / "folder" / "speech_commands_v0.02" / "bad" / "aa_nohash_0.wav", wav(tone(1, 9)))
     with pytest.raises(BadInputError, match="there is no word 'bad' among the 35; did you mean 'bed'"):

@@ -28,7 +28,11 @@ def waveform(content: bytes, sample_rate: int, where: str) -> AnyArray:
 
 def fixed_length(samples: AnyArray, length: int) -> AnyArray:
     """The first samples of a recording, with silence behind a shorter one."""
-    return np.pad(samples[:length], (0, max(length - len(samples), 0)))
+    if len(samples) >= length:
+        return samples[:length]
+    padded = np.zeros(length, dtype=samples.dtype)
+    padded[: len(samples)] = samples
+    return padded
 
 
 def _wav(content: bytes, where: str) -> tuple[int, AnyArray]:
@@ -69,6 +73,6 @@ def _others(content: bytes, where: str) -> tuple[int, AnyArray]:
 
 def _one_channel(values: AnyArray) -> AnyArray:
     if values.shape[1] == 1:
-        return values[:, 0].astype(np.int16)
+        return values[:, 0]
     mean: AnyArray = np.rint(values.mean(axis=1)).astype(np.int16)
     return mean

@@ -8,6 +8,7 @@ id that is in two files is one person in two groups, which is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,9 +133,9 @@ def label_below(classes: int) -> Callable[[MapRow], int]:
 
 def existing(root: Path, row: MapRow, candidates: Sequence[str]) -> str:
     """The first of some names, seen from `root`, under which there is a file."""
-    for name in candidates:
-        if ".." in Path(name).parts or Path(name).is_absolute():
+    for name in candidates:  # as texts: with paths, looking takes several times as long
+        if name.startswith("/") or (".." in name and ".." in name.split("/")):
             raise BadInputError(f"{row.where} names {quoted(name)}, which is not inside of {root}")
-        if (root / name).is_file():
+        if os.path.isfile(f"{root}/{name}"):
             return name
     raise BadInputError(f"{row.where} names {quoted(row.sample)}, but there is no file {root / candidates[0]}")

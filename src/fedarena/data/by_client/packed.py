@@ -187,6 +187,15 @@ def members(path: Path, wanted: Pattern[str]) -> Iterator[Member]:
             yield Member(name, content.read(), f"{name} in {path}", min(file.tell() / size, 1.0))
 
 
+def read_whole(path: str) -> bytes:
+    """The bytes of a file that was there when it was looked for."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise BadInputError(f"There is no file {path} any more") from None
+
+
 def is_archive(path: Path) -> bool:
     """Whether `members` reads it, if it is no folder."""
     return path.is_file() and path.name.lower().endswith((".zip", *_TARS))

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.errors import DamagedFileError
 from fedarena.data.by_client.building import GROUP_COLUMNS, Form, build_from_rows, numbers
 from fedarena.data.by_client.clients import Choices
 from fedarena.data.by_client.maps import MapRow, existing, groups_of_maps, map_records
+from fedarena.data.by_client.packed import read_whole
 from fedarena.data.by_client.rows import Records
 from fedarena.data.images.forms import Fit
 from fedarena.data.images.forms import Form as PixelForm
@@ -76,21 +77,13 @@ class PictureForm:
 
     def values(self, root: Path, names: Sequence[str]) -> AnyArray | EncodedRows:
         """The column of some files."""
-        paths = [root / name for name in names]
+        paths = [f"{root}/{name}" for name in names]
         if self.compressed is None:
             pixels = np.empty((len(paths), *self.column.shape), dtype=np.uint8)
             for place, path in enumerate(paths):
-                pixels[place] = self.read(_content(path), str(path))
+                pixels[place] = self.read(read_whole(path), path)
             return pixels
-        files = [self.file(_content(path), str(path)) for path in paths]
-        return EncodedRows(files, [str(path) for path in paths], checked=True)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise BadInputError(f"There is no file {path} any more") from None
+        return EncodedRows([self.file(read_whole(path), path) for path in paths], paths, checked=True)
 
 
 @dataclass(frozen=True)

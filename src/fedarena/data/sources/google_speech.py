@@ -8,9 +8,10 @@ recordings, renamed. Words are numbered as in FedScale; of version 0.01, which h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from fedarena.core.errors import BadInputError
@@ -18,18 +19,19 @@ from fedarena.core.options import PathOption
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import nearest
 from fedarena.data.by_client.audio import SampleRate, fixed_length, waveform
-from fedarena.data.by_client.building import GROUP_COLUMNS, Form, build_from_rows, numbers, vectors
+from fedarena.data.by_client.building import GROUP_COLUMNS, Form, build_from_rows, numbers
 from fedarena.data.by_client.clients import choices
 from fedarena.data.by_client.maps import MAPS, MapFiles, MapRow, existing, groups_of_maps, map_records
-from fedarena.data.by_client.packed import members
-from fedarena.data.by_client.rows import Record
+from fedarena.data.by_client.packed import members, read_whole
+from fedarena.data.by_client.rows import Record, Records
 from fedarena.data.by_client.transcripts import Seconds
 from fedarena.data.many_users.clients import PublishedGroups
 from fedarena.data.raw.files import RawFile
+from fedarena.data.raw.folders import files_below
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction
-from fedarena.data.store.schema import GROUPS, ColumnSpec, TaskSpec
+from fedarena.data.store.schema import GROUPS, AnyArray, ColumnSpec, TaskSpec
 
 WORDS = (
     *("up", "two", "sheila", "zero", "yes", "five", "one", "happy", "marvin", "no", "go", "seven", "eight", "tree"),
@@ -90,46 +92,57 @@ def google_speech(
     found = FILES.find(folder)
     length = round(sample_rate * seconds)
 
-    def heard(content: bytes, where: str) -> bytes:
-        return fixed_length(waveform(content, sample_rate, where), length).astype("<i2").tobytes()
+    def samples(rows: pa.Table) -> dict[str, AnyArray]:
+        x = np.empty((len(rows), length), dtype=np.int16)
+        names, contents = (rows.column(name).to_pylist() for name in ("recording", "content"))
+        for place, (name, content) in enumerate(zip(names, contents, strict=True)):
+            x[place] = fixed_length(waveform(content or read_whole(name), sample_rate, name), length)
+        return {"x": x, "y": numbers(rows, "label", "int64")}
 
-    if maps := FILES.maps(folder):
+    maps = FILES.maps(folder)
+    if maps:
         root = FILES.root(folder)
 
         def record(row: MapRow) -> tuple[object, ...]:
             folders = [name.removesuffix(".csv") for name in MAPS[GROUPS[row.group]]]
-            path = root / existing(root, row, [*(f"{place}/{row.sample}" for place in folders), row.sample])
-            return heard(path.read_bytes(), str(path)), _label(row.label_name, row.where)
+            path = existing(root, row, [*(f"{place}/{row.sample}" for place in folders), row.sample])
+            return f"{root}/{path}", b"", _label(row.label_name, row.where)
 
         files, records = map_records(maps, record)
         published = groups_of_maps(maps)
     else:
         archive = found["archive"]
-        groups = _groups(archive)
-
-        def records(path: Path) -> Iterator[Record]:
-            for number, member in enumerate(members(path, _RECORDING), 1):
-                word, speaker = _named(member.name)
-                label = _label(word, member.where)
-                group = groups.get(speaker, 0)
-                yield Record(speaker, (group, number, heard(member.content, member.where), label), member.done)
-
-        files = [archive]
+        files, records = [archive], _recordings(_groups(archive))
         published = PublishedGroups(lambda group, line: f"file {line:,} of {archive}")
     task = TaskSpec(kind="classification", classes=len(WORDS), label_names=WORDS, sample_rate=sample_rate)
     build_from_rows(
         build,
         files,
         records,
-        {**GROUP_COLUMNS, "x": pa.binary(), "label": pa.int64()},
+        {**GROUP_COLUMNS, "recording": pa.string(), "content": pa.binary(), "label": pa.int64()},
         choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed),
-        Form(
-            task,
-            {"x": ColumnSpec(dtype="int16", shape=(length,)), "y": ColumnSpec(dtype="int64")},
-            lambda rows: {"x": vectors(rows, "x", "<i2", (length,)), "y": numbers(rows, "label", "int64")},
-        ),
+        Form(task, {"x": ColumnSpec(dtype="int16", shape=(length,)), "y": ColumnSpec(dtype="int64")}, samples),
         published,
     )
+
+
+def _recordings(groups: Mapping[str, int]) -> Records:
+    """The recordings of a folder, which are read when they are written, or those of an archive, which are kept."""
+
+    def records(path: Path) -> Iterator[Record]:
+        if path.is_dir():
+            names = sorted(name for name, _ in files_below(path) if _RECORDING.search(name))
+            for number, name in enumerate(names, 1):
+                word, speaker = _named(name)
+                row = (groups.get(speaker, 0), number, str(path / name), b"", _label(word, str(path / name)))
+                yield Record(speaker, row, number / len(names))
+            return
+        for number, member in enumerate(members(path, _RECORDING), 1):
+            word, speaker = _named(member.name)
+            row = (groups.get(speaker, 0), number, member.where, member.content, _label(word, member.where))
+            yield Record(speaker, row, member.done)
+
+    return records
 
 
 def _label(word: str, where: str) -> int:
