@@ -42,10 +42,10 @@ class _Attention(nn.Module):
         self.output_dropout = nn.Sequential(*some_dropout(dropout))
 
     def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
-        parts = (
+        queries, keys, values = (
             part(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in (self.query, self.key, self.value)
         )
-        gathered = attended(*parts, is_padding, self.attention_dropout)
+        gathered = attended(queries, keys, values, is_padding, self.attention_dropout)
         states: Tensor = self.LayerNorm(x + self.output_dropout(self.dense(gathered)))
         return states
 
@@ -107,7 +107,7 @@ class _Predictions(nn.Module):
         self.dense, self.LayerNorm = nn.Linear(width, embedding), nn.LayerNorm(embedding, EPSILON)
 
     def forward(self, states: Tensor, vectors: Tensor) -> Tensor:
-        matched = self.LayerNorm(_gelu(self.dense(states))) @ vectors.transpose(-2, -1)
+        matched: Tensor = self.LayerNorm(_gelu(self.dense(states))) @ vectors.transpose(-2, -1)
         return matched + self.bias
 
 

@@ -46,7 +46,7 @@ from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
-from fedarena.runs.deciding import prepare_policy
+from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.virtual_time import check_feasible, match_fleet
@@ -223,6 +223,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
+    check_rounds(policy, config, protocol)
     of_policy = () if policy is None else (policy,)
     facts = RunFacts(
         population=len(training_clients),
@@ -286,7 +287,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
-    said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
+    if policy is not None and fleet is not None:
+        policy.speeds = simulation.world(None).phones.speeds
+    said = {} if policy is None or not policy.judges else {POLICY_GROUP: policy.empty_message()}
     simulation.path.check(update | said, protocol.updates_per_step, cohort)
     if simulation.downlink is not None:
         if centralized:

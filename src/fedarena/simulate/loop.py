@@ -148,7 +148,8 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
         world = world.with_upload(simulation.sent_bytes(expected))
     if simulation.policy is not None:
         world = world.with_decisions(simulation.deciding(before))
-    plan = simulation.protocol.play(round, before.clock, world)
+    protocol, world = simulation.in_round(before, world)
+    plan = protocol.play(round, before.clock, world)
     if simulation.always_steps:
         plan = plan.with_a_step()
     if plan.clock.time > _LONGEST_SECONDS:

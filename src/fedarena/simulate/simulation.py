@@ -209,6 +209,25 @@ class Simulation:
 
         return decide
 
+    def in_round(self, before: Snapshot, world: World) -> tuple[Protocol, World]:
+        """The protocol of the round after a snapshot, and the world as it is then, where a policy changes rounds."""
+        if self.policy is None or not self.policy.changes_rounds:
+            return self.protocol, world
+        wanted = self.policy.round_settings(self.policy_state(before), before.round + 1)
+        cohort, seconds = wanted.cohort, wanted.deadline_seconds
+        if cohort is not None and not 1 <= cohort <= len(self.training_clients):
+            raise BadInputError(
+                f"The policy {type(self.policy).__name__} wants {cohort} clients in round {before.round + 1}, and there "
+                f"are from 1 to {len(self.training_clients)}"
+            )
+        if seconds is not None and not 0 < seconds < np.inf:
+            raise BadInputError(
+                f"The policy {type(self.policy).__name__} wants a deadline of {seconds:g} seconds in round "
+                f"{before.round + 1}; it must be above 0"
+            )
+        protocol = self.protocol.for_round(cohort, seconds)
+        return protocol, replace(world, phones=replace(world.phones, deadline_seconds=protocol.deadline_seconds))
+
     def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
         """Has shards trained and their updates transformed and added up."""
         try:

@@ -46,7 +46,7 @@ class Binary(MultiLabel):
 
     kinds: ClassVar[tuple[str, ...]] = ("classification",)
     usual_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "auc", "average_precision")
-    baseline_rule = "always the more frequent label"
+    baseline_rule: ClassVar[str | None] = "always the more frequent label"
 
     @classmethod
     def model_spec(cls, spec: DataSpec) -> DataSpec:
