@@ -21,7 +21,7 @@ class MultiLabel(Task):
     predicts = "labels"
     kinds: ClassVar[tuple[str, ...]] = ("multi_label",)
     usual_metrics: ClassVar[tuple[str, ...]] = ("average_precision", "micro_average_precision", "macro_f1", "micro_f1")
-    baseline_rule = "always the labels' frequencies as scores"
+    baseline_rule: ClassVar[str | None] = "always the labels' frequencies as scores"
 
     def example_targets(self, samples: int) -> Tensor:
         """No labels."""

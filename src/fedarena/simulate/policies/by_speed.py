@@ -58,7 +58,8 @@ class BySpeed(Policy):
         if seconds is None:
             seconds = float(np.quantile(sending + self.usual * step, self.share, method="higher"))
         steps = np.divide(seconds - sending, step, out=np.full(len(step), float(self.most)), where=step > 0)
-        return np.clip(np.floor(steps + 1e-9), self.least, self.most)[:, None]
+        whole: FloatArray = np.clip(np.floor(steps + 1e-9), self.least, self.most)
+        return whole[:, None]
 
     def hyperparameters(self, decisions: FloatArray) -> dict[str, FloatArray]:
         """The steps."""
