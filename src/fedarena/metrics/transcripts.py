@@ -74,7 +74,9 @@ def _words(characters: Tensor, there: Tensor, space: int) -> tuple[Tensor, Tenso
     word = torch.zeros_like(characters[:, 0])
     words, ends = [], []
     for character, is_there in zip(
-        (*characters.unbind(-1), torch.full_like(word, space)), (*there.unbind(-1), torch.ones_like(word, dtype=torch.bool)), strict=True
+        (*characters.unbind(-1), torch.full_like(word, space)),
+        (*there.unbind(-1), torch.ones_like(word, dtype=torch.bool)),
+        strict=True,
     ):
         is_space = is_there & (character == space)
         words.append(word)

@@ -42,8 +42,10 @@ class _Attention(nn.Module):
         self.output_dropout = nn.Sequential(*some_dropout(dropout))
 
     def forward(self, x: Tensor, is_padding: Tensor) -> Tensor:
-        parts = (part(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in (self.query, self.key, self.value))
-        gathered = attended(*parts, is_padding, self.attention_dropout)
+        queries, keys, values = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in (self.query, self.key, self.value)
+        )
+        gathered = attended(queries, keys, values, is_padding, self.attention_dropout)
         states: Tensor = self.LayerNorm(x + self.output_dropout(self.dense(gathered)))
         return states
 
@@ -105,7 +107,7 @@ class _Predictions(nn.Module):
         self.dense, self.LayerNorm = nn.Linear(width, embedding), nn.LayerNorm(embedding, EPSILON)
 
     def forward(self, states: Tensor, vectors: Tensor) -> Tensor:
-        matched = self.LayerNorm(_gelu(self.dense(states))) @ vectors.transpose(-2, -1)
+        matched: Tensor = self.LayerNorm(_gelu(self.dense(states))) @ vectors.transpose(-2, -1)
         return matched + self.bias
 
 
@@ -149,11 +151,12 @@ class Albert(nn.Module):
         number = numbers_in_text(is_padding)
         states = self.albert(tokens, number, is_padding)
         if self.predictions is not None:
-            scores: Tensor = self.predictions(states, self.vocabulary)
-            return scores[..., : self.classes]  # a token that stands for hidden ones is never right
-        assert self.albert.pooler is not None and self.classifier is not None
+            matched: Tensor = self.predictions(states, self.vocabulary)
+            return matched[..., : self.classes]  # a token that stands for hidden ones is never right
+        assert self.albert.pooler is not None
+        assert self.classifier is not None
         first = torch.tanh(self.albert.pooler(of_first_token(states, number, is_padding)))
-        scores = self.classifier(self.dropout(first))
+        scores: Tensor = self.classifier(self.dropout(first))
         return scores
 
 

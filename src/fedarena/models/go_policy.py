@@ -43,7 +43,10 @@ def go_policy(spec: DataSpec, *, width: int = 64, layers: int = 4) -> nn.Module:
     is_board = spec.is_image and spec.kind == "classification"
     points = spec.input_shape[1] * spec.input_shape[2] if is_board else 0
     require(
-        is_board and spec.classes in (points, points + 1), "go_policy", "planes of a board, and its points as labels", spec
+        is_board and spec.classes in (points, points + 1),
+        "go_policy",
+        "planes of a board, and its points as labels",
+        spec,
     )
     at_least_one(width=width, layers=layers)
     return GoPolicy(spec, width, layers)

@@ -40,14 +40,16 @@ class LogMel(nn.Module):
                 f"have {length}"
             )
         self.moments, self.normalize = 1 + length // self.hop, normalize
-        filters = mel_filters(rate, self.size, bands)
+        with torch.device("cpu"):  # wherever the model is built: whether these filters are any good is looked at
+            basis, filters = fourier_basis(self.size, window).float(), mel_filters(rate, self.size, bands).float()
         if not (filters > 0).any(0).all():
             raise BadInputError(
                 f"model.bands is {bands}, so narrow at {rate} samples a second that some are empty; choose fewer"
             )
         # Not in files of weights: they follow from the options.
-        self.register_buffer("basis", fourier_basis(self.size, window).float(), persistent=False)
-        self.register_buffer("bands", filters.float(), persistent=False)
+        here = torch.get_default_device()
+        self.register_buffer("basis", basis.to(here), persistent=False)
+        self.register_buffer("bands", filters.to(here), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Spectrograms."""

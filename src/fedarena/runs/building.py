@@ -46,7 +46,8 @@ from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
-from fedarena.runs.deciding import prepare_policy
+from fedarena.runs.deciding import check_rounds, prepare_policy
+from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.virtual_time import check_feasible, match_fleet
@@ -58,6 +59,7 @@ from fedarena.simulate import (
     Selector,
     Simulation,
 )
+from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
@@ -223,6 +225,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
+    check_rounds(policy, config, protocol)
     of_policy = () if policy is None else (policy,)
     facts = RunFacts(
         population=len(training_clients),
@@ -249,6 +252,18 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
         )
+    edges = _make(EDGES, config.edges, Edges, "edges")
+    prepare_edges(
+        *(edges, config, federation, training_clients),
+        algorithm=algorithm,
+        protocol=protocol,
+        aggregator=aggregator,
+        attack=attack,
+        transforms=transforms,
+        policy=policy,
+        update=update,
+        keeps_states=bool(kept),
+    )
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -272,6 +287,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         sends=not centralized,
         transforms=(*([canaries] if canaries else []), *of_policy, *transforms, *mechanism.transforms()),
         policy=policy,
+        edges=edges,
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
@@ -286,7 +302,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
-    said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
+    if policy is not None and fleet is not None:
+        policy.speeds = simulation.world(None).phones.speeds
+    said = {} if policy is None or not policy.judges else {POLICY_GROUP: policy.empty_message()}
     simulation.path.check(update | said, protocol.updates_per_step, cohort)
     if simulation.downlink is not None:
         if centralized:

@@ -46,10 +46,7 @@ def _bins(task: TaskSpec, values: AnyArray, first_bin: IntArray) -> IntArray:
         return first_bin[rows] + values[rows, nodes]
     if task.predicts_numbers:
         return (first_bin[:, None] + bin_numbers(task, values.reshape(len(values), -1))).ravel()
-    if task.kind in _OF_TOKENS:
-        labels = values[:, 1:]
-    else:
-        labels = values if task.kind == "transcription" else values[:, None]
+    labels = values[:, 1:] if task.kind in _OF_TOKENS else values.reshape(len(values), -1)
     return (first_bin[:, None] + labels.astype(np.int64)).ravel()
 
 

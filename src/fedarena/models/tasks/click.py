@@ -16,4 +16,4 @@ class Click(Binary):
     """
 
     usual_metrics: ClassVar[tuple[str, ...]] = ("auc", "average_precision")
-    baseline_rule = None  # one score for all tells nothing apart
+    baseline_rule: ClassVar[str | None] = None  # one score for all tells nothing apart

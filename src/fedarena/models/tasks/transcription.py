@@ -63,7 +63,7 @@ def ctc_losses(log_probabilities: Tensor, transcripts: Tensor) -> Tensor:
     Class 0 is the blank, and behind the last character of a transcript there are zeros. It is written as plain
     operations for all samples, moment by moment, so that many clients' losses are computed at once.
     """
-    samples, length = transcripts.shape
+    length = transcripts.shape[-1]
     # Blanks before, between and behind all characters: [samples, 2 length + 1].
     states = torch.stack([torch.zeros_like(transcripts), transcripts], -1).flatten(-2)
     states = torch.cat([states, torch.zeros_like(transcripts[:, :1])], -1)
