@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from both_engines import agree
 from generated_files import SOURCES
+from typer.testing import CliRunner
 
+from fedarena.cli import main
 from fedarena.data import load_federation
 from fedarena.data.registry import FEDERATIONS, CachedSource
 
@@ -51,3 +54,21 @@ def test_all_have_the_same_options() -> None:
         source = FEDERATIONS.get(name)
         assert isinstance(source, CachedSource)
         assert {*common, "split_seed"} <= set(source.__signature__.parameters), name
+
+
+def test_commands_show_table_5(tmp_path: Path) -> None:
+    options = SOURCES["taxi"][0](tmp_path / "raw")
+    settings = [f"folder={tmp_path / 'raw'}", *(f"{option}={value}" for option, value in options.items())]
+
+    def said(*command: str) -> str:
+        result = CliRunner().invoke(main, ["data", *command])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    assert "8 clients" in said("prepare", "taxi", *settings)
+    counted = "Counted: 8 clients and 24 trips, where Table 5 of FedScale has 442 clients and about 1,700,000 trips"
+    assert counted in said("verify", "taxi", *settings)
+    numbers = tmp_path / "numbers.json"
+    shown = said("stats", "taxi", *settings, "-o", str(tmp_path / "a.html"), "--json", str(numbers))
+    assert "in FedScale's Table 5 442 clients, 1,700,000 trips, of all of the data" in shown
+    assert json.loads(numbers.read_text())[0]["fedscale_table_5"]["clients"] == 442

@@ -47,32 +47,39 @@ class RecordReader:
     def read(self, position: Position | None) -> Iterator[Piece]:
         """All records from a position on."""
         at = position or {"file": 0, "record": 0}
+        waiting: list[tuple[int, Record]] = []  # with the number of the file; a piece may be of several files
+        waiting_bytes, bytes_before = 0, sum(self._sizes[: at["file"]])
         for number in range(at["file"], len(self._files)):
-            before, size = sum(self._sizes[:number]), self._sizes[number]
             first = at["record"] if number == at["file"] else 0
-            waiting: list[Record] = []
-            waiting_bytes, count = 0, first
-            for record in islice(self._records(self._files[number]), first, None):
-                waiting.append(record)
+            for count, record in enumerate(islice(self._records(self._files[number]), first, None), first + 1):
+                waiting.append((number, record))
                 waiting_bytes += sum(
                     len(value) if isinstance(value, str | bytes) else _BYTES_OF_A_NUMBER for value in record.values
                 )
                 if len(waiting) >= PIECE_ROWS or waiting_bytes >= PIECE_BYTES:
-                    count += len(waiting)
-                    fraction = (before + size * record.done) / self.total_bytes
-                    yield Piece(self._rows(number, waiting), {"file": number, "record": count}, fraction)
+                    fraction = (bytes_before + self._sizes[number] * record.done) / self.total_bytes
+                    yield Piece(self._rows(waiting), {"file": number, "record": count}, fraction)
                     waiting, waiting_bytes = [], 0
-            after = {"file": number + 1, "record": 0}
-            yield Piece(self._rows(number, waiting), after, (before + size) / self.total_bytes)
+            bytes_before += self._sizes[number]
+        yield Piece(self._rows(waiting), {"file": len(self._files), "record": 0}, 1.0)
 
-    def _rows(self, number: int, records: Sequence[Record]) -> pa.RecordBatch:
-        columns = [[record.user for record in records]]
-        columns += [[record.values[place] for record in records] for place in range(len(self._schema) - 1)]
+    def _rows(self, waiting: Sequence[tuple[int, Record]]) -> pa.RecordBatch:
+        columns: list[list[Any]] = [[record.user for _, record in waiting]]
+        columns += [[record.values[place] for _, record in waiting] for place in range(len(self._schema) - 1)]
         try:
             arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
         except UnicodeEncodeError:  # JSON can write half a character
-            raise BadInputError(f"{self._files[number]} has text that is not valid Unicode") from None
+            wrong = next(number for number, record in waiting if not _is_unicode(record))
+            raise BadInputError(f"{self._files[wrong]} has text that is not valid Unicode") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _is_unicode(record: Record) -> bool:
+    try:
+        "".join(value for value in (record.user, *record.values) if isinstance(value, str)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def bytes_of(path: Path) -> int:

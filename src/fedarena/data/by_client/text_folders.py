@@ -38,7 +38,8 @@ def texts_of_folders(folders: dict[Path, int]) -> TextFiles:
     def records(folder: Path) -> Iterator[Record]:
         for number, member in enumerate(members(folder, _ANY), 1):
             if words := words_of(decoded(member)):
-                yield Record(client_of(member.name), (folders[folder], number, words), member.done)
+                client = member.name.removesuffix(".txt")
+                yield Record(client, (folders[folder], number, words), member.done)
 
     names = {code: folder for folder, code in folders.items()}
     return TextFiles.of(list(folders), records, PublishedGroups(lambda group, line: f"file {line:,} of {names[group]}"))
@@ -47,8 +48,3 @@ def texts_of_folders(folders: dict[Path, int]) -> TextFiles:
 def decoded(member: Member) -> str:
     """The text of a file, without bytes that are not UTF-8, as FedScale reads it."""
     return member.content.decode("utf-8", "ignore")
-
-
-def client_of(name: str) -> str:
-    """A client's name from that of its file."""
-    return name.rpartition("/")[2].partition(".")[0]

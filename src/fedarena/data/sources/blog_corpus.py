@@ -17,7 +17,7 @@ from fedarena.core.options import PathOption
 from fedarena.data.by_client.clients import choices
 from fedarena.data.by_client.packed import members
 from fedarena.data.by_client.rows import Record
-from fedarena.data.by_client.text_folders import TextFolders, client_of, decoded, texts_of_folders
+from fedarena.data.by_client.text_folders import TextFolders, decoded, texts_of_folders
 from fedarena.data.by_client.texts import Length, TextFiles, VocabularySize, build_next_words, words_of
 from fedarena.data.raw.files import RawFile
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
@@ -85,7 +85,7 @@ def blog_corpus(
 def _posts(path: Path) -> Iterator[Record]:
     seen: set[str] = set()
     for member in members(path, _BLOG):
-        blogger = client_of(member.name)
+        blogger = member.name.rpartition("/")[2].partition(".")[0]
         if blogger in seen:
             raise BadInputError(f"{path} has two files of the blogger {blogger}; the second is {member.name}")
         seen.add(blogger)

@@ -28,7 +28,7 @@ from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
 from fedarena.data.sampling import Fraction, MinimumSamples
 from fedarena.data.splits import PublishedSplit, Seed, TrainFraction, ValidationFraction
-from fedarena.data.store.schema import ColumnSpec, TaskSpec
+from fedarena.data.store.schema import AnyArray, ColumnSpec, TaskSpec
 
 _SGF = re.compile(r"\.sgf$", re.IGNORECASE)
 _PASS = POINTS  # the last class
@@ -76,7 +76,7 @@ def fox_go(
 
     Of every game each player has at most so many `positions`, evenly spread over the player's moves. A sample has
     three planes: own stones, the other's, and the last move; its class is a point of the board, row by row, or passing.
-    Games on other boards than 19 x 19 are left out.
+    Games on other boards than 19 x 19 are left out, and those in which a stone is put where there is one.
     """
     found = FILES.find(folder)
     names = tuple(f"{chr(ord('a') + point % SIDE)}{chr(ord('a') + point // SIDE)}" for point in range(POINTS))
@@ -91,11 +91,12 @@ def fox_go(
             TaskSpec(kind="classification", classes=POINTS + 1, label_names=(*names, "pass")),
             {"x": ColumnSpec(dtype="uint8", shape=shape), "y": ColumnSpec(dtype="int64")},
             lambda rows: {"x": _unpacked(rows), "y": numbers(rows, "label", "int64")},
+            ("Games on other boards, and those in which a stone is put where there is one, are left out.",),
         ),
     )
 
 
-def _unpacked(rows: pa.Table) -> np.ndarray:
+def _unpacked(rows: pa.Table) -> AnyArray:
     bits = vectors(rows, "x", "uint8", (-(-_PLANES * POINTS // 8),))
     planes = np.unpackbits(bits, axis=1, count=_PLANES * POINTS) * np.uint8(255)
     return planes.reshape(len(rows), _PLANES, SIDE, SIDE)
@@ -110,23 +111,24 @@ def _moves(path: Path, positions: int) -> Iterator[Record]:
         players = {BLACK: game.known.get("PB", ""), WHITE: game.known.get("PW", "")}
         if not all(players.values()):
             raise BadInputError(f"{member.where} does not say who played (PB and PW)")
-        for player, planes, move in _positions(game, positions, member.where):
+        for player, planes, move in _positions(game, positions) or ():
             yield Record(players[player], (np.packbits(planes > 0).tobytes(), move), member.done)
 
 
-def _positions(game: Game, wanted: int, where: str) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Some positions of each player, and the moves."""
+def _positions(game: Game, wanted: int) -> list[tuple[int, AnyArray, int]] | None:
+    """Some positions of each player, and the moves; None if a move is impossible."""
     chosen: set[int] = set()
     for colour in (BLACK, WHITE):
         own = [number for number, (who, _) in enumerate(game.moves) if who == colour]
         chosen.update(own[place * len(own) // wanted] for place in range(wanted) if own)
-    board = Board()
+    board, found = Board(), []
     last: int | None = None
     for colour, stone in game.handicap:
         board.put(stone, colour)
     for number, (colour, point) in enumerate(game.moves):
         if number in chosen:
-            yield colour, board.seen_by(colour, last), _PASS if point is None else point
+            found.append((colour, board.seen_by(colour, last), _PASS if point is None else point))
         if point is not None and not board.play(point, colour):
-            raise BadInputError(f"{where}, move {number + 1}: there is a stone already")
+            return None
         last = point
+    return found
