@@ -191,3 +191,20 @@ def test_real_sentences_train_on_both_engines(
     federation = load(name, real(folder), inputs="text")
     assert (federation.num_clients, federation.num_samples) == (clients, samples)
     agree(load(name, real(folder), inputs="text", length=20, fraction=0.2), tmp_path)
+
+
+def test_real_digits_of_sixty_speakers(tmp_path: Path) -> None:
+    """AudioMNIST's digits, which are among Speech Commands' words, in the form of these."""
+    digits = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    with np.load(real("speech") / "audiomnist_60spk_8k_3reps.npz") as found:
+        samples, offsets, spoken, speakers = (found[name] for name in ("wav", "offset", "digit", "speaker"))
+    root = tmp_path / "raw" / "speech_commands_digits"
+    for place in range(0, len(spoken), 9):
+        heard = samples[offsets[place] : offsets[place + 1]]
+        put(root / digits[spoken[place]] / f"s{speakers[place]}_nohash_{place}.wav", wav(heard, 8000))
+    federation = load("google_speech", tmp_path / "raw", sample_rate=8000)
+    assert federation.num_clients == 60
+    assert federation.num_samples == 200
+    words = {federation.task.label_names[label] for label in np.flatnonzero(federation.label_counts)}
+    assert words <= set(digits)
+    assert len(words) >= 9
