@@ -30,10 +30,15 @@ def message(*parts: tuple[int, int | float | bytes]) -> bytes:
 
 
 def track(positions: Sequence[tuple[float, float] | None]) -> bytes:
-    states = [
-        message((2, place[0]), (3, place[1]), (11, 1)) if place else message((2, 0.0), (11, 0)) for place in positions
-    ]
-    return message((1, 7), (2, 1), *((3, state) for state in states))
+    def state(place: tuple[float, float] | None, number: int) -> bytes:
+        x, y = place or (0.0, 0.0)
+        valid = (11, int(place is not None))
+        if number % 3 == 0:  # some have no more than is needed, others all fields
+            return message((2, x), (3, y), valid)
+        sizes = b"".join(varint(field << 3 | 5) + struct.pack("<f", 1.0) for field in range(5, 11))
+        return message((2, x), (3, y), (4, 0.5)) + sizes + message(valid)
+
+    return message((1, 7), (2, 1), *((3, state(place, number)) for number, place in enumerate(positions)))
 
 
 def record(content: bytes) -> bytes:

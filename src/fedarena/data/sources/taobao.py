@@ -8,7 +8,7 @@ heading, of which those from 250 on are read).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +45,7 @@ _JOINED = (
     *("pid", "clk"),
 )
 _JOINED_COLUMNS, _JOINED_BEGIN = 267, 250
+_BETWEEN = "\n"  # values, none of which has one
 _SAMPLES, _ADS, _USERS = "raw_sample.csv", "ad_feature.csv", "user_profile.csv"
 _TABLES = (".csv", ".csv.gz", ".txt", ".txt.gz")
 
@@ -187,24 +188,31 @@ def _places(path: Path, heading: Sequence[str]) -> dict[str, int]:
     return places
 
 
-def _publisher(ads: Path, users: Path) -> Callable[[Path], Iterator[Record]]:
+def _publisher(ads: Path, users: Path) -> Records:
     def records(path: Path) -> Iterator[Record]:
-        about = {"adgroup_id": _by_key(ads, "adgroup_id"), "user": _by_key(users, _USER)}
+        of_ads, of_users = _Known(ads, "adgroup_id"), _Known(users, _USER)
         heading, rows = table_rows(path)
         user, ad = heading.place("user", _USER), heading.place("adgroup_id")
         own = {name: heading.place(name) for name in ("adgroup_id", "pid", _CLICK)}
         for row in rows:
-            of_ad = about["adgroup_id"].get(row.values[ad], {})
-            of_user = about["user"].get(row.values[user], {})
-            known = {**of_ad, **of_user, **{name: row.values[place] for name, place in own.items()}}
+            values = {name: row.values[place] for name, place in own.items()}
+            known = {**of_ads.about(row.values[ad]), **of_users.about(row.values[user]), **values}
             yield _record(row.values[user], known, f"{path}, line {row.line:,}", row.done)
 
     return records
 
 
-def _by_key(path: Path, key: str) -> dict[str, dict[str, str]]:
-    """What a table knows of each of its keys."""
-    heading, rows = table_rows(path)
-    place = heading.place(key)
-    wanted = {name: at for at, name in enumerate(heading.names) if name in (*CODES, *NUMBERS)}
-    return {row.values[place]: {name: row.values[at] for name, at in wanted.items()} for row in rows}
+class _Known:
+    """What a table knows of each of its keys, kept as texts: a million dictionaries would be a gigabyte."""
+
+    def __init__(self, path: Path, key: str):
+        heading, rows = table_rows(path)
+        place = heading.place(key)
+        wanted = {name: at for at, name in enumerate(heading.names) if name in (*CODES, *NUMBERS)}
+        self._names = list(wanted)
+        self._rows = {row.values[place]: _BETWEEN.join(row.values[at] for at in wanted.values()) for row in rows}
+
+    def about(self, key: str) -> dict[str, str]:
+        """The values of a key; none if there is no such key."""
+        row = self._rows.get(key)
+        return {} if row is None else dict(zip(self._names, row.split(_BETWEEN), strict=True))
