@@ -29,18 +29,12 @@ def parse_game(text: str, where: str) -> Game:
     known: dict[str, str] = {}
     handicap: list[tuple[int, int]] = []
     moves: list[tuple[int, int | None]] = []
-    place, depth = 0, 0
-    while depth >= 0:
-        token = _TOKEN.match(text, place)
-        if token is None:
-            break
+    place = 0
+    while token := _TOKEN.match(text, place):
         place = token.end()
-        if token[1]:
-            depth += {"(": 1, ")": -1, ";": 0}[token[1]]
-            if token[1] == ")":  # the main line ends where something is closed for the first time
-                if depth < 0:
-                    break
-                return Game(known, handicap, moves)
+        if token[1] == ")" and known:  # the main line ends where something is closed for the first time
+            return Game(known, handicap, moves)
+        if token[1]:  # some files lack the first bracket, so that nobody counts them
             continue
         name = "".join(letter for letter in token[2] if letter.isupper())
         values = _VALUE.findall(token[3])
