@@ -140,6 +140,8 @@ def test_inature_by_its_folders_and_landmarks_by_their_ids(tmp_path: Path) -> No
         put(root / "train" / "0" / "0" / "0" / f"{name}.jpg", picture(number, (30, 20), "JPEG", channels=3))
     federation = load("landmarks", root, size=16, classes=4)
     assert sorted(federation.client_ids(federation.clients())) == ["0001a", "0002a", "0003a"]
+    with pytest.raises(BadInputError, match=r"train\.csv, line 4 has the label 2; .*federation\.classes says how many"):
+        load("landmarks", root, size=16, classes=2)
 
 
 @pytest.mark.parametrize(

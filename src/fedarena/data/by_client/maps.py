@@ -117,14 +117,14 @@ def map_records(
     return list(maps.values()), records
 
 
-def label_below(classes: int) -> Callable[[MapRow], int]:
-    """The number of a row's label, which must be that of a class."""
+def label_below(classes: int, advice: str = "") -> Callable[[MapRow], int]:
+    """The number of a row's label, which must be that of a class; `advice` is what to do if it is not."""
 
     def label(row: MapRow) -> int:
         code = whole_number(row.label_id, "label_id", row.where)
         if code >= classes:
             raise BadInputError(
-                f"{row.where} has the label {code}; there are {classes:,} classes, 0 to {classes - 1:,}"
+                f"{row.where} has the label {code}; there are {classes:,} classes, 0 to {classes - 1:,}{advice}"
             )
         return code
 

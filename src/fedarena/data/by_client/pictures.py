@@ -26,6 +26,7 @@ from fedarena.data.raw.images import decode_picture, need_pillow
 from fedarena.data.registry import StoreBuild
 from fedarena.data.store.encoding import EncodedRows
 from fedarena.data.store.schema import AnyArray, ColumnSpec, Encoding, Group, TaskSpec
+from fedarena.data.store.side_by_side import for_each
 
 Size = Annotated[int, Field(ge=1, le=4096)]
 Compressed = Literal["jpeg", "png"] | None
@@ -76,14 +77,23 @@ class PictureForm:
         return made.getvalue()
 
     def values(self, root: Path, names: Sequence[str]) -> AnyArray | EncodedRows:
-        """The column of some files."""
+        """The column of some files, which all cores decode."""
         paths = [f"{root}/{name}" for name in names]
         if self.compressed is None:
             pixels = np.empty((len(paths), *self.column.shape), dtype=np.uint8)
-            for place, path in enumerate(paths):
-                pixels[place] = self.read(read_whole(path), path)
+
+            def decode(place: int) -> None:
+                pixels[place] = self.read(read_whole(paths[place]), paths[place])
+
+            for_each(decode, len(paths))
             return pixels
-        return EncodedRows([self.file(read_whole(path), path) for path in paths], paths, checked=True)
+        files = [b""] * len(paths)
+
+        def encode(place: int) -> None:
+            files[place] = self.file(read_whole(paths[place]), paths[place])
+
+        for_each(encode, len(paths))
+        return EncodedRows(files, paths, checked=True)
 
 
 @dataclass(frozen=True)

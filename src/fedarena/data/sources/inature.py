@@ -57,7 +57,7 @@ def inature(
     path. JPEGs of `size` x `size` pixels stay as they are; others are brought to that size.
     """
     FILES.find(folder)
-    numbered = label_below(classes)
+    numbered = label_below(classes, "; federation.classes says how many")
 
     def label(row: MapRow) -> int:
         if row.label_id:

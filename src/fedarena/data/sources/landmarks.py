@@ -55,7 +55,9 @@ def landmarks(
     under its name, and as Google's archives have it, ``train/0/a/1/0a1….jpg``.
     """
     FILES.find(folder)
-    pictures = pictures_of_maps(FILES.maps(folder), FILES.root(folder), _candidates, label_below(classes))
+    pictures = pictures_of_maps(
+        FILES.maps(folder), FILES.root(folder), _candidates, label_below(classes, "; federation.classes says how many")
+    )
     build_pictures(
         build,
         pictures,
