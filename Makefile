@@ -59,8 +59,9 @@ pictures: run $(VENV)/.installed-docs  ## Draw the pictures of the documentation
 bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
 	$(BIN)/python benchmarks/store.py
 
-bench-data: $(VENV)/.installed  ## Measure reading files of 660,120 and of 1.66 million users (about 12 minutes, 8 GB of disk)
+bench-data: $(VENV)/.installed-test  ## Measure reading files of 660,120 and of 1.66 million users, and a million pictures and recordings (about 20 minutes, 8 GB of disk)
 	$(BIN)/python benchmarks/data.py --output docs/benchmarks/data.json
+	$(BIN)/python benchmarks/media.py --output docs/benchmarks/media.json
 
 bench-client-states: $(VENV)/.installed  ## Measure what clients' states cost a commit, and RAM
 	$(BIN)/python benchmarks/client_states.py

@@ -27,8 +27,14 @@ MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",), may_need_not
 
 def default_model(spec: DataSpec) -> str:
     """The model that trains well on such data within minutes."""
-    if spec.kind == "next_token":
-        return "char_mlp"
+    for_kind = {
+        "next_token": "char_mlp",
+        "masked_token": "albert",
+        "translation": "seq2seq",
+        "transcription": "deepspeech_small",
+    }
+    if spec.kind in for_kind:
+        return for_kind[spec.kind]
     if spec.is_text:
         return "bag_of_words"
     if spec.graph_shape is not None:
@@ -38,6 +44,8 @@ def default_model(spec: DataSpec) -> str:
         can_match = are_codes and (len(spec.inputs) == 2 or (spec.kind == "rating" and len(spec.inputs) == 1))
         has_codes = any(part.values for part in spec.inputs)
         return "embedding_mlp" if has_codes and not can_match else "matrix_factorization"
+    if spec.is_audio:
+        return "speech_cnn"
     if spec.is_image:
         return "cnn"
     return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"

@@ -36,6 +36,7 @@ from fedarena.runs.callbacks import CALLBACKS
 from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
+from fedarena.simulate.edges import EDGES
 from fedarena.simulate.policies import POLICIES
 from fedarena.simulate.schedules import SCHEDULES
 from fedarena.track import TRACKERS
@@ -60,6 +61,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "download": DOWNLOADS,
     "selector": SELECTORS,
     "policy": POLICIES,
+    "edges": EDGES,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
@@ -70,7 +72,7 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
 # Parts whose options say nothing before a name is given.
-_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy")
+_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy", "edges")
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -148,6 +150,7 @@ class RunConfig(BaseModel):
     privacy: dict[str, Any] = {"name": "none"}  # the mechanism of differential privacy
     download: dict[str, Any] = {"name": "none"}  # how what clients download is compressed
     policy: dict[str, Any] = {"name": "none"}  # what decides with which hyperparameters every client trains
+    edges: dict[str, Any] = {"name": "none"}  # servers between clients and the server, which add up updates
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it

@@ -57,4 +57,5 @@ def _is_left_to_chance(simulation: Simulation) -> bool:
     """Whether who takes part, and when, depends on nothing that is found out in training."""
     uploads_differ = type(simulation.algorithm).expected_upload_bytes is not Algorithm.expected_upload_bytes
     drawn = simulation.selector.sampling is not None
+    drawn = drawn and simulation.edges.rounds == 1  # of edges' own rounds, jobs are others
     return drawn and simulation.policy is None and simulation.downlink is None and not uploads_differ

@@ -15,6 +15,7 @@ from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
 from fedarena.simulate.ahead import PlanAhead
 from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.downloads import Downloads
+from fedarena.simulate.edges.rounds import train_by_edges
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.selectors import Feedback
@@ -110,8 +111,12 @@ def _play_round(
             # What is needed for a step is trained together with everything else that can be trained by then.
             can_train = waiting.versions <= server.version
             ready, waiting = waiting.take(can_train), waiting.take(~can_train)
-            shards = simulation.engine.divide(ready, server.broadcasts, before.client_states)
-            for result in simulation.train(shards, server.transform_states, round):
+            if simulation.edges.rounds > 1:
+                trained = train_by_edges(simulation, server, ready, before.client_states, round)
+            else:
+                shards = simulation.engine.divide(ready, server.broadcasts, before.client_states)
+                trained = simulation.train(shards, server.transform_states, round)
+            for result in trained:
                 server.accept(result)
                 for clients, kept in result.client_states:
                     changes.add(clients, kept)
@@ -148,7 +153,10 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
         world = world.with_upload(simulation.sent_bytes(expected))
     if simulation.policy is not None:
         world = world.with_decisions(simulation.deciding(before))
-    plan = simulation.protocol.play(round, before.clock, world)
+    protocol, world = simulation.in_round(before, world)
+    plan = protocol.play(round, before.clock, world)
+    if simulation.edge_links is not None:
+        plan = simulation.edge_links.closed(plan)
     if simulation.always_steps:
         plan = plan.with_a_step()
     if plan.clock.time > _LONGEST_SECONDS:

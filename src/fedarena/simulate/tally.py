@@ -86,6 +86,8 @@ def describe_round(
         "epsilon": simulation.epsilon(plan.clock.version),
         **server.measure(),
     }
+    if simulation.edge_links is not None:
+        row |= simulation.edge_links.row(plan)
     if len(simulation.corrupted_clients):
         row["corrupted"] = int((corrupted & used).sum())
     if server.verdicts:
