@@ -108,7 +108,7 @@ def test_edges_for_an_attribute(tmp_path: Path) -> None:
         progress=False,
     )
     assert found.rounds["edges"].to_pylist()[1:] == [2, 2]
-    with pytest.raises(BadInputError, match="edges.attribute is 'city', which clients .* have not; there are none"):
+    with pytest.raises(BadInputError, match=r"edges.attribute is 'city', which clients .* have not; there are none"):
         run(tmp_path, "x", edges={"name": "by_attribute", "attribute": "city"})
 
 
