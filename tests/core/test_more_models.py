@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from test_cohort import assert_same, train
-from torch import nn
+from torch import Tensor, nn
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model
 from fedarena.models.tasks import task_class
 from fedarena.models.tasks.translation import inputs_of_translation
-from fedarena.train import CohortEngine, Engine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Engine, LocalTraining, ReferenceEngine, map_groups
 
 SIZES = [0, 1, 3, 7]
 RATE = 400  # samples of a second: windows of 10, four apart
@@ -139,6 +139,21 @@ def test_many_clients_train_as_one_at_a_time(case: str) -> None:
     for name, scores in scored[0].metrics.items():
         np.testing.assert_allclose(scores.values, scored[1].metrics[name].values, rtol=1e-10)
         assert np.isfinite(scores.total)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_gives_the_same(case: str) -> None:
+    found = []
+    for kind, options in ((ReferenceEngine, {"device": "cpu"}), (CohortEngine, {"device": "cuda", "compile": False})):
+        made: Any = engine(kind, case, **options)
+        params = made.place({"params": made.initial_params()})
+        found.append(train(made, [2, 3], params, {}))
+    on_cpu = {
+        client: (map_groups(Tensor.cpu, update), memory, loss, amounts)
+        for client, (update, memory, loss, amounts) in found[1].items()
+    }
+    assert_same(found[0], on_cpu)
 
 
 @pytest.mark.parametrize("case", ["albert, masked", "dlrm", "gru, ways", "go_policy", "seq2seq", "deepspeech_small"])
