@@ -29,6 +29,7 @@ CASES: dict[str, tuple[DataSpec, dict[str, Any], str]] = {
     "vgg11": (DataSpec("classification", 4, (3, 32, 32)), {"hidden": 6, "small_images": True}, "auto"),
     "albert": (TWEETS, SMALL_ALBERT | {"layers": 3}, "auto"),
     "albert, masked": (TEXT, SMALL_ALBERT, "masked_token"),
+    "bert_tiny, masked": (TEXT, {"layers": 1, "width": 6, "positions": 12}, "masked_token"),
     "gru": (TEXT, {"embedding": 3, "hidden": 4}, "auto"),
     "gru, one label": (TWEETS, {"embedding": 3, "hidden": 4}, "auto"),
     "gru, ways": (DataSpec("regression", 2, (6, 3)), {"hidden": 4}, "auto"),
@@ -123,7 +124,7 @@ def engine(kind: Any, case: str, **options: Any) -> Engine:
 
 
 # Those of which a step is recorded in seconds; all are tried in `make test-slow`.
-SLOW = ("vgg11", "albert", "seq2seq", "gru, one label", "gru, ways")
+SLOW = ("vgg11", "albert", "bert_tiny, masked", "seq2seq", "gru, one label", "gru, ways")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
@@ -297,6 +298,24 @@ def test_albert_has_the_published_size() -> None:
         made = MODELS.get("albert")(DataSpec("classification", 2, (64,), padding=0, tokens=30_000))
     body = sum(p.numel() for name, p in made.named_parameters() if not name.startswith("classifier"))
     assert body == 11_683_584  # albert/albert-base-v2
+
+
+@pytest.mark.extras
+def test_a_bert_that_predicts_tokens_computes_what_the_library_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=32, max_position_embeddings=12)
+    torch.manual_seed(0)
+    theirs = transformers.BertForMaskedLM(config).eval()
+    for p in theirs.parameters():
+        nn.init.normal_(p, std=0.5)
+    spec = DataSpec("masked_token", 20, (9,), padding=0, tokens=20)
+    ours = MODELS.get("bert_tiny")(spec, width=8, positions=12).eval()
+    ours.load_state_dict({name: t for name, t in theirs.state_dict().items() if ".decoder." not in name})
+    texts, padding = torch.randint(1, 20, (4, 6)), torch.zeros(4, 3, dtype=torch.long)
+    behind = torch.cat([texts, padding], 1)
+    expected = theirs(behind, attention_mask=(behind != 0).long()).logits[:, :6]
+    torch.testing.assert_close(ours(torch.cat([padding, texts], 1))[:, 3:], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.extras
