@@ -109,7 +109,7 @@ class RayCrew:
 
             return Task("train", message, float(max(1, self._engine.count_steps(shard))), lambda: self._whose(shard))
 
-        for answer in self._answers([task(shard) for shard in shards]):
+        for answer in self._answers([task(shard) for shard in shards], self._engine.while_crew_works):
             if "not_finite" in answer:
                 raise NotFiniteError(*answer["not_finite"])
             yield unpack_result(answer)
@@ -168,9 +168,9 @@ class RayCrew:
             said += f" ({shares[-1]:.1%} to {shares[0]:.1%} each)"
         return said + (f", {self.pool.lost} lost" if self.pool.lost else "")
 
-    def _answers(self, tasks: Sequence[Task]) -> Iterator[Message]:
+    def _answers(self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None) -> Iterator[Message]:
         try:
-            yield from work_off(self.pool, tasks)
+            yield from work_off(self.pool, tasks, meanwhile)
         except WorkerSaysError as error:
             raise (BadInputError if error.is_bad_input else RunFailedError)(str(error)) from None
 
