@@ -88,7 +88,7 @@ class _Working:
     def _give(self, member: Member, place: int) -> None:
         task = self._tasks[place]
         method = getattr(member.actor, task.method)
-        member.begun[method.remote(task.message())] = (place, time.monotonic())
+        member.begun[method.remote(task.message(member))] = (place, time.monotonic())
 
     def _repeat_slow_ones(self, members: Sequence[Member]) -> None:
         """Whoever has nothing to do repeats what takes another one too long; the first result counts."""
@@ -152,6 +152,7 @@ class _Working:
         if place in self._done or place < self._next:
             return  # somebody else was faster
         task = self._tasks[place]
+        member.sees_states = answer.get("sees_states", member.sees_states)
         member.done += task.size
         member.seconds += answer["seconds"]
         self._pool.learn(task, answer["seconds"])
