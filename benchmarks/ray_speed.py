@@ -185,9 +185,11 @@ def _lose(run: Any, machines: Any, workers: int) -> dict[str, float]:
 
 def _spilled() -> str:
     """What Ray says about what its store had to put on disk."""
+    import ray
     from ray._private.internal_api import memory_summary
 
-    lines = memory_summary(stats_only=True).splitlines()
+    address = ray.get_runtime_context().gcs_address  # there may be other clusters on this machine
+    lines = memory_summary(address, stats_only=True).splitlines()
     return "; ".join(line.strip() for line in lines if "pill" in line) or "nothing"
 
 
