@@ -1,6 +1,7 @@
 """engine=ray beside engine=cohort, and beside Flower's simulation on Ray: rounds, memory, starting, losing a worker.
 
     python benchmarks/ray_speed.py [--clients 1000] [--epochs 1] [--workers 1 2] [--seconds 5] [--no-flower]
+    python benchmarks/ray_speed.py --algorithm scaffold --states files --no-flower
     python benchmarks/ray_speed.py --soak 1000 [--soak-clients 50]    # only that: memory in a long run, what is spilled
     python benchmarks/ray_speed.py --lose-node                        # only that: a machine of three is killed
 
@@ -40,14 +41,18 @@ WARM_UP_ROUNDS = 2
 MOST_ROUNDS = 100_000
 QUIET_LOAD = 0.5
 BENCH = HERE.parent / ".bench"
+STATES = {"files": 0, "driver": 2**62}  # bytes above which workers write what clients keep to files
 SOAK_LOOKS = 20  # at memory in a long run
 NODES = 2  # machines with a worker, of a cluster of which one is killed
 NODE_STORE_BYTES = 80 * 2**20
 MOST_RECOVERY_SECONDS = 120.0
 
 
-def settings(store: Path, engine: dict[str, Any], clients: int, epochs: int = 1) -> dict[str, Any]:
+def settings(
+    store: Path, engine: dict[str, Any], clients: int, epochs: int = 1, algorithm: str = "fedavg"
+) -> dict[str, Any]:
     return {
+        "algorithm": algorithm,
         "federation": {"name": "store", "path": str(store)},
         "model": {"name": "mlp", "hidden": [200]},
         "rounds": MOST_ROUNDS,
@@ -60,6 +65,10 @@ def settings(store: Path, engine: dict[str, Any], clients: int, epochs: int = 1)
 
 def measure_here(task: dict[str, Any]) -> dict[str, Any]:
     """One measurement, in this process."""
+    if task["states"] is not None:
+        from fedarena.runs.cluster import shared_states
+
+        shared_states.ABOVE_BYTES = STATES[task["states"]]
     with _cluster(task["lose"] == "node") as machines, tempfile.TemporaryDirectory() as folder:
         engine = task["engine"] if machines is None else task["engine"] | {"address": machines.address}
         began = time.perf_counter()
@@ -98,7 +107,7 @@ def _create(task: dict[str, Any], folder: Path, watch: _Watch) -> Any:
         def warned(self, message: str) -> None:
             pass
 
-    chosen = settings(Path(task["store"]), task["engine"], task["clients"], task["epochs"])
+    chosen = settings(Path(task["store"]), task["engine"], task["clients"], task["epochs"], task["algorithm"])
     return Run.create(resolve(merge({}, chosen | {"name": "run"})), folder, Silent(), callbacks=[watch])
 
 
@@ -252,12 +261,12 @@ def flower(clients: int, seconds: float) -> dict[str, Any]:
     return {"seconds_per_round": clients / per_second, "peak_bytes_of_all_processes": max(seen), **answer}
 
 
-def estimated(store: Path, clients: int, epochs: int, workers: list[int]) -> dict[int, float]:
+def estimated(store: Path, clients: int, epochs: int, algorithm: str, workers: list[int]) -> dict[int, float]:
     from fedarena.runs.cluster.estimate import estimate_round, measure_round
     from fedarena.runs.config import merge, resolve
     from fedarena.runs.observer import Observer
 
-    chosen = settings(store, {"name": "ray", "workers": 0}, clients, epochs)
+    chosen = settings(store, {"name": "ray", "workers": 0}, clients, epochs, algorithm)
     cost = measure_round(resolve(merge({}, chosen)), Observer())
     return {number: estimate_round(cost, number).seconds for number in workers}
 
@@ -265,7 +274,7 @@ def estimated(store: Path, clients: int, epochs: int, workers: list[int]) -> dic
 def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for every number of workers, with both engines."""
     rows: list[dict[str, Any]] = []
-    expected = estimated(Path(common["store"]), arguments.clients, arguments.epochs, counts)
+    expected = estimated(Path(common["store"]), arguments.clients, arguments.epochs, arguments.algorithm, counts)
     for workers in counts:
         alone = in_fresh_process({**common, "engine": {"name": "cohort", "workers": workers}, "lose": None})
         lose = "worker" if workers > 1 else None
@@ -301,6 +310,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--algorithm", default="fedavg")
+    parser.add_argument("--states", choices=STATES, help="how what clients keep gets to workers, whatever its size")
     parser.add_argument("--workers", type=int, nargs="+")
     parser.add_argument("--seconds", type=float, default=5.0, help="of every measurement")
     parser.add_argument("--soak", type=int, default=0, help="rounds of a long run whose memory is looked at")
@@ -325,11 +336,12 @@ def main() -> int:
         print(f"Warning: the load average is {load:.2f}; other processes disturb what is measured here.", flush=True)
     clients = arguments.soak_clients if arguments.soak else arguments.clients
     results: dict[str, Any] = {"clients": clients, "epochs": arguments.epochs, "load": load}
+    results |= {"algorithm": arguments.algorithm, "states": arguments.states}
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         write_federation(make_workload(WORKLOAD, clients, SAMPLES), store)
         common = {"store": str(store), "clients": clients, "epochs": arguments.epochs, "seconds": arguments.seconds}
-        common |= {"rounds": arguments.soak, "lose": None}
+        common |= {"rounds": arguments.soak, "lose": None, "algorithm": arguments.algorithm, "states": arguments.states}
         if arguments.soak:
             engine = {"name": "ray", "workers": counts[-1]}
             results["soak"] = in_fresh_process({**common, "engine": engine})
