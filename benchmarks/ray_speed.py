@@ -7,7 +7,8 @@
 
 Every measurement is a fresh process. The work is an epoch of SGD of an MLP 784-200-62 by all clients in every round.
 With k workers, engine=cohort has k threads. What `fedarena estimate` says is beside what is measured. Ratios are of
-measurements in this one command; on a machine that others use, they say little.
+measurements in this one command; on a machine that others use, they say little. In a virtual machine two processors may
+be halves of one core without anybody being told: with `--cores`, workers and threads stay on those that are named.
 
 The driver's memory is told twice. *Of its own* is what no other process could share (anonymous pages). Its *resident*
 memory has the code of libraries as well, which all processes of a machine have in memory once, and what it has looked
@@ -37,7 +38,7 @@ from workloads import make_workload
 
 WORKLOAD = "mlp"
 SAMPLES = 50
-WARM_UP_ROUNDS = 2
+WARM_UP_ROUNDS = 1
 MOST_ROUNDS = 100_000
 QUIET_LOAD = 0.5
 BENCH = HERE.parent / ".bench"
@@ -69,12 +70,16 @@ def measure_here(task: dict[str, Any]) -> dict[str, Any]:
         from fedarena.runs.cluster import shared_states
 
         shared_states.ABOVE_BYTES = STATES[task["states"]]
+    _stay_on(task["cores"], task["engine"])
     with _cluster(task["lose"] == "node") as machines, tempfile.TemporaryDirectory() as folder:
         engine = task["engine"] if machines is None else task["engine"] | {"address": machines.address}
         began = time.perf_counter()
         watch = _Watch()
         run = _create(task | {"engine": engine}, Path(folder), watch)
         started = time.perf_counter() - began
+        if run._crew is not None and task["cores"]:
+            for core, member in zip(task["cores"], run._crew.pool.members.values(), strict=False):
+                os.sched_setaffinity(member.pid, {core})
         run.advance(WARM_UP_ROUNDS)
         assert run.snapshot is not None
         state = run.snapshot.state["params"]
@@ -96,6 +101,13 @@ def measure_here(task: dict[str, Any]) -> dict[str, Any]:
                 found |= _lose(run, machines, task["engine"]["workers"])
         run.close()
     return found
+
+
+def _stay_on(cores: list[int] | None, engine: dict[str, Any]) -> None:
+    """Has this process use some processors only: those of its threads, or as a driver the ones that workers leave."""
+    if cores:
+        others = os.sched_getaffinity(0).difference(cores) or set(cores)
+        os.sched_setaffinity(0, others if engine["name"] == "ray" and engine["workers"] else cores[: engine["workers"]])
 
 
 def _create(task: dict[str, Any], folder: Path, watch: _Watch) -> Any:
@@ -274,11 +286,12 @@ def estimated(store: Path, clients: int, epochs: int, algorithm: str, workers: l
 def compare(arguments: argparse.Namespace, counts: list[int], common: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for every number of workers, with both engines."""
     rows: list[dict[str, Any]] = []
+    lose = None if arguments.no_loss else "worker"
     expected = estimated(Path(common["store"]), arguments.clients, arguments.epochs, arguments.algorithm, counts)
     for workers in counts:
         alone = in_fresh_process({**common, "engine": {"name": "cohort", "workers": workers}, "lose": None})
-        lose = "worker" if workers > 1 else None
-        ray = in_fresh_process({**common, "engine": {"name": "ray", "workers": workers}, "lose": lose})
+        engine = {"name": "ray", "workers": workers}
+        ray = in_fresh_process({**common, "engine": engine, "lose": lose if workers > 1 else None})
         row = {"workers": workers, "cohort": alone, "ray": ray, "estimated_seconds": expected[workers]}
         rows.append(row)
         first = rows[0]["ray"]["seconds_per_round"] * counts[0]
@@ -317,6 +330,8 @@ def main() -> int:
     parser.add_argument("--soak", type=int, default=0, help="rounds of a long run whose memory is looked at")
     parser.add_argument("--soak-clients", type=int, default=50)
     parser.add_argument("--lose-node", action="store_true", help="kill a machine in the middle of a round")
+    parser.add_argument("--cores", type=int, nargs="+", help="processors, one for every worker or thread")
+    parser.add_argument("--no-loss", action="store_true", help="kill no worker")
     parser.add_argument("--no-flower", action="store_true")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--task", help=argparse.SUPPRESS)
@@ -342,6 +357,7 @@ def main() -> int:
         write_federation(make_workload(WORKLOAD, clients, SAMPLES), store)
         common = {"store": str(store), "clients": clients, "epochs": arguments.epochs, "seconds": arguments.seconds}
         common |= {"rounds": arguments.soak, "lose": None, "algorithm": arguments.algorithm, "states": arguments.states}
+        common["cores"] = arguments.cores
         if arguments.soak:
             engine = {"name": "ray", "workers": counts[-1]}
             results["soak"] = in_fresh_process({**common, "engine": engine})
