@@ -1,4 +1,4 @@
-"""The next round planned while a GPU is busy with the present one, where what that learns could change nothing."""
+"""The next round planned while a GPU or a crew is busy with the present one, where that could change nothing."""
 
 from __future__ import annotations
 

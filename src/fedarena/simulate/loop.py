@@ -120,6 +120,8 @@ def _play_round(
                 server.accept(result)
                 for clients, kept in result.client_states:
                     changes.add(clients, kept)
+                if result.state_file is not None:
+                    changes.adopt(result.state_file)
                 tally.count(result)
         canaries = simulation.send_canaries(server.state["params"], round, server.version, server.transform_states)
         if canaries is not None:

@@ -148,7 +148,8 @@ class Recorder:
         assert committed is not None, "there is a round to go on from"
         logs = [table_log_path(self.folder, table) for table in committed.tables]
         kept_best = [committed.best.file] if committed.best else []
-        names = [committed.tensors.file, committed.client_states.file, *kept_best]
+        states = [committed.client_states.file, *self._client_state_log.part_files]
+        names = [committed.tensors.file, *states, *kept_best]
         copied = [*logs, *(self._checkpoint / name for name in names)]
         with new_folder(folder, "the run folder") as temporary:
             files = _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
@@ -383,7 +384,7 @@ class Recorder:
         with self._explaining_disk_errors():
             if committed is None:
                 self._files.reopen()
-                self._remove_old("client_states-*.log", keep=None)
+                self._remove_old("client_states-*", keep=None)
                 self._remove_old("best-*.safetensors", keep=None)
                 self._remove_temporary_files()
                 self._start_tables()
@@ -407,7 +408,7 @@ class Recorder:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
             self._client_state_log.cut()
-            self._remove_old("client_states-*.log", keep=committed.client_states.file)
+            self._remove_old_states()
             self._best = committed.best
             self._remove_old("best-*.safetensors", keep=committed.best.file if committed.best else None)
             self._remove_temporary_files()
@@ -473,7 +474,7 @@ class Recorder:
         )
         write_bytes(state_path(self.folder), state_bytes(state))
         self._remove_old("round-*.safetensors", keep=file_name)
-        self._remove_old("client_states-*.log", keep=log_file)
+        self._remove_old_states()
         self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
@@ -482,6 +483,14 @@ class Recorder:
     def _remove_old(self, pattern: str, keep: str | None) -> None:
         for old in self._checkpoint.glob(pattern):
             if old.name != keep:
+                old.unlink()
+
+    def _remove_old_states(self) -> None:
+        """Removes logs of clients' states that were written anew, and parts that no longer count or never did."""
+        log = self._client_state_log
+        keep = {log.path.name, *log.part_files}
+        for old in self._checkpoint.glob("client_states-*"):
+            if old.name not in keep:
                 old.unlink()
 
     def _read_table(self, table: str) -> pa.Table:

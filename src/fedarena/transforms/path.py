@@ -31,6 +31,7 @@ from fedarena.train import (
 )
 from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.product_rows import finite_clients
+from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
@@ -56,6 +57,7 @@ class ShardResult:
     steps: int  # gradient steps of all clients
     observed: dict[str, float | Tensor]  # what transforms note about these clients, see `Transform.observe`
     validated: Validated | None = None  # how good their models are, where a policy asks; the simulator sees it
+    state_file: StateFile | None = None  # where the clients' states lie instead, if a worker has written them
 
 
 class UpdatePath:
