@@ -12,7 +12,7 @@ from test_schedule import STEPS
 from fedarena.algorithms import ALGORITHMS
 from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine
 from fedarena.train.beside import divide_by_length
-from fedarena.train.lanes import PlannedWork
+from fedarena.train.placing import PlannedWork
 from fedarena.train.schedule import Batches
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)

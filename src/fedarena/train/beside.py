@@ -15,7 +15,8 @@ import torch
 
 from fedarena.train.engine import JobResults
 from fedarena.train.lane_pool import LanePool
-from fedarena.train.lanes import LaneTraining, PlannedWork
+from fedarena.train.lanes import LaneTraining
+from fedarena.train.placing import PlannedWork
 from fedarena.train.streams import LaneStream
 
 _FAR_MORE = 2  # times as many steps as all lanes have if everything is shared out evenly

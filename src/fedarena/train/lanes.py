@@ -3,79 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
-from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import JobResults
-from fedarena.train.jobs import IntArray, JobArrays
+from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
+from fedarena.train.placing import PlannedWork, place_work
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.resident import rows_of
-from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
+from fedarena.train.schedule import Schedule
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
 
-# When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
-_NARROWING = 2
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
 _MANY_STEPS = 64
 _AT_ONCE = 16
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
-
-
-@dataclass(frozen=True)
-class PlacedWork:
-    """Who is in which lane when, and the batches of all steps and lanes on the device.
-
-    Tensors and arrays of batches have a row for each lane of the first step, then of the second, and so on.
-    """
-
-    schedule: Schedule
-    widths: IntArray
-    columns: Tensors  # in which the samples are
-    begins: IntArray  # where the rows of every step begin, and where the last ones end
-    client_in_lane: IntArray  # nobody: -1
-    batch_samples: IntArray
-    rows: Tensor  # [rows, batch] samples
-    mask: Tensor  # the same
-    keys: Tensor
-
-
-@dataclass(frozen=True)
-class PlannedWork:
-    """What some clients are to do; every array has an entry per client."""
-
-    jobs: JobArrays
-    samples: IntArray
-    steps: IntArray
-    batches: Batches
-    start_losses: npt.NDArray[np.float64] | None
-    placed: PlacedWork | None = None  # for the engine's lanes, if there was time for it before
-
-    def is_about(self, jobs: JobArrays) -> bool:
-        """Whether it is the work of these jobs."""
-        own, names = self.jobs, ("clients", "rounds", "shares", "holders")
-        alike = all(np.array_equal(getattr(own, name), getattr(jobs, name)) for name in names)
-        return alike and own.hyperparameters is None and jobs.hyperparameters is None
-
-    def of(self, positions: IntArray) -> PlannedWork:
-        """The work of those at these positions."""
-        if np.array_equal(positions, np.arange(len(self.steps))):
-            return self
-        batches = replace(self.batches, first=self.batches.first[positions])
-        losses = None if self.start_losses is None else self.start_losses[positions]
-        return PlannedWork(self.jobs.take(positions), self.samples[positions], self.steps[positions], batches, losses)
 
 
 class LaneTraining:
@@ -274,34 +226,6 @@ class LaneTraining:
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
 
 
-def place_work(
-    engine: LaneEngine,
-    work: PlannedWork,
-    lanes: int,
-    widths_per_octave: int | None = None,
-    samples_for: Callable[[Schedule], tuple[Tensors, IntArray]] | None = None,
-) -> PlacedWork:
-    """Puts planned work into so many lanes.
-
-    `samples_for` gives columns with the samples of clients who are scheduled so, and where each client's begin.
-    """
-    schedule = make_schedule(work.steps, lanes)
-    widths = _widths(schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
-    columns, first_row = (
-        rows_of(engine.training_samples, work.jobs.holders) if samples_for is None else samples_for(schedule)
-    )
-    client, number, begins = place_steps(schedule, widths)
-    step = work.batches.first[client] + number
-    mask = work.batches.mask[step] & (client >= 0)[..., None]
-    rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
-    keys = number
-    if engine.draws:
-        keys = dropout_keys(engine.seed, work.jobs.rounds[client], work.jobs.clients[client], number + 1)
-    # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
-    on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
-    return PlacedWork(schedule, widths, columns, begins, client, mask.sum(-1), *on_device)
-
-
 def concatenate(tensors: list[Tensor]) -> Tensor:
     """All rows; a single tensor stays where it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
@@ -311,24 +235,6 @@ def _apart(groups: Groups, params: Tensors) -> Groups:
     """The groups in memory of their own, because the parameters are those of lanes that are used again."""
     shared = {p.untyped_storage().data_ptr() for p in params.values()}
     return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
-
-
-def _widths(schedule: Schedule, per_octave: int, least: int) -> IntArray:
-    """How many lanes take each step: those at work, and some more so that there are few different numbers."""
-    active = schedule.active_lanes()
-    widths = np.empty_like(active)
-    width = max(least, rounded_width(schedule.lanes, per_octave))
-    for step, at_work in enumerate(active.tolist()):
-        while width > 1 and -(-width // _NARROWING) >= at_work:
-            width = -(-width // _NARROWING)
-        widths[step] = width
-    return widths
-
-
-def rounded_width(width: int, per_octave: int) -> int:
-    """Rounded up to one of a few widths between a power of two and the next."""
-    unit = max(1, 2 ** ((width - 1).bit_length() - 1) // per_octave) if width > 1 else 1
-    return -(-width // unit) * unit
 
 
 def clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:

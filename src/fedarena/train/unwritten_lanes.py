@@ -24,8 +24,9 @@ from fedarena.train.engine import JobResults
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
+from fedarena.train.lanes import LaneTraining, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.train.placing import PlannedWork
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script

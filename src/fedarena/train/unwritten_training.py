@@ -14,7 +14,7 @@ from fedarena.train.engine import JobResults
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import PlannedWork
+from fedarena.train.placing import PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
 from fedarena.train.unwritten_gpu import CapturedTraining
