@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +32,7 @@ def test_everybody_learns_the_same(name: str) -> None:
     clients = list(range(1, len(SIZES)))
     for _ in range(2):  # the second time, in lanes that have been used
         assert_same(train(reference, clients, broadcast, {}), train(cohort, clients, broadcast, {}))
-    assert cohort._beside._pool._free, "nobody had far more to do than others"
+    assert cohort._beside._pools, "nobody had far more to do than others"
 
 
 def work_of(steps: np.ndarray) -> PlannedWork:
@@ -41,16 +43,16 @@ def work_of(steps: np.ndarray) -> PlannedWork:
 
 @given(STEPS, st.integers(1, 8))
 def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int) -> None:
-    long, others = divide_by_length(work_of(steps), work_of(steps), lanes)
-    if long is None:
-        assert others.steps.tolist() == steps.tolist()
-        return
-    assert sorted([*long.jobs.clients, *others.jobs.clients]) == list(range(len(steps)))
-    assert long.steps.min() > others.steps.max()
-    assert long.steps.min() > 2 * steps.sum() / min(lanes, (steps > 0).sum())
+    groups, others = divide_by_length(work_of(steps), lanes)
+    divided = [*groups, *([] if others is None else [others])]
+    assert sorted(client for some in divided for client in some.jobs.clients) == list(range(len(steps)))
+    for longer, shorter in pairwise(divided):
+        assert longer.steps.min() >= shorter.steps.max()
+    for number, group in enumerate(groups):
+        assert group.steps.max() > 2 * steps.sum() / min(lanes, (steps > 0).sum())
+        assert len(group.steps) == 4**number or others is None
 
 
 def test_nobody_is_apart_from_equals() -> None:
     steps = np.full(7, 5)
-    assert divide_by_length(work_of(steps), work_of(steps), 4)[0] is None
-    assert divide_by_length(None, work_of(steps), 4) == (None, None)
+    assert divide_by_length(work_of(steps), 4)[0] == []

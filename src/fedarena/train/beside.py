@@ -1,69 +1,93 @@
 """Clients with far more to do than others train beside them, so that nobody waits for them alone in the end.
 
 A GPU takes a step of few clients about as fast as one of a single client, and much faster than one of many: those with
-very many steps need not wait for all others in each of theirs.
+very many steps need not wait for all others in each of theirs. So the one with most steps trains alone, the few after
+it together, and so on in groups that are several times larger; a GPU computes all of them at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
 
 import numpy as np
 import torch
 
 from fedarena.train.engine import JobResults
-from fedarena.train.lane_pool import LanePool
+from fedarena.train.jobs import IntArray
+from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining
-from fedarena.train.placing import PlannedWork
+from fedarena.train.placing import PlannedWork, Widths
 from fedarena.train.streams import LaneStream
+from fedarena.train.tensors import Groups
 
 _FAR_MORE = 2  # times as many steps as all lanes have if everything is shared out evenly
+_LARGER = 4  # times as many clients as in the group before
 
 
-def divide_by_length(
-    some: PlannedWork | None, all_work: PlannedWork, lanes: int
-) -> tuple[PlannedWork | None, PlannedWork | None]:
-    """Of some clients, those with far more steps than there would be if all work were shared out evenly; the rest."""
-    working = int((all_work.steps > 0).sum())
-    if some is None or not working:
-        return None, some
-    evenly = -(-int(all_work.steps.sum()) // min(lanes, working))
-    is_long = some.steps > _FAR_MORE * evenly
-    if not is_long.any() or (is_long.all() and len(some.steps) == len(all_work.steps)):
-        return None, some
-    long, others = np.flatnonzero(is_long), np.flatnonzero(~is_long)
-    return some.of(long), some.of(others) if len(others) else None
+def divide_by_length(work: PlannedWork, lanes: int) -> tuple[list[PlannedWork], PlannedWork | None]:
+    """Groups of clients with far more steps than there would be if all work were shared out evenly; the rest.
+
+    The last group is filled up with those who have most to do of the others.
+    """
+    working = int((work.steps > 0).sum())
+    evenly = -(-int(work.steps.sum()) // max(1, min(lanes, working)))
+    longest_first = np.argsort(-work.steps, kind="stable")
+    is_long = work.steps[longest_first] > _FAR_MORE * evenly
+    groups: list[IntArray] = []
+    begin, size = 0, 1
+    while begin < len(longest_first) and is_long[begin] and size <= lanes:
+        groups.append(longest_first[begin : begin + size])
+        begin, size = begin + size, size * _LARGER
+    if not groups:
+        return [], work
+    others = np.sort(longest_first[begin:])
+    return [work.of(group) for group in groups], work.of(others) if len(others) else None
+
+
+class LongTraining(LaneTraining):
+    """The local training of such a group, in as many lanes."""
+
+    def __init__(
+        self, engine: LaneEngine, work: PlannedWork, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+    ):
+        size = 1
+        while size < len(work.steps):
+            size *= _LARGER
+        widths = Widths(per_octave=1, least=size, narrowing=_LARGER)  # those of the groups before it
+        super().__init__(engine, work, broadcasts, states, len(work.steps), widths)
+        self._fewest_lanes = 1
+
+    def _is_often_taken(self, step: int) -> bool:
+        return True
 
 
 class Beside:
-    """Where such clients train: on a GPU on a stream of their own, which goes first."""
+    """Where such groups train: on a GPU each on a stream of its own, which goes first."""
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._pool = LanePool()
+        self._pools: list[LanePool] = []
+        self._streams: list[LaneStream | None] = []
 
-    @cached_property
-    def _stream(self) -> LaneStream | None:
-        return LaneStream(urgent=True) if self._device.type == "cuda" else None
-
-    def train(self, long: LaneTraining, usual: Iterator[JobResults | None], usual_steps: int) -> Iterator[JobResults]:
-        """The results of both; so that both are told to a GPU in time, some of the long steps follow each usual one."""
-        stream, results = self._stream, []
-        course = long.course(self._pool, stream)
-        if stream is not None:
-            stream.stream.wait_stream(torch.cuda.current_stream())
-        for finished in usual:
-            if finished is not None:
-                yield finished
-                continue
-            until = long.taken + -(-long.schedule.length // max(1, usual_steps))
+    def train(self, long: Sequence[LaneTraining], usual: Iterator[JobResults | None]) -> Iterator[JobResults]:
+        """The results of all; a GPU is told what groups have to do, those with most steps first, before it starts."""
+        while len(self._pools) < len(long):
+            self._pools.append(LanePool())
+            self._streams.append(LaneStream(urgent=True) if self._device.type == "cuda" else None)
+        courses = []
+        for training, pool, stream in zip(long, self._pools, self._streams, strict=False):
+            course = training.course(pool, stream)
+            if stream is not None:
+                stream.stream.wait_stream(torch.cuda.current_stream())
             with stream or nullcontext():
-                while long.taken < min(until, long.schedule.length):  # results are for later: they are waited for
+                while training.taken < training.schedule.length:
                     next(course)
-        with stream or nullcontext():
-            results = [finished for finished in course if finished is not None]
-        if stream is not None:
-            torch.cuda.current_stream().wait_stream(stream.stream)
-        yield from results
+            courses.append((course, stream))
+        yield from (finished for finished in usual if finished is not None)
+        for course, stream in reversed(courses):  # results are waited for
+            with stream or nullcontext():
+                results = [finished for finished in course if finished is not None]
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream.stream)
+            yield from results

@@ -23,7 +23,7 @@ from fedarena.models.dropout import KeyedDropout
 from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.apart import ApartTraining
-from fedarena.train.beside import Beside, divide_by_length
+from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
@@ -290,22 +290,20 @@ class CohortEngine:
         return without_gradients(self._trained(work, shard))
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
-        written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
         training = ApartTraining if self.plan == "apart" else LaneTraining
-        long, others = divide_by_length(written, work, self.lanes) if self.plan == "beside" else (None, written)
+        long, others = divide_by_length(work, self.lanes) if self.plan == "beside" else ([], work)
+        written, unwritten = others, []
+        if others is not None and self._validation is None:
+            written, unwritten = self._unwritten.divide(others, shard)
 
         def usual() -> Iterator[JobResults | None]:
             for layers, some in unwritten:
                 yield from self._unwritten.train(some, shard, layers)
-            if others is not None:
-                yield from training(self, others, shard.broadcasts, shard.states).course(self._pool)
+            if written is not None:
+                yield from training(self, written, shard.broadcasts, shard.states).course(self._pool)
 
-        if long is None:
-            yield from (results for results in usual() if results is not None)
-        else:
-            usual_steps = sum(int(some.steps.max()) for _, some in unwritten)
-            usual_steps += 0 if others is None else int(others.steps.max())
-            yield from self._beside.train(training(self, long, shard.broadcasts, shard.states), usual(), usual_steps)
+        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in long]
+        yield from self._beside.train(groups, usual())
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""

@@ -15,7 +15,7 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
-from fedarena.train.placing import PlannedWork, place_work
+from fedarena.train.placing import PlannedWork, Widths, place_work
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Schedule
@@ -25,7 +25,7 @@ from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_group
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
 _MANY_STEPS = 64
-_AT_ONCE = 16
+_AT_ONCE = (16, 4, 1)
 # Batches of several steps are gathered at once: on a CPU as long as they stay in a cache.
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
@@ -40,19 +40,20 @@ class LaneTraining:
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
         lanes: int | None = None,
-        widths_per_octave: int | None = None,
+        widths: Widths | None = None,
     ):
-        """With so many `lanes` and widths, by default those of the engine."""
+        """With so many `lanes` and `widths`, by default those of the engine."""
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        placed = work.placed if lanes is None and widths_per_octave is None else None
-        placed = placed or place_work(engine, work, lanes or engine.lanes, widths_per_octave, self._samples)
+        placed = work.placed if lanes is None and widths is None else None
+        placed = placed or place_work(engine, work, lanes or engine.lanes, widths, self._samples)
         self.schedule, self.widths, self.columns = placed.schedule, placed.widths, placed.columns
         self.begins, self.client_in_lane = placed.begins, placed.client_in_lane
         self.batch_samples = placed.batch_samples
         self.rows, self.mask, self.keys = placed.rows, placed.mask, placed.keys
         self._steps_of = Counter(self.widths.tolist())
+        self._fewest_lanes = engine.fewest_lanes
         versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
         self._downloads = [broadcasts[version] for version in versions.tolist()]
         self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
@@ -79,7 +80,7 @@ class LaneTraining:
             nothing = torch.full((len(idle),), torch.nan, device=self.engine.device)
             self.finished.append((idle, self._start_params(idle), nothing))
         if self.schedule.length:
-            count = max(int(self.widths[0]), self.engine.fewest_lanes)
+            count = max(int(self.widths[0]), self._fewest_lanes)
             kind = (len(self._downloads) == 1, tuple(self._job_rows))
             with pool.borrow(kind, count, lambda: self._make_lanes(count, stream)) as lanes:
                 yield from self._work_off(lanes)
@@ -103,12 +104,12 @@ class LaneTraining:
             if len(starting[self.taken]):
                 self._start(lanes, starting[self.taken])
             while self.taken < change:
-                step, taken = self.taken, 1
+                step = self.taken
                 if not batches:
                     first, (stacked, gathered) = step, self._gather(step)
                     batches.extend(gathered)
-                if self._takes_several(step) and min(change - step, len(batches)) >= _AT_ONCE:
-                    taken = _AT_ONCE
+                taken = self._taken_at_once(step, min(change - step, len(batches)))
+                if taken > 1:
                     some = stacked.at(slice(step - first, step - first + taken))
                     lanes.steps(int(self.widths[step]), batches[0], some, frequent=True)
                 else:
@@ -133,15 +134,20 @@ class LaneTraining:
         else:
             lanes.step(width, batch, self._is_frequent(step))
 
-    def _takes_several(self, step: int) -> bool:
-        """Whether a GPU is told to take several steps at once, if nothing comes between them."""
-        exact = self.engine.exact_batches
-        return self.engine.device.type == "cuda" and not exact and self._steps_of[int(self.widths[step])] >= _MANY_STEPS
+    def _taken_at_once(self, step: int, most: int) -> int:
+        """How many steps a GPU is told to take at once, if nothing comes between so many."""
+        if self.engine.device.type != "cuda" or self.engine.exact_batches or not self._is_often_taken(step):
+            return 1
+        return next(number for number in _AT_ONCE if number <= most)
+
+    def _is_often_taken(self, step: int) -> bool:
+        """Whether many steps are as wide as this one."""
+        return self._steps_of[int(self.widths[step])] >= _MANY_STEPS
 
     def _is_frequent(self, step: int) -> bool:
         """Whether steps of that many lanes are the widest, those of most cohorts, or many."""
         width = int(self.widths[step])
-        return width == (self.engine.usual_width or self.widths[0]) or self._steps_of[width] >= _MANY_STEPS
+        return width == (self.engine.usual_width or self.widths[0]) or self._is_often_taken(step)
 
     def _given(self, clients: IntArray) -> Given:
         """What these clients read while they train."""

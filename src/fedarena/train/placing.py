@@ -17,8 +17,25 @@ from fedarena.train.lane_pool import LaneEngine
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
 
-# When fewer lanes are at work, the others are dropped a few at a time: every width needs a program of its own.
-_NARROWING = 2
+
+@dataclass(frozen=True)
+class Widths:
+    """How many lanes may take a step together: every number needs a program of its own."""
+
+    per_octave: int  # between a power of two and the next
+    least: int = 1  # of the first step
+    narrowing: int = 2  # when no more than the so-manieth part of lanes is at work, the others are dropped
+
+    def of_steps(self, schedule: Schedule) -> IntArray:
+        """How many lanes take each step: those at work, and some more so that there are few different numbers."""
+        active = schedule.active_lanes()
+        widths = np.empty_like(active)
+        width = max(self.least, rounded_width(schedule.lanes, self.per_octave))
+        for step, at_work in enumerate(active.tolist()):
+            while width > 1 and -(-width // self.narrowing) >= at_work:
+                width = -(-width // self.narrowing)
+            widths[step] = width
+        return widths
 
 
 @dataclass(frozen=True)
@@ -69,19 +86,20 @@ def place_work(
     engine: LaneEngine,
     work: PlannedWork,
     lanes: int,
-    widths_per_octave: int | None = None,
+    widths: Widths | None = None,
     samples_for: Callable[[Schedule], tuple[Tensors, IntArray]] | None = None,
 ) -> PlacedWork:
-    """Puts planned work into so many lanes.
+    """Puts planned work into so many lanes, of which there are the engine's widths if no others are given.
 
     `samples_for` gives columns with the samples of clients who are scheduled so, and where each client's begin.
     """
     schedule = make_schedule(work.steps, lanes)
-    widths = _widths(schedule, widths_per_octave or engine.widths_per_octave, engine.usual_width or 1)
+    allowed = widths or Widths(engine.widths_per_octave, engine.usual_width or 1)
+    of_steps = allowed.of_steps(schedule)
     columns, first_row = (
         rows_of(engine.training_samples, work.jobs.holders) if samples_for is None else samples_for(schedule)
     )
-    client, number, begins = place_steps(schedule, widths)
+    client, number, begins = place_steps(schedule, of_steps)
     step = work.batches.first[client] + number
     mask = work.batches.mask[step] & (client >= 0)[..., None]
     rows = np.where(mask, work.batches.rows[step] + first_row[client][..., None], 0)
@@ -90,19 +108,7 @@ def place_work(
         keys = dropout_keys(engine.seed, work.jobs.rounds[client], work.jobs.clients[client], number + 1)
     # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
     on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
-    return PlacedWork(schedule, widths, columns, begins, client, mask.sum(-1), *on_device)
-
-
-def _widths(schedule: Schedule, per_octave: int, least: int) -> IntArray:
-    """How many lanes take each step: those at work, and some more so that there are few different numbers."""
-    active = schedule.active_lanes()
-    widths = np.empty_like(active)
-    width = max(least, rounded_width(schedule.lanes, per_octave))
-    for step, at_work in enumerate(active.tolist()):
-        while width > 1 and -(-width // _NARROWING) >= at_work:
-            width = -(-width // _NARROWING)
-        widths[step] = width
-    return widths
+    return PlacedWork(schedule, of_steps, columns, begins, client, mask.sum(-1), *on_device)
 
 
 def rounded_width(width: int, per_octave: int) -> int:

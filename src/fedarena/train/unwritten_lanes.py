@@ -26,7 +26,7 @@ from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
-from fedarena.train.placing import PlannedWork
+from fedarena.train.placing import PlannedWork, Widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
@@ -85,7 +85,8 @@ class UnwrittenTraining(LaneTraining):
         layers: tuple[DenseLayer, ...],
         programs: UnwrittenPrograms,
     ):
-        super().__init__(engine, work, broadcasts, {}, lanes=len(work.steps), widths_per_octave=_WIDTHS_PER_OCTAVE)
+        widths = Widths(_WIDTHS_PER_OCTAVE, engine.usual_width or 1)
+        super().__init__(engine, work, broadcasts, {}, len(work.steps), widths)
         self._layers, self._programs = layers, programs
         self._start_of_all = self._downloads[0]["params"]
         # Nobody has a sample in the last places of batches when all clients are small.
