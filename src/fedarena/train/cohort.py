@@ -292,12 +292,12 @@ class CohortEngine:
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         training = ApartTraining if self.plan == "apart" else LaneTraining
         long, others = divide_by_length(work, self.lanes) if self.plan == "beside" else ([], work)
-        written, unwritten = others, []
+        written, unwritten = others, None
         if others is not None and self._validation is None:
             written, unwritten = self._unwritten.divide(others, shard)
 
         def usual() -> Iterator[JobResults | None]:
-            for layers, some in unwritten:
+            for layers, some in unwritten or []:
                 yield from self._unwritten.train(some, shard, layers)
             if written is not None:
                 yield from training(self, written, shard.broadcasts, shard.states).course(self._pool)
