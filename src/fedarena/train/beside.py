@@ -17,7 +17,7 @@ from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining
-from fedarena.train.placing import PlannedWork, Widths
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, Widths, place_work
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups
 
@@ -51,12 +51,17 @@ class LongTraining(LaneTraining):
     def __init__(
         self, engine: LaneEngine, work: PlannedWork, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
     ):
+        super().__init__(engine, work, broadcasts, states)
+        self._fewest_lanes = 1
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, one for everybody, of the widths of the groups before it."""
         size = 1
         while size < len(work.steps):
             size *= _LARGER
-        widths = Widths(per_octave=1, least=size, narrowing=_LARGER)  # those of the groups before it
-        super().__init__(engine, work, broadcasts, states, len(work.steps), widths)
-        self._fewest_lanes = 1
+        widths = Widths(per_octave=1, least=size, narrowing=_LARGER)
+        return place_work(engine, work, len(work.steps), widths, samples_for)
 
     def _is_often_taken(self, step: int) -> bool:
         return True

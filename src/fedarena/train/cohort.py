@@ -36,7 +36,7 @@ from fedarena.train.lanes import LaneTraining
 from fedarena.train.optimizers import LocalTraining, training_of
 from fedarena.train.own_code import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
-from fedarena.train.placing import PlannedWork, place_work, rounded_width
+from fedarena.train.placing import Division, PlannedWork, rounded_width
 from fedarena.train.product_rows import written_down
 from fedarena.train.program import Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
@@ -231,7 +231,7 @@ class CohortEngine:
             width = self._batch_width(some)
             ahead, self._planned_ahead = self._planned_ahead, None
             if ahead is not None and ahead.is_about(some):
-                work = replace(ahead, jobs=some)
+                work = ahead.of_jobs(some)
             else:  # done for all at once, and not by the workers, who would wait for each other's Python
                 work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
@@ -243,9 +243,25 @@ class CohortEngine:
         """Draws batches of jobs that are likely to be next."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
             work = self._plan_work(jobs, self._batch_width(jobs), None)
-            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers and self.plan != "apart":
-                work = replace(work, placed=place_work(self, work, self.lanes))
+            if len(self._shards(work.steps)) == 1 and self.plan != "apart":
+                work = replace(work, division=self._placed(self._divided(work)))
             self._planned_ahead = work
+
+    def _divided(self, work: PlannedWork) -> Division:
+        """Who of these clients trains how."""
+        long, others = divide_by_length(work, self.lanes) if self.plan == "beside" else ([], work)
+        if others is None or self._validation is not None:
+            return Division(long, others, [])
+        return Division(long, *self._unwritten.divide(others))
+
+    def _placed(self, division: Division) -> Division:
+        """The same clients with their places in lanes."""
+        long = [replace(group, placed=LongTraining.place(self, group)) for group in division.long]
+        unwritten = [(layers, replace(some, placed=self._unwritten.place(some))) for layers, some in division.unwritten]
+        written = division.written
+        if written is not None:
+            written = replace(written, placed=LaneTraining.place(self, written))
+        return Division(long, written, unwritten)
 
     def _batch_width(self, jobs: JobArrays) -> int:
         largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
@@ -291,18 +307,15 @@ class CohortEngine:
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
         training = ApartTraining if self.plan == "apart" else LaneTraining
-        long, others = divide_by_length(work, self.lanes) if self.plan == "beside" else ([], work)
-        written, unwritten = others, None
-        if others is not None and self._validation is None:
-            written, unwritten = self._unwritten.divide(others, shard)
+        division = work.division or self._divided(work)
 
         def usual() -> Iterator[JobResults | None]:
-            for layers, some in unwritten or []:
+            for layers, some in division.unwritten:
                 yield from self._unwritten.train(some, shard, layers)
-            if written is not None:
-                yield from training(self, written, shard.broadcasts, shard.states).course(self._pool)
+            if division.written is not None:
+                yield from training(self, division.written, shard.broadcasts, shard.states).course(self._pool)
 
-        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in long]
+        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in division.long]
         yield from self._beside.train(groups, usual())
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:

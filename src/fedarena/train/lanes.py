@@ -15,7 +15,7 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
-from fedarena.train.placing import PlannedWork, Widths, place_work
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Schedule
@@ -39,15 +39,11 @@ class LaneTraining:
         work: PlannedWork,
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
-        lanes: int | None = None,
-        widths: Widths | None = None,
     ):
-        """With so many `lanes` and `widths`, by default those of the engine."""
         self.engine, self.jobs = engine, work.jobs
         self.samples, self.start_losses = work.samples, work.start_losses
         self.processed = work.batches.processed(work.steps)
-        placed = work.placed if lanes is None and widths is None else None
-        placed = placed or place_work(engine, work, lanes or engine.lanes, widths, self._samples)
+        placed = work.placed or self.place(engine, work, self._samples)
         self.schedule, self.widths, self.columns = placed.schedule, placed.widths, placed.columns
         self.begins, self.client_in_lane = placed.begins, placed.client_in_lane
         self.batch_samples = placed.batch_samples
@@ -64,6 +60,11 @@ class LaneTraining:
             self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.taken = 0  # steps
         self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, as many as the engine has."""
+        return place_work(engine, work, engine.lanes, usual_widths(engine), samples_for)
 
     def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
         """Columns with the clients' samples, and where each client's begin."""

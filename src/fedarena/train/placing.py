@@ -16,6 +16,10 @@ from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
+from fedarena.train.unwritten import DenseLayer
+
+# Columns with the samples of clients who are scheduled so, and where each client's begin.
+SamplesFor = Callable[[Schedule], tuple[Tensors, IntArray]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ class PlannedWork:
     steps: IntArray
     batches: Batches
     start_losses: npt.NDArray[np.float64] | None
-    placed: PlacedWork | None = None  # for the engine's lanes, if there was time for it before
+    positions: IntArray | None = None  # within the work that this is a part of
+    placed: PlacedWork | None = None  # as it is trained, if there was time for it before
+    division: Division | None = None  # of all of it, the same
 
     def is_about(self, jobs: JobArrays) -> bool:
         """Whether it is the work of these jobs."""
@@ -79,23 +85,41 @@ class PlannedWork:
             return self
         batches = replace(self.batches, first=self.batches.first[positions])
         losses = None if self.start_losses is None else self.start_losses[positions]
-        return PlannedWork(self.jobs.take(positions), self.samples[positions], self.steps[positions], batches, losses)
+        own = positions if self.positions is None else self.positions[positions]
+        jobs = self.jobs.take(positions)
+        return PlannedWork(jobs, self.samples[positions], self.steps[positions], batches, losses, own)
+
+    def of_jobs(self, jobs: JobArrays) -> PlannedWork:
+        """The same work, or part of it, in jobs that are the same as far as the plan goes."""
+        division = None if self.division is None else self.division.of_jobs(jobs)
+        return replace(self, jobs=jobs if self.positions is None else jobs.take(self.positions), division=division)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Clients by how they train."""
+
+    long: list[PlannedWork]  # groups of those who train beside the others, since they have far more to do
+    written: PlannedWork | None
+    unwritten: list[tuple[tuple[DenseLayer, ...], PlannedWork]]  # without these layers' weights being written down
+
+    def of_jobs(self, jobs: JobArrays) -> Division:
+        """See `PlannedWork.of_jobs`."""
+        written = None if self.written is None else self.written.of_jobs(jobs)
+        unwritten = [(layers, some.of_jobs(jobs)) for layers, some in self.unwritten]
+        return Division([group.of_jobs(jobs) for group in self.long], written, unwritten)
 
 
 def place_work(
     engine: LaneEngine,
     work: PlannedWork,
     lanes: int,
-    widths: Widths | None = None,
-    samples_for: Callable[[Schedule], tuple[Tensors, IntArray]] | None = None,
+    widths: Widths,
+    samples_for: SamplesFor | None = None,
 ) -> PlacedWork:
-    """Puts planned work into so many lanes, of which there are the engine's widths if no others are given.
-
-    `samples_for` gives columns with the samples of clients who are scheduled so, and where each client's begin.
-    """
+    """Puts planned work into so many lanes."""
     schedule = make_schedule(work.steps, lanes)
-    allowed = widths or Widths(engine.widths_per_octave, engine.usual_width or 1)
-    of_steps = allowed.of_steps(schedule)
+    of_steps = widths.of_steps(schedule)
     columns, first_row = (
         rows_of(engine.training_samples, work.jobs.holders) if samples_for is None else samples_for(schedule)
     )
@@ -109,6 +133,11 @@ def place_work(
     # Not blocking: what is not pinned is copied at once, and nobody waits for the GPU.
     on_device = (torch.from_numpy(t).to(engine.device, non_blocking=True) for t in (rows, mask, keys))
     return PlacedWork(schedule, of_steps, columns, begins, client, mask.sum(-1), *on_device)
+
+
+def usual_widths(engine: LaneEngine, per_octave: int | None = None) -> Widths:
+    """Those of an engine's cohorts."""
+    return Widths(per_octave or engine.widths_per_octave, engine.usual_width or 1)
 
 
 def rounded_width(width: int, per_octave: int) -> int:

@@ -26,7 +26,7 @@ from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, clients_at, concatenate
 from fedarena.train.optimizers import optimizer_init, optimizer_step
-from fedarena.train.placing import PlannedWork, Widths
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
@@ -85,13 +85,17 @@ class UnwrittenTraining(LaneTraining):
         layers: tuple[DenseLayer, ...],
         programs: UnwrittenPrograms,
     ):
-        widths = Widths(_WIDTHS_PER_OCTAVE, engine.usual_width or 1)
-        super().__init__(engine, work, broadcasts, {}, len(work.steps), widths)
+        super().__init__(engine, work, broadcasts, {})
         self._layers, self._programs = layers, programs
         self._start_of_all = self._downloads[0]["params"]
         # Nobody has a sample in the last places of batches when all clients are small.
         places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, one for everybody."""
+        return place_work(engine, work, len(work.steps), usual_widths(engine, _WIDTHS_PER_OCTAVE), samples_for)
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""

@@ -14,7 +14,7 @@ from fedarena.train.engine import JobResults
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.placing import PlannedWork
+from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
 from fedarena.train.unwritten_gpu import CapturedTraining
@@ -79,11 +79,11 @@ class Unwritten:
             return self._engine.lanes
         return max(self._engine.lanes, min(_SHARING, -(-clients // _FEWEST_SHARDS)))
 
-    def divide(self, work: PlannedWork, shard: Shard) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
+    def divide(self, work: PlannedWork) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
         """Clients that train as usual, and those that train without some layers, as many together as fit."""
-        if not self.layers or len(shard.versions) > 1 or work.jobs.hyperparameters is not None:
+        if not self.layers or len(np.unique(work.jobs.versions)) > 1 or work.jobs.hyperparameters is not None:
             return work, []
-        width = shard.batch_width
+        width = work.batches.rows.shape[1]
         by_layers: dict[Layers, list[int]] = {}
         for client, steps in enumerate(work.steps.tolist()):
             paying = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
@@ -114,9 +114,16 @@ class Unwritten:
 
     def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults | None]:
         """Trains some clients without these layers; their updates are `ProductRows` of them, and None is for steps."""
-        kind = CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
-        training = kind(self._engine, work, shard.broadcasts, layers, self._programs)
+        training = self._kind(self._engine, work, shard.broadcasts, layers, self._programs)
         return training.run_in_products(self._pool)
+
+    def place(self, work: PlannedWork) -> PlacedWork:
+        """Where and when these clients are to train."""
+        return self._kind.place(self._engine, work)
+
+    @property
+    def _kind(self) -> type[UnwrittenTraining]:
+        return CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
 
 
 def _dominate(layers: Layers, engine: UnwrittenEngine) -> bool:
