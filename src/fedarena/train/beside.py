@@ -13,11 +13,13 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from fedarena.models import Tensors
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, Widths, place_work
+from fedarena.train.program import Changing
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups
 
@@ -53,6 +55,7 @@ class LongTraining(LaneTraining):
     ):
         super().__init__(engine, work, broadcasts, states)
         self._fewest_lanes = 1
+        self._done: Tensors = {}  # parameters of lanes whose clients have finished, and sums of their losses
 
     @classmethod
     def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
@@ -65,6 +68,23 @@ class LongTraining(LaneTraining):
 
     def _is_often_taken(self, step: int) -> bool:
         return True
+
+    def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
+        """Copies of all go to one place, since they finish one by one."""
+        lanes = self.schedule.lane[clients]
+        place = slice(int(lanes.min()), int(lanes.max()) + 1)  # who has as many steps is beside them
+        now = {**changing.params, "": changing.loss_sums}
+        if not self._done:
+            self._done = {name: torch.empty_like(t[: self.schedule.lanes]) for name, t in now.items()}
+        torch._foreach_copy_([t[place] for t in self._done.values()], [t[place] for t in now.values()])
+
+    def _flush(self) -> JobResults:
+        if self._done:
+            loss_sums = self._done.pop("")
+            working = np.flatnonzero(self.schedule.steps)
+            self.finished.append((working[np.argsort(self.schedule.lane[working])], self._done, loss_sums))
+            self._done = {}
+        return super()._flush()
 
 
 class Beside:

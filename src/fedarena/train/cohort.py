@@ -249,7 +249,9 @@ class CohortEngine:
 
     def _divided(self, work: PlannedWork) -> Division:
         """Who of these clients trains how."""
-        long, others = divide_by_length(work, self.lanes) if self.plan == "beside" else ([], work)
+        # Without large layers, everybody has a lane.
+        at_once = len(work.steps) if self._unwritten.layers else self.lanes
+        long, others = divide_by_length(work, at_once) if self.plan == "beside" else ([], work)
         if others is None or self._validation is not None:
             return Division(long, others, [])
         return Division(long, *self._unwritten.divide(others))

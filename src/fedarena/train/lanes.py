@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,30 +97,27 @@ class LaneTraining:
             copy_rows(lanes.given.broadcast, self._downloads[0], ...)
         starting = clients_at(schedule.start, schedule)
         ending = clients_at(schedule.start + schedule.steps - 1, schedule)
-        changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1} | {schedule.length}
-        changes |= {step for step in range(1, schedule.length) if len(starting[step]) or len(ending[step - 1])}
-        batches: deque[Batch] = deque()
-        waiting = self.taken = 0
+        changes = {int(step) for step in np.flatnonzero(np.diff(self.widths)) + 1}
+        changes |= {*starting, *(last + 1 for last in ending)} - {0}
+        first = until = waiting = self.taken = 0
         for change in sorted(changes):  # until then, everybody goes on
-            if len(starting[self.taken]):
+            if self.taken in starting:
                 self._start(lanes, starting[self.taken])
             while self.taken < change:
                 step = self.taken
-                if not batches:
-                    first, (stacked, gathered) = step, self._gather(step)
-                    batches.extend(gathered)
-                taken = self._taken_at_once(step, min(change - step, len(batches)))
+                if step == until:
+                    batches = self._gather(step)
+                    first, until = step, step + len(batches.mask)
+                taken = self._taken_at_once(step, min(change, until) - step)
                 if taken > 1:
-                    some = stacked.at(slice(step - first, step - first + taken))
-                    lanes.steps(int(self.widths[step]), batches[0], some, frequent=True)
+                    some = batches.at(slice(step - first, step - first + taken))
+                    lanes.steps(int(self.widths[step]), some, frequent=True)
                 else:
-                    self._take_step(lanes, step, batches[0])
-                for _ in range(taken):
-                    batches.popleft()
+                    self._take_step(lanes, step, batches.at(step - first))
                 self.taken += taken
                 yield None
-            ended = ending[self.taken - 1]
-            if len(ended):
+            ended = ending.get(self.taken - 1)
+            if ended is not None:
                 waiting += len(ended)
                 flush = waiting >= schedule.lanes
                 self._finish(lanes.changing, ended, keep=not flush)
@@ -189,8 +186,8 @@ class LaneTraining:
             return slice(int(lanes[0]), int(lanes[-1]) + 1)
         return torch.from_numpy(lanes).to(self.engine.device)
 
-    def _gather(self, first: int) -> tuple[Batch, list[Batch]]:
-        """The batches of some steps of the same width, as many as are gathered at once: as one, and one by one."""
+    def _gather(self, first: int) -> Batch:
+        """The batches of some steps of the same width, as many as are gathered at once."""
         width = int(self.widths[first])
         row_bytes = sum(values[:1].nbytes for values in self.columns.values())
         most = max(1, _BLOCK_BYTES[self.engine.device.type] // max(1, row_bytes * width * self.rows.shape[1]))
@@ -201,10 +198,7 @@ class LaneTraining:
             name: values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
             for name, values in self.columns.items()
         }
-        stacked = Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
-        *each, masks, keys = (t.unbind(0) for t in stacked.tensors())
-        rows_of = [dict(zip(columns, of_step, strict=True)) for of_step in zip(*each, strict=True)]
-        return stacked, [Batch(*of_step) for of_step in zip(rows_of, masks, keys, strict=True)]
+        return Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
 
     def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""
@@ -244,12 +238,12 @@ def _apart(groups: Groups, params: Tensors) -> Groups:
     return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
 
 
-def clients_at(steps: IntArray, schedule: Schedule) -> list[IntArray]:
-    """For every step of the schedule, the clients whose entry it is."""
+def clients_at(steps: IntArray, schedule: Schedule) -> dict[int, IntArray]:
+    """The clients whose entry a step of the schedule is, where there are any."""
     working = np.flatnonzero(schedule.steps)
     ordered = working[np.argsort(steps[working], kind="stable")]
-    bounds = np.searchsorted(steps[ordered], np.arange(1, schedule.length))
-    return np.split(ordered, bounds) if schedule.length else []
+    found, begins = np.unique(steps[ordered], return_index=True)
+    return dict(zip(found.tolist(), np.split(ordered, begins[1:]), strict=False))
 
 
 def _stack_states(

@@ -137,7 +137,9 @@ def place_work(
 
 def usual_widths(engine: LaneEngine, per_octave: int | None = None) -> Widths:
     """Those of an engine's cohorts."""
-    return Widths(per_octave or engine.widths_per_octave, engine.usual_width or 1)
+    # Where long clients train beside the others, these are at work for few steps, of which each need not be narrow.
+    narrowing = 4 if engine.plan == "beside" else 2
+    return Widths(per_octave or engine.widths_per_octave, engine.usual_width or 1, narrowing)
 
 
 def rounded_width(width: int, per_octave: int) -> int:

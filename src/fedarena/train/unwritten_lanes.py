@@ -125,7 +125,7 @@ class UnwrittenTraining(LaneTraining):
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[1][::-1]
+                batches = self._gather(step).each()[::-1]
             weights: list[tuple[Tensor, ...]] = []
             for layer in self._layers:
                 samples = places * layer.positions
@@ -143,7 +143,7 @@ class UnwrittenTraining(LaneTraining):
                 {name: rows[:width] for name, rows in jobs.items()},
                 batches.pop(),
             )
-            if len(ending[step]):
+            if step in ending:
                 self._finish(lanes.changing, ending[step], keep=True)
         return {
             layer.name: self._product_rows(layer, room[layer.name], overlaps[layer.name], scales, factors)

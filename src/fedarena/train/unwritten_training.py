@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,7 @@ from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import JobResults
 from fedarena.train.hardware import Hardware
-from fedarena.train.jobs import Client
+from fedarena.train.jobs import Client, IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
@@ -84,19 +84,22 @@ class Unwritten:
         if not self.layers or len(np.unique(work.jobs.versions)) > 1 or work.jobs.hyperparameters is not None:
             return work, []
         width = work.batches.rows.shape[1]
+        numbers, number_of = np.unique(work.steps, return_inverse=True)
         by_layers: dict[Layers, list[int]] = {}
-        for client, steps in enumerate(work.steps.tolist()):
+        for number, steps in enumerate(numbers.tolist()):
             paying = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
-            by_layers.setdefault(paying, []).append(client)
-        usual = by_layers.pop((), [])
+            by_layers.setdefault(paying, []).append(number)
+        clients = {layers: np.flatnonzero(np.isin(number_of, some)) for layers, some in by_layers.items()}
+        usual = clients.pop((), None)
+        in_order = sorted(clients.items(), key=lambda item: int(item[1][0]))
         groups = [
             (layers, work.of(some))
-            for layers, clients in by_layers.items()
-            for some in self._fitting(layers, clients, work, width)
+            for layers, clients_of_layers in in_order
+            for some in self._fitting(layers, clients_of_layers, work, width)
         ]
-        return work.of(np.array(usual)) if usual else None, groups
+        return None if usual is None else work.of(usual), groups
 
-    def _fitting(self, layers: Layers, clients: list[int], work: PlannedWork, width: int) -> Iterator[Any]:
+    def _fitting(self, layers: Layers, clients: IntArray, work: PlannedWork, width: int) -> Iterator[IntArray]:
         """The clients, those with most steps first, in groups whose factors take a limited amount of memory."""
         item_bytes = self._engine.hardware.dtype.itemsize
         row_bytes = item_bytes * width * sum(layer.positions * (layer.inputs + layer.outputs) for layer in layers)
@@ -104,7 +107,7 @@ class Unwritten:
         if self._engine.hardware.is_gpu:
             most_bytes = _GPU_ROOM * self._engine.lanes * self._lane_bytes
             lane_bytes = self._lane_bytes - item_bytes * sum(layer.inputs * layer.outputs for layer in layers)
-        ordered = np.array(clients)[np.argsort(-work.steps[clients], kind="stable")]
+        ordered = clients[np.argsort(-work.steps[clients], kind="stable")]
         while len(ordered):
             room = max(1, most_bytes // (lane_bytes + row_bytes * int(work.steps[ordered[0]])))
             if self._engine.hardware.is_gpu:  # groups of about the same size
