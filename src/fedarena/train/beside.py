@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedarena.models import Tensors
+from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
@@ -78,13 +79,13 @@ class LongTraining(LaneTraining):
             self._done = {name: torch.empty_like(t[: self.schedule.lanes]) for name, t in now.items()}
         torch._foreach_copy_([t[place] for t in self._done.values()], [t[place] for t in now.values()])
 
-    def _flush(self) -> JobResults:
+    def _flush(self) -> None:
+        """Results of all groups are asked for together."""
         if self._done:
             loss_sums = self._done.pop("")
             working = np.flatnonzero(self.schedule.steps)
             self.finished.append((working[np.argsort(self.schedule.lane[working])], self._done, loss_sums))
             self._done = {}
-        return super()._flush()
 
 
 class Beside:
@@ -95,13 +96,18 @@ class Beside:
         self._pools: list[LanePool] = []
         self._streams: list[LaneStream | None] = []
 
-    def train(self, long: Sequence[LaneTraining], usual: Iterator[JobResults | None]) -> Iterator[JobResults]:
-        """The results of all; a GPU is told what groups have to do, those with most steps first, before it starts."""
-        while len(self._pools) < len(long):
+    def train(
+        self, everybody: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
+    ) -> Iterator[JobResults]:
+        """The results of all, `everybody` of the groups' clients together.
+
+        A GPU is told what groups have to do, those with most steps first, before it starts with the others.
+        """
+        while len(self._pools) < len(groups):
             self._pools.append(LanePool())
             self._streams.append(LaneStream(urgent=True) if self._device.type == "cuda" else None)
         courses = []
-        for training, pool, stream in zip(long, self._pools, self._streams, strict=False):
+        for training, pool, stream in zip(groups, self._pools, self._streams, strict=False):
             course = training.course(pool, stream)
             if stream is not None:
                 stream.stream.wait_stream(torch.cuda.current_stream())
@@ -109,10 +115,15 @@ class Beside:
                 while training.taken < training.schedule.length:
                     next(course)
             courses.append((course, stream))
-        yield from (finished for finished in usual if finished is not None)
-        for course, stream in reversed(courses):  # results are waited for
+        yield from (results for results in usual if results is not None)
+        before = 0
+        for training, (course, stream) in zip(groups, courses, strict=True):
             with stream or nullcontext():
-                results = [finished for finished in course if finished is not None]
+                for _ in course:
+                    pass
             if stream is not None:
                 torch.cuda.current_stream().wait_stream(stream.stream)
-            yield from results
+            everybody.finished += [(before + clients, params, sums) for clients, params, sums in training.finished]
+            before += len(training.steps)
+        if groups:
+            yield everybody.results()

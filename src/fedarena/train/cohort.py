@@ -25,6 +25,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
+from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
@@ -317,8 +318,13 @@ class CohortEngine:
             if division.written is not None:
                 yield from training(self, division.written, shard.broadcasts, shard.states).course(self._pool)
 
+        if not division.long:
+            yield from (results for results in usual() if results is not None)
+            return
+        positions = np.concatenate([group.positions for group in division.long])
+        everybody = ClientsAtWork(self, work.of(positions), shard.broadcasts, shard.states)
         groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in division.long]
-        yield from self._beside.train(groups, usual())
+        yield from self._beside.train(everybody, groups, usual())
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""

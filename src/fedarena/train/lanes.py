@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from fedarena.models import Tensors
-from fedarena.train.algorithm import Work
+from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
-from fedarena.train.program import Batch, Changing, Given
+from fedarena.train.program import Batch, Changing
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Schedule
 from fedarena.train.streams import LaneStream
-from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
+from fedarena.train.tensors import Groups
 
 # Where so many steps of a width are taken, they are compiled though it is not the widest; and a GPU, which has done
 # small ones before it is told of the next, takes several at once.
@@ -30,7 +30,7 @@ _AT_ONCE = (16, 4, 1)
 _BLOCK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 
-class LaneTraining:
+class LaneTraining(ClientsAtWork):
     """The local training of some clients, which are numbered by their position in the planned work."""
 
     def __init__(
@@ -40,9 +40,7 @@ class LaneTraining:
         broadcasts: Mapping[int, Groups],
         states: Mapping[int, Groups],
     ):
-        self.engine, self.jobs = engine, work.jobs
-        self.samples, self.start_losses = work.samples, work.start_losses
-        self.processed = work.batches.processed(work.steps)
+        super().__init__(engine, work, broadcasts, states)
         placed = work.placed or self.place(engine, work, self._samples)
         self.schedule, self.widths, self.columns = placed.schedule, placed.widths, placed.columns
         self.begins, self.client_in_lane = placed.begins, placed.client_in_lane
@@ -50,16 +48,7 @@ class LaneTraining:
         self.rows, self.mask, self.keys = placed.rows, placed.mask, placed.keys
         self._steps_of = Counter(self.widths.tolist())
         self._fewest_lanes = engine.fewest_lanes
-        versions, self._version_of = np.unique(self.jobs.versions, return_inverse=True)
-        self._downloads = [broadcasts[version] for version in versions.tolist()]
-        self._stacked_downloads = stack_groups(self._downloads) if len(versions) > 1 else {}
-        self._states = _stack_states(engine, self._downloads, self._version_of, states, self.jobs.clients)
-        self._job_rows: Tensors = {}
-        jobs_differ = self.jobs.lr_scales is not None or self.jobs.hyperparameters is not None
-        if engine.asks_about_jobs or jobs_differ:
-            self._job_rows = self.jobs.tensors(next(iter(self._downloads[0]["params"].values())), engine.seed)
         self.taken = 0  # steps
-        self.finished: list[tuple[IntArray, Tensors, Tensor]] = []  # clients, their parameters, sums of their losses
 
     @classmethod
     def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
@@ -147,22 +136,6 @@ class LaneTraining:
         width = int(self.widths[step])
         return width == (self.engine.usual_width or self.widths[0]) or self._is_often_taken(step)
 
-    def _given(self, clients: IntArray) -> Given:
-        """What these clients read while they train."""
-        if len(self._downloads) == 1 and not self._states and not self._job_rows:
-            return Given({}, self._downloads[0], {})
-        rows = torch.from_numpy(clients).to(self.engine.device)
-        shared = len(self._downloads) == 1
-        downloaded = self._downloads[0]
-        if not shared:
-            versions = torch.from_numpy(self._version_of[clients]).to(self.engine.device)
-            downloaded = map_groups(lambda t: t[versions], self._stacked_downloads)
-        jobs = {name: t[rows] for name, t in self._job_rows.items()}
-        return Given(map_groups(lambda t: t[rows], self._states), downloaded, jobs, shared)
-
-    def _start_params(self, clients: IntArray) -> Tensors:
-        return self.engine.start_params(self._given(clients), len(clients))
-
     def _start(self, lanes: Lanes, clients: IntArray) -> None:
         """Puts clients into their lanes."""
         clients = clients[np.argsort(self.schedule.lane[clients])]
@@ -200,6 +173,10 @@ class LaneTraining:
         }
         return Batch(columns, *(t[places].view(steps, width, *t.shape[1:]) for t in (self.mask, self.keys)))
 
+    def _flush(self) -> JobResults | None:
+        """The results of the clients that have finished since the last time, if they are asked for here."""
+        return self.results()
+
     def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
         """Takes out the parameters of clients; they must be copied if they are to be kept for longer."""
         clients = clients[np.argsort(self.schedule.lane[clients])]
@@ -209,34 +186,6 @@ class LaneTraining:
             params = {name: p.clone() for name, p in params.items()}
         self.finished.append((clients, params, changing.loss_sums[place].clone()))
 
-    def _flush(self) -> JobResults:
-        """The results of the clients that have finished since the last time."""
-        clients = np.concatenate([clients for clients, _, _ in self.finished])
-        names = list(self.finished[0][1])
-        params = {name: concatenate([params[name] for _, params, _ in self.finished]) for name in names}
-        loss_sums = concatenate([sums.double() for _, _, sums in self.finished])
-        self.finished = []
-        self.engine.meanwhile()  # all that a GPU has to do for them is under way
-        start_losses = None if self.start_losses is None else self.start_losses[clients]
-        work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        given = self._given(clients)
-        update, kept = self.engine.updates(params, given, work)
-        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
-        jobs = self.jobs.take(clients)
-        validated = self.engine.validated(params, given, jobs.clients)
-        return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)
-
-
-def concatenate(tensors: list[Tensor]) -> Tensor:
-    """All rows; a single tensor stays where it is."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _apart(groups: Groups, params: Tensors) -> Groups:
-    """The groups in memory of their own, because the parameters are those of lanes that are used again."""
-    shared = {p.untyped_storage().data_ptr() for p in params.values()}
-    return map_groups(lambda t: t.clone() if t.untyped_storage().data_ptr() in shared else t, groups)
-
 
 def clients_at(steps: IntArray, schedule: Schedule) -> dict[int, IntArray]:
     """The clients whose entry a step of the schedule is, where there are any."""
@@ -244,26 +193,6 @@ def clients_at(steps: IntArray, schedule: Schedule) -> dict[int, IntArray]:
     ordered = working[np.argsort(steps[working], kind="stable")]
     found, begins = np.unique(steps[ordered], return_index=True)
     return dict(zip(found.tolist(), np.split(ordered, begins[1:]), strict=False))
-
-
-def _stack_states(
-    engine: LaneEngine,
-    downloads: Sequence[Groups],
-    download_of: IntArray,
-    states: Mapping[int, Groups],
-    clients: IntArray,
-) -> Groups:
-    """What the clients of a shard keep as rows; new for those who never took part."""
-    new = [engine.algorithm.client_init(broadcast) for broadcast in downloads]
-    if not new[0]:
-        return {}
-    found = [of_algorithm(states.get(int(client))) for client in clients]
-    return stack_groups(
-        [
-            new[download] if state is None else engine.place(state)
-            for state, download in zip(found, download_of.tolist(), strict=True)
-        ]
-    )
 
 
 def copy_rows(into: Groups, groups: Groups, place: Any) -> None:

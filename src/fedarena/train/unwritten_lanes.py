@@ -20,11 +20,12 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
+from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import LaneTraining, clients_at, concatenate
+from fedarena.train.lanes import LaneTraining, clients_at
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
