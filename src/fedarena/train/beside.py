@@ -28,24 +28,21 @@ _FAR_MORE = 2  # times as many steps as all lanes have if everything is shared o
 _LARGER = 4  # times as many clients as in the group before
 
 
-def divide_by_length(work: PlannedWork, lanes: int) -> tuple[list[PlannedWork], PlannedWork | None]:
+def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntArray]:
     """Groups of clients with far more steps than there would be if all work were shared out evenly; the rest.
 
     The last group is filled up with those who have most to do of the others.
     """
-    working = int((work.steps > 0).sum())
-    evenly = -(-int(work.steps.sum()) // max(1, min(lanes, working)))
-    longest_first = np.argsort(-work.steps, kind="stable")
-    is_long = work.steps[longest_first] > _FAR_MORE * evenly
+    working = int((steps > 0).sum())
+    evenly = -(-int(steps.sum()) // max(1, min(lanes, working)))
+    longest_first = np.argsort(-steps, kind="stable")
+    is_long = steps[longest_first] > _FAR_MORE * evenly
     groups: list[IntArray] = []
     begin, size = 0, 1
-    while begin < len(longest_first) and is_long[begin] and size <= lanes:
+    while begin < len(steps) and is_long[begin] and size <= lanes:
         groups.append(longest_first[begin : begin + size])
         begin, size = begin + size, size * _LARGER
-    if not groups:
-        return [], work
-    others = np.sort(longest_first[begin:])
-    return [work.of(group) for group in groups], work.of(others) if len(others) else None
+    return groups, np.sort(longest_first[begin:])
 
 
 class LongTraining(LaneTraining):
@@ -97,9 +94,9 @@ class Beside:
         self._streams: list[LaneStream | None] = []
 
     def train(
-        self, everybody: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
+        self, long: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
     ) -> Iterator[JobResults]:
-        """The results of all, `everybody` of the groups' clients together.
+        """The results of all, those of the groups' clients, who are all the `long` ones, together.
 
         A GPU is told what groups have to do, those with most steps first, before it starts with the others.
         """
@@ -123,7 +120,7 @@ class Beside:
                     pass
             if stream is not None:
                 torch.cuda.current_stream().wait_stream(stream.stream)
-            everybody.finished += [(before + clients, params, sums) for clients, params, sums in training.finished]
+            long.finished += [(before + clients, params, sums) for clients, params, sums in training.finished]
             before += len(training.steps)
         if groups:
-            yield everybody.results()
+            yield long.results()

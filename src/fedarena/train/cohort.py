@@ -250,21 +250,27 @@ class CohortEngine:
 
     def _divided(self, work: PlannedWork) -> Division:
         """Who of these clients trains how."""
-        # Without large layers, everybody has a lane.
-        at_once = len(work.steps) if self._unwritten.layers else self.lanes
-        long, others = divide_by_length(work, at_once) if self.plan == "beside" else ([], work)
+        groups: list[IntArray] = []
+        others: PlannedWork | None = work
+        if self.plan == "beside":
+            # Without large layers, everybody has a lane.
+            at_once = len(work.steps) if self._unwritten.layers else self.lanes
+            groups, rest = divide_by_length(work.steps, at_once)
+            others = work.of(rest) if len(rest) else None
+        long = work.of(np.concatenate(groups)) if groups else None
+        parts = [work.of(group) for group in groups]
         if others is None or self._validation is not None:
-            return Division(long, others, [])
-        return Division(long, *self._unwritten.divide(others))
+            return Division(others, [], long, parts)
+        return Division(*self._unwritten.divide(others), long, parts)
 
     def _placed(self, division: Division) -> Division:
         """The same clients with their places in lanes."""
-        long = [replace(group, placed=LongTraining.place(self, group)) for group in division.long]
-        unwritten = [(layers, replace(some, placed=self._unwritten.place(some))) for layers, some in division.unwritten]
         written = division.written
         if written is not None:
             written = replace(written, placed=LaneTraining.place(self, written))
-        return Division(long, written, unwritten)
+        unwritten = [(layers, replace(some, placed=self._unwritten.place(some))) for layers, some in division.unwritten]
+        groups = [replace(group, placed=LongTraining.place(self, group)) for group in division.groups]
+        return Division(written, unwritten, division.long, groups)
 
     def _batch_width(self, jobs: JobArrays) -> int:
         largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
@@ -318,13 +324,12 @@ class CohortEngine:
             if division.written is not None:
                 yield from training(self, division.written, shard.broadcasts, shard.states).course(self._pool)
 
-        if not division.long:
+        if division.long is None:
             yield from (results for results in usual() if results is not None)
             return
-        positions = np.concatenate([group.positions for group in division.long])
-        everybody = ClientsAtWork(self, work.of(positions), shard.broadcasts, shard.states)
-        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in division.long]
-        yield from self._beside.train(everybody, groups, usual())
+        long = ClientsAtWork(self, division.long, shard.broadcasts, shard.states)
+        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in division.groups]
+        yield from self._beside.train(long, groups, usual())
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""

@@ -99,15 +99,16 @@ class PlannedWork:
 class Division:
     """Clients by how they train."""
 
-    long: list[PlannedWork]  # groups of those who train beside the others, since they have far more to do
     written: PlannedWork | None
     unwritten: list[tuple[tuple[DenseLayer, ...], PlannedWork]]  # without these layers' weights being written down
+    long: PlannedWork | None  # those who train beside the others, since they have far more to do
+    groups: list[PlannedWork]  # of these, in the same order
 
     def of_jobs(self, jobs: JobArrays) -> Division:
         """See `PlannedWork.of_jobs`."""
-        written = None if self.written is None else self.written.of_jobs(jobs)
+        written, long = (None if work is None else work.of_jobs(jobs) for work in (self.written, self.long))
         unwritten = [(layers, some.of_jobs(jobs)) for layers, some in self.unwritten]
-        return Division([group.of_jobs(jobs) for group in self.long], written, unwritten)
+        return Division(written, unwritten, long, [group.of_jobs(jobs) for group in self.groups])
 
 
 def place_work(
