@@ -41,7 +41,7 @@ def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.M
 def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int) -> None:
     groups, others = divide_by_length(steps, lanes)
     divided = [*groups, *([others] if len(others) else [])]
-    assert sorted(np.concatenate(divided).tolist()) == list(range(len(steps)))
+    assert sorted(np.concatenate([*groups, others]).tolist()) == list(range(len(steps)))
     for longer, shorter in pairwise(divided):
         assert steps[longer].min() >= steps[shorter].max()
     for number, group in enumerate(groups):
