@@ -198,6 +198,6 @@ class ApartTraining(LaneTraining):
     def _emptied(self, box: Box) -> JobResults:
         """The results of the clients in a box."""
         self.finished.append(box.content())
-        results = self._flush()
+        results = self.results()
         box.empty()
         return results

@@ -96,9 +96,13 @@ class Batch:
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
         return Batch(columns, self.mask[lanes, :samples], self.keys[lanes])
 
-    def at(self, steps: slice) -> Batch:
-        """Those of some steps, if these are the batches of many."""
+    def at(self, steps: slice | int) -> Batch:
+        """Those of some steps or of one, if these are the batches of many."""
         return Batch({name: values[steps] for name, values in self.columns.items()}, self.mask[steps], self.keys[steps])
+
+    def each(self) -> list[Batch]:
+        """Those of all steps, one by one."""
+        return [self.at(step) for step in range(len(self.mask))]
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""

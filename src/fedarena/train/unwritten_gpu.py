@@ -174,12 +174,12 @@ class CapturedTraining(UnwrittenTraining):
 
     def _take_captured(self, lanes: CapturedLanes, step: int, scales: Tensor, factors: Tensor) -> None:
         if not self._batches:
-            self._batches = self._gather(step)[1][::-1]
+            self._batches = self._gather(step).each()[::-1]
         width, length, read = int(self.widths[step]), self.schedule.length, self._steps_read(step)
         of_steps = F.pad(factors[step, :width], (0, max(0, read - length)))[:, :read]
         compile = self.engine.compile and self._is_frequent(step)
         lanes.step(step, width, self._batches.pop(), of_steps, scales[step, :width], compile)
-        if len(self._ending[step]):
+        if step in self._ending:
             self._finish(lanes.changing, self._ending[step], keep=True)
 
     def _courses(self, by_lane: np.ndarray, width: int) -> tuple[Tensor, Tensor]:

@@ -20,12 +20,14 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
+from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
+from fedarena.train.lanes import LaneTraining, clients_at
 from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
@@ -84,12 +86,17 @@ class UnwrittenTraining(LaneTraining):
         layers: tuple[DenseLayer, ...],
         programs: UnwrittenPrograms,
     ):
-        super().__init__(engine, work, broadcasts, {}, lanes=len(work.steps), widths_per_octave=_WIDTHS_PER_OCTAVE)
+        super().__init__(engine, work, broadcasts, {})
         self._layers, self._programs = layers, programs
         self._start_of_all = self._downloads[0]["params"]
         # Nobody has a sample in the last places of batches when all clients are small.
         places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, one for everybody."""
+        return place_work(engine, work, len(work.steps), usual_widths(engine, _WIDTHS_PER_OCTAVE), samples_for)
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
@@ -119,7 +126,7 @@ class UnwrittenTraining(LaneTraining):
         batches: list[Batch] = []
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[1][::-1]
+                batches = self._gather(step).each()[::-1]
             weights: list[tuple[Tensor, ...]] = []
             for layer in self._layers:
                 samples = places * layer.positions
@@ -137,7 +144,7 @@ class UnwrittenTraining(LaneTraining):
                 {name: rows[:width] for name, rows in jobs.items()},
                 batches.pop(),
             )
-            if len(ending[step]):
+            if step in ending:
                 self._finish(lanes.changing, ending[step], keep=True)
         return {
             layer.name: self._product_rows(layer, room[layer.name], overlaps[layer.name], scales, factors)
