@@ -19,7 +19,7 @@ from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, program, train_jobs
-from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.attacks import AttackedRun, NoAttack
@@ -114,7 +114,7 @@ def test_group_normalization_by_kernels_is_torchs(shape: tuple[int, ...], groups
     x, weight, bias, grad = (t.to("cuda", dtype) for t in drawn)
     x = (3 * x + 5).contiguous(memory_format=torch.channels_last)
     found = []
-    for context in (nullcontext(), NormalizedAsTheyLie(), NormalizedAsTheyLie()):
+    for context in (nullcontext(), ChannelsInnermost(), ChannelsInnermost()):
         leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
         with context:
             output = F.group_norm(leaves[0], groups, *leaves[1:])

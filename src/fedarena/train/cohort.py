@@ -28,7 +28,7 @@ from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.apart import ApartTraining
 from fedarena.train.beside import Beside, divide_by_length
-from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
@@ -492,7 +492,7 @@ class CohortEngine:
         def first(groups: Groups) -> Groups:
             return map_groups(lambda t: t[0], groups)
 
-        in_layout = NormalizedAsTheyLie() if self.hardware.is_gpu else nullcontext()
+        in_layout = ChannelsInnermost() if self.hardware.is_gpu else nullcontext()
         with in_layout:
             params, state, loss = self._client_step(
                 {name: p[0] for name, p in changing.params.items()},
