@@ -93,7 +93,13 @@ def _convolution(
         input = input.to(torch.get_autocast_dtype("cuda"))
     outputs, inputs, *side = weight.shape
     output: Tensor
-    if DEPTHWISE and groups == outputs == input.shape[1] and side == [3, 3] and around == (1, 1) and _kernels() is not None:
+    if (
+        DEPTHWISE
+        and groups == outputs == input.shape[1]
+        and side == [3, 3]
+        and around == (1, 1)
+        and _kernels() is not None
+    ):
         output = DepthwiseConvolution.apply(input, weight, steps[0])  # type: ignore[no-untyped-call]
         return output
     if POINTWISE and groups == 1 and side == [1, 1] and around == (0, 0) and steps == (1, 1):

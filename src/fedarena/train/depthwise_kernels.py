@@ -101,7 +101,9 @@ def _note_weights(
         met_left, met_right = met & (across > 0), met & (across + 1 < width)
         left += slope * tl.load(x + where - channels, mask=met_left[:, None] & exists[None, :], other=0.0).to(ACCURATE)
         middle += slope * tl.load(x + where, mask=met[:, None] & exists[None, :], other=0.0).to(ACCURATE)
-        right += slope * tl.load(x + where + channels, mask=met_right[:, None] & exists[None, :], other=0.0).to(ACCURATE)
+        right += slope * tl.load(x + where + channels, mask=met_right[:, None] & exists[None, :], other=0.0).to(
+            ACCURATE
+        )
     note = notes + (part.to(tl.int64) * channels + channel) * 9 + down * 3
     tl.store(note, tl.sum(left, 0), mask=exists)
     tl.store(note + 1, tl.sum(middle, 0), mask=exists)

@@ -329,9 +329,7 @@ def gradients(
     of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
     of_x = torch.empty_like(x)
     known = (weight, bias, mean, inverse)
-    _note_gradients[grid](
-        *(grad, x, *known, notes[0], notes[1], pixels, channels, groups), CEILING=ceiling, **form
-    )
+    _note_gradients[grid](*(grad, x, *known, notes[0], notes[1], pixels, channels, groups), CEILING=ceiling, **form)
     _join_gradients[samples, groups](
         *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, blocks),
         ACCURATE=form["ACCURATE"],

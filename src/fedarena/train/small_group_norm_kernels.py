@@ -161,9 +161,7 @@ def normalized(
     grid, sizes, form = _division(x, groups, weight)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
     output = torch.empty_like(x)
-    _normalize_groups[grid](
-        *(x, weight, bias, mean, inverse, output, *sizes), EPSILON=epsilon, CEILING=ceiling, **form
-    )
+    _normalize_groups[grid](*(x, weight, bias, mean, inverse, output, *sizes), EPSILON=epsilon, CEILING=ceiling, **form)
     return output, mean, inverse
 
 
