@@ -48,7 +48,7 @@ from fedarena.train.program import Batch, Changing, Given, StepPrograms
 from fedarena.train.recurrent import RecurrentLayers
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import batch_width, deal_out, draw_batches
+from fedarena.train.schedule import batch_width, deal_out, draw_batches, make_schedule, order_of_starts
 from fedarena.train.shards import Shard, T
 from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence, output_bytes
 from fedarena.train.tensors import Groups, innermost_channels, map_groups
@@ -259,10 +259,12 @@ class CohortEngine:
         return shards
 
     def plan_ahead(self, jobs: JobArrays) -> None:
-        """Draws batches of jobs that are likely to be next."""
+        """Draws batches of jobs that are likely to be next, and has their samples read if that takes long."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
             work = self._plan_work(jobs, self._batch_width(jobs), None)
-            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers and self.plan != "apart":
+            if self.plan == "apart":
+                self.training_samples.expect(jobs.holders[order_of_starts(make_schedule(work.steps, self.lanes))])
+            elif len(self._shards(work.steps)) == 1 and not self._unwritten.layers:
                 work = replace(work, placed=place_work(self, work, self.lanes))
             self._planned_ahead = work
 
