@@ -35,6 +35,7 @@ DECODING = {
         "pictures_of_cohorts": [1200, 1500],
         "decoding_threads": 16,
         "median_share_waiting": 0.071,
+        "share_waiting_first_round": 0.5,
     },
     "targets": [{"measured": 0.12}],
 }
@@ -54,7 +55,7 @@ def test_what_the_page_says_of_numbers() -> None:
     assert any("3.0 GiB of the GPU's memory; the first round takes 9 s" in line for line in lines)
     assert "| 100 | 0.20 | 0.16 |" in lines
     assert "| 1,000 | 2.0 (extrapolated from 100) | 1.14 |" in lines
-    assert "the GPU waits 7% of a round (median; at most 12%)" in lines[-1]
+    assert "the GPU waits 7% of a round (median; at most 12%; 50% of the first one)" in lines[-1]
     alone = {**FLAIR, "samples_per_second": {"ours": 5000.0}}
     assert "pfl" not in report.section({**ABOUT, "flair": alone}, None)
 
