@@ -50,17 +50,16 @@ def passed_back(slope: tl.tensor, values: tl.tensor, CEILING: tl.constexpr) -> t
 
 @triton.jit
 def _block(
-    pixels: tl.tensor,
-    channels: tl.tensor,
-    PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Where the numbers of this program's block lie, and which of them exist: ``[pixels, channels]``."""
-    sample = tl.program_id(0).to(tl.int64)
+    pixels: tl.tensor, channels: tl.tensor, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The sample of this program's block, where in it the numbers ``[pixels, channels]`` lie, which exist; channels.
+
+    Programs that start one after the other take neighbouring channels, so that lines of memory are read once.
+    """
     pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     inside = (pixel < pixels)[:, None] & (channel < channels)[None, :]
-    return (sample * pixels + pixel[:, None]) * channels + channel[None, :], inside, channel
+    return tl.program_id(2), pixel[:, None] * channels + channel[None, :], inside, channel
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -75,12 +74,13 @@ def _note_blocks(
     CHANNELS: tl.constexpr,
 ) -> None:
     """Mean and squared distances from it, of every channel of a block."""
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
-    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
+    values = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE)
     count = tl.minimum(pixels - tl.program_id(1) * PIXELS, PIXELS)
     mean = tl.sum(values, 0) / count
     distance = tl.where(inside, values - mean[None, :], 0.0)
-    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
     tl.store(means + note, mean, mask=channel < channels)
     tl.store(spreads + note, tl.sum(distance * distance, 0), mask=channel < channels)
 
@@ -145,15 +145,16 @@ def _normalize(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0) * tl.load(weight + channel, mask=exists, other=0.0)
     shift = tl.load(bias + channel, mask=exists, other=0.0)
-    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    values = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE)
     result = (values - center[None, :]) * scale[None, :] + shift[None, :]
-    tl.store(output + where, activated(result, CEILING), mask=inside)
+    tl.store(output + begin + where, activated(result, CEILING), mask=inside)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -175,20 +176,21 @@ def _note_gradients(
     CHANNELS: tl.constexpr,
 ) -> None:
     """Of every channel of a block, the sum of gradients and of their products with what was normalized."""
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0)
-    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
-    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+    distance = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+    slope = tl.load(grad + begin + where, mask=inside, other=0.0).to(ACCURATE)
     if CEILING is not None:
-        factor = tl.load(weight + channel, mask=exists, other=0.0)
+        factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
         shift = tl.load(bias + channel, mask=exists, other=0.0)
-        slope = passed_back(slope, normal * factor[None, :] + shift[None, :], CEILING)
-    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+        slope = passed_back(slope, distance * factor[None, :] + shift[None, :], CEILING)
+    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
     tl.store(sums + note, tl.sum(slope, 0), mask=exists)
-    tl.store(products + note, tl.sum(slope * normal, 0), mask=exists)
+    tl.store(products + note, tl.sum(slope * distance, 0) * scale, mask=exists)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -277,22 +279,22 @@ def _gradient(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0)
-    mean_sum = tl.load(of_groups + group, mask=exists, other=0.0)
-    mean_product = tl.load(of_groups + tl.num_programs(0) * groups + group, mask=exists, other=0.0)
-    factor = tl.load(weight + channel, mask=exists, other=0.0)
-    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
-    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
+    mean_sum = scale * tl.load(of_groups + group, mask=exists, other=0.0)
+    mean_product = scale * scale * tl.load(of_groups + tl.num_programs(2) * groups + group, mask=exists, other=0.0)
+    factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
+    distance = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+    slope = tl.load(grad + begin + where, mask=inside, other=0.0).to(ACCURATE)
     if CEILING is not None:
         shift = tl.load(bias + channel, mask=exists, other=0.0)
-        slope = passed_back(slope, normal * factor[None, :] + shift[None, :], CEILING)
-    slope *= factor[None, :]
-    result = scale[None, :] * (slope - mean_sum[None, :] - normal * mean_product[None, :])
-    tl.store(output + where, result, mask=inside)
+        slope = passed_back(slope, distance * factor[None, :] + shift[None, :], CEILING)
+    result = slope * factor[None, :] - mean_sum[None, :] - distance * mean_product[None, :]
+    tl.store(output + begin + where, result, mask=inside)
 
 
 def normalized(
@@ -367,5 +369,5 @@ def accurate_type(weight: Tensor) -> tl.dtype:
 def _division(x: Tensor, weight: Tensor) -> tuple[tuple[int, int, int], dict[str, object]]:
     """How many blocks there are, and what kernels must know about them."""
     samples, pixels, channels = x.shape
-    grid = (samples, triton.cdiv(pixels, _PIXELS), triton.cdiv(channels, _CHANNELS))
+    grid = (triton.cdiv(channels, _CHANNELS), triton.cdiv(pixels, _PIXELS), samples)
     return grid, {"ACCURATE": accurate_type(weight), "PIXELS": _PIXELS, "CHANNELS": _CHANNELS, "num_warps": _WARPS}

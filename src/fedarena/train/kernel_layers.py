@@ -48,21 +48,22 @@ class DepthwiseConvolution(torch.autograd.Function):
         """Filters pictures that are padded by one pixel."""
         from fedarena.train import depthwise_kernels
 
-        pictures = _innermost(x)
-        ctx.save_for_backward(pictures, weight)
+        pictures, filters = _innermost(x), weight.flatten(1).t().contiguous()
+        ctx.save_for_backward(pictures, filters)
         ctx.stride, ctx.kernels = stride, depthwise_kernels
-        return depthwise_kernels.filtered(pictures, weight.contiguous(), stride).permute(0, 3, 1, 2)
+        return depthwise_kernels.filtered(pictures, filters, stride).permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
         """The gradients of pictures and filters."""
-        pictures, weight = ctx.saved_tensors
-        weight, slopes = weight.contiguous(), _innermost(grad)
+        pictures, filters = ctx.saved_tensors
+        slopes = _innermost(grad)
         of_x = None
         if ctx.needs_input_grad[0]:
-            of_x = ctx.kernels.gradient_of_pictures(slopes, weight, ctx.stride, *pictures.shape[1:3])
+            of_x = ctx.kernels.gradient_of_pictures(slopes, filters, ctx.stride, *pictures.shape[1:3])
             of_x = of_x.permute(0, 3, 1, 2)
-        return of_x, ctx.kernels.gradient_of_weights(pictures, slopes, weight, ctx.stride), None
+        of_filters = ctx.kernels.gradient_of_weights(pictures, slopes, filters, ctx.stride)
+        return of_x, of_filters.t().unflatten(1, (1, 3, 3)), None
 
 
 class PointwiseConvolution(torch.autograd.Function):

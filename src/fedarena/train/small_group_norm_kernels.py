@@ -104,31 +104,31 @@ def _gradient_of_groups(
     place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * GROUPS + tl.arange(0, GROUPS)
     center, scale = _to_channels(tl.load(mean + place), of_group), _to_channels(tl.load(inverse + place), of_group)
     factor = tl.load(weight + channel, mask=exists, other=0.0)
-    shift = tl.load(bias + channel, mask=exists, other=0.0)
+    slant, shift = scale * factor, tl.load(bias + channel, mask=exists, other=0.0)
     total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
     of_product = tl.zeros([PIXELS, CHANNELS], ACCURATE)
     for begin in range(0, pixels, PIXELS):
         inside = (begin + pixel < pixels)[:, None] & exists[None, :]
         where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
+        distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
         slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
-        slope = passed_back(slope, normal * factor[None, :] + shift[None, :], CEILING)
+        slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
         total += slope
-        of_product += slope * normal
-    of_bias, of_weight = tl.sum(total, 0), tl.sum(of_product, 0)
+        of_product += slope * distance
+    of_bias, of_weight = tl.sum(total, 0), tl.sum(of_product, 0) * scale
     sample = tl.program_id(0) * channels + channel
     tl.store(of_samples + sample, of_weight, mask=exists)
     tl.store(of_samples + tl.num_programs(0) * channels + sample, of_bias, mask=exists)
     count = (pixels * width).to(ACCURATE)
-    mean_sum = _to_channels(_over_groups(factor * of_bias, of_group) / count, of_group)
-    mean_product = _to_channels(_over_groups(factor * of_weight, of_group) / count, of_group)
+    mean_sum = scale * _to_channels(_over_groups(factor * of_bias, of_group) / count, of_group)
+    mean_product = scale * scale * _to_channels(_over_groups(factor * of_weight, of_group) / count, of_group)
     for begin in range(0, pixels, PIXELS):
         inside = (begin + pixel < pixels)[:, None] & exists[None, :]
         where = first + (begin + pixel)[:, None] * channels + channel[None, :]
-        normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
+        distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
         slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
-        slope = passed_back(slope, normal * factor[None, :] + shift[None, :], CEILING) * factor[None, :]
-        result = scale[None, :] * (slope - mean_sum[None, :] - normal * mean_product[None, :])
+        slope = passed_back(slope, distance * slant[None, :] + shift[None, :], CEILING)
+        result = slope * slant[None, :] - mean_sum[None, :] - distance * mean_product[None, :]
         tl.store(output + where, result, mask=inside)
 
 
