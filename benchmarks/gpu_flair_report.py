@@ -57,12 +57,10 @@ def fedscale_lines(found: dict[str, Any], rounded: dict[str, Any] | None) -> lis
     for text, theirs in found["fedscale"]["fedscale_minutes"].items():
         minutes = " | ".join(minutes_of_round(row["fedscale"], int(text)) for row in measured_rows)
         lines.append(f"| {int(text):,} | {minutes} | {theirs} |")
-    lines.append("")
-    for row in measured_rows:
-        lines.append(speed_line(row["fedscale"], row["precision"]))
+    lines += ["", *(speed_line(row["fedscale"], row["precision"]) for row in measured_rows)]
     if rounded is not None:
         lines.append(
-            f"With `engine.precision=bf16` what goes from layer to layer has 8 bits of precision, as inputs of products "
+            "With `engine.precision=bf16` what goes from layer to layer has 8 bits of precision, as inputs of products "
             "have; parameters, their gradients, normalization, the optimizer and updates are in float32 "
             f"(`{rounded['command']}`, [numbers](benchmarks/gpu_flair_bf16.json))."
         )

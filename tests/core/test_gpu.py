@@ -105,6 +105,27 @@ def test_blocks_of_networks_for_photographs_train_as_on_the_cpu(
             torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("norm", ["group", "frozen_batch"])
+def test_networks_for_photographs_train_nearly_the_same_when_rounded(norm: str, monkeypatch) -> None:
+    """In bf16 what is sent is within 5 % of what full precision comes to; and the same bits twice."""
+    monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
+    runs = []
+    for precision in ("full", "bf16", "bf16"):
+        options = {"device": "cuda", "lanes": 4, "plan": "apart", "dtype": "float32", "precision": precision}
+        engine = engine_for_all_blocks(CohortEngine, norm, **options)
+        runs.append(train(engine, SOME_CLIENTS, {"params": engine.initial_params()}, {}))
+    for client in SOME_CLIENTS:
+        full, rounded, again = (run[client][0]["params"] for run in runs)
+        apart, size = (
+            torch.stack([t.norm() for t in tensors]).norm()
+            for tensors in ([rounded[name] - value for name, value in full.items()], full.values())
+        )
+        assert 1e-5 < apart / size < 0.05
+        for name, value in rounded.items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, again[name])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("ceiling", [None, 0.0, 6.0], ids=["alone", "ReLU", "ReLU6"])
 @pytest.mark.parametrize(

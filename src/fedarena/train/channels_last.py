@@ -91,7 +91,7 @@ def _convolution(
         return None
     if torch.is_autocast_enabled("cuda"):
         input = input.to(torch.get_autocast_dtype("cuda"))
-    outputs, inputs, *side = weight.shape
+    outputs, _, *side = weight.shape
     output: Tensor
     if (
         DEPTHWISE

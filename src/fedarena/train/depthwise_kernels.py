@@ -47,7 +47,7 @@ def _filter(
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    """Filters pictures of ``height`` and ``width`` to ``rows`` and ``columns``; ``BACK`` from gradients to gradients."""
+    """Filters pictures of ``height`` and ``width`` to ``rows`` and ``columns``; ``BACK``: gradients to gradients."""
     pixel, row, column, channel = _place(columns, channels, PIXELS, CHANNELS)
     exists = channel < channels
     x += tl.program_id(2).to(tl.int64) * height * width * channels

@@ -86,11 +86,8 @@ class PointwiseConvolution(torch.autograd.Function):
         slopes = _innermost(grad)
         of_x = (slopes @ factors).permute(0, 3, 1, 2) if ctx.needs_input_grad[0] else None
         rows, inputs = slopes.flatten(0, 2), pictures.flatten(0, 2)
-        if rows.dtype == ctx.exact:
-            of_weight = rows.t() @ inputs
-        else:
-            of_weight = torch.mm(rows.t(), inputs, out_dtype=ctx.exact)
-        return of_x, of_weight[:, :, None, None]
+        exactly = {} if rows.dtype == ctx.exact else {"out_dtype": ctx.exact}
+        return of_x, torch.mm(rows.t(), inputs, **exactly)[:, :, None, None]
 
 
 def _innermost(pictures: Tensor) -> Tensor:

@@ -155,9 +155,8 @@ class ResidentSamples:
     def _add(self, missing: IntArray, needed: IntArray) -> None:
         """Lets samples come."""
         if self._used and not self._has_room(missing):
-            self._forget()  # start over with those who are needed now
-            if len(missing) < len(needed):
-                return self._add(needed, needed)
+            self._forget()
+            missing = needed  # start over with those who are needed now
         counts = self._data.counts(missing, "train")
         row_bytes = self._row_bytes(missing)
         total, most = self._used + int(counts.sum()), self._limit_bytes // max(row_bytes, 1)

@@ -13,8 +13,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 
 THREADS_VARIABLE = "FEDARENA_DECODING_THREADS"
-# A part of a picture's decoding is Python's, one thread at a time: on 16 cores, 4 threads decode 1.3 to 1.8 times as many
-# pictures of 256 pixels per second as 16 do, and leave more of the interpreter to who trains.
+# A part of a picture's decoding is Python's, one thread at a time: on 16 cores, 4 threads decode 1.3 to 1.8 times as
+# many pictures of 256 pixels per second as 16 do, and leave more of the interpreter to who trains.
 _MOST_THREADS = 4
 
 _lock = threading.Lock()
