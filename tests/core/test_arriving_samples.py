@@ -82,7 +82,7 @@ def test_samples_that_could_not_be_read_are_not_taken_for_read() -> None:
 
 def test_clients_train_the_same_while_samples_arrive() -> None:
     found = []
-    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3})):
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3, "workers": 1})):
         engine = make_engine(kind, "mlp", FedAvg(), LOCALS["epochs"], **options)
         if isinstance(engine, CohortEngine):
             engine.training_samples = ResidentSamples(engine.data, engine.device, 1 << 20)
@@ -145,7 +145,7 @@ def test_samples_that_cannot_be_read_are_missed_only_when_they_are_needed() -> N
 def test_planning_ahead_changes_nothing() -> None:
     found = []
     for plans in (False, True):
-        engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], plan="apart", lanes=3)
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], plan="apart", lanes=3, workers=1)
         engine.training_samples = ResidentSamples(engine.data, engine.device, 1 << 20)
         rounds = []
         for clients, following in ((EVERYBODY[:4], EVERYBODY[4:]), (EVERYBODY[4:], EVERYBODY[:6])):

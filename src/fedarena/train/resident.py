@@ -201,7 +201,8 @@ class ResidentSamples:
         capacity = max(rows, min(2 * rows, most_rows))
         columns: Tensors = {}
         for name, t in like.items():
-            grown: Tensor = torch.empty(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
+            # Zeros, since batches are filled up with a row that may not be there yet: it does not count, but is read.
+            grown: Tensor = torch.zeros(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
             if self._used:
                 grown[: self._used] = self._columns[name][: self._used]
             columns[name] = grown
