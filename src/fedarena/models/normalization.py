@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function_unary
@@ -18,7 +16,7 @@ def group_norm_before_relu(
     """
     if has_torch_function_unary(input):
         layer = (input, num_groups, weight, bias, eps, ceiling)
-        return cast(Tensor, handle_torch_function(group_norm_before_relu, (input,), *layer))
+        return handle_torch_function(group_norm_before_relu, (input,), *layer)
     return F.group_norm(input, num_groups, weight, bias, eps)
 
 
