@@ -42,7 +42,7 @@ from fedarena.train.product_rows import written_down
 from fedarena.train.program import Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import batch_width, deal_out, draw_batches
+from fedarena.train.schedule import batch_width, deal_out, draw_batches, make_schedule, order_of_starts
 from fedarena.train.shards import Shard, T
 from fedarena.train.sizes import output_bytes
 from fedarena.train.stacked_steps import StackedSteps
@@ -241,10 +241,12 @@ class CohortEngine:
         return shards
 
     def plan_ahead(self, jobs: JobArrays) -> None:
-        """Draws batches of jobs that are likely to be next."""
+        """Draws batches of jobs that are likely to be next, and has their samples read if that takes long."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
             work = self._plan_work(jobs, self._batch_width(jobs), None)
-            if len(self._shards(work.steps)) == 1 and self.plan != "apart":
+            if self.plan == "apart":
+                self.training_samples.expect(jobs.holders[order_of_starts(make_schedule(work.steps, self.lanes))])
+            elif len(self._shards(work.steps)) == 1:
                 work = replace(work, division=self._placed(self._divided(work)))
             self._planned_ahead = work
 

@@ -37,6 +37,11 @@ class Schedule:
         return self.lanes - np.searchsorted(np.sort(self.lane_lengths), np.arange(self.length), side="right")
 
 
+def order_of_starts(schedule: Schedule) -> IntArray:
+    """The clients, those first who begin first."""
+    return np.argsort(schedule.start, kind="stable")
+
+
 def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     """Longest client first, each to the lane that is free earliest; ties go to the lower number."""
     working = np.flatnonzero(steps)

@@ -19,7 +19,7 @@ from fedarena.models.dropout import dropout_share
 from fedarena.models.probes import counts_padding
 from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
 from fedarena.train.algorithm import Algorithm, Work
-from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.train.hardware import Hardware
 from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
 from fedarena.train.lane_pool import Convolutions
@@ -119,7 +119,7 @@ class StackedSteps:
         def first(groups: Groups) -> Groups:
             return map_groups(lambda t: t[0], groups)
 
-        in_layout = NormalizedAsTheyLie() if self.hardware.is_gpu else nullcontext()
+        in_layout = ChannelsInnermost() if self.hardware.is_gpu else nullcontext()
         with in_layout:
             params, state, loss = self._client_step(
                 {name: p[0] for name, p in changing.params.items()},
