@@ -32,7 +32,7 @@ from fedarena.train.program import TRACING, Batch, Changing, record, script
 from fedarena.train.tensors import Groups, innermost_channels
 from fedarena.train.unwritten import DenseLayer, Factors, linear_course, loss_without_weights
 
-_WIDTHS_PER_OCTAVE = 4  # there are as many widths as sizes of shards, and each needs a program
+_WIDTHS_PER_OCTAVE = 8  # there are as many widths as sizes of shards, and each needs a program
 
 LossFunction = Callable[[Tensors], Tensor]
 ClientLoss = Callable[[Tensors, Tensor, Tensor, Client], LossFunction]  # of its columns, their mask, a key, and itself

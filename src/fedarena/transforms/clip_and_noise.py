@@ -113,7 +113,9 @@ class ClipAndNoise(Transform):
 
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """Adds noise; an adaptive norm moves."""
-        norm = server["clipping"]["norm"]
+        # Where the update is, also after a resumption: then nobody waits for a GPU before the round is over.
+        noised = (tensors for group, tensors in update.items() if group not in _NOT_NOISED)
+        norm = server["clipping"]["norm"].to(next(t.device for tensors in noised for t in tensors.values()))
         deviation = self.noise_multiplier * norm / self.noise_clients
         noisy, ratio = self.with_noise(update, deviation, context)
         kept = {"norm": norm, "used_norm": norm, "noise_to_signal": ratio.to(norm)}
@@ -137,7 +139,8 @@ class ClipAndNoise(Transform):
 
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
-        noise = self.adaptive.bit_deviation / self.noise_clients * normal_like(norm, "quantile", context)
+        drawn = normal_like(torch.zeros_like(norm, device="cpu"), "quantile", context)  # a GPU takes longer for one
+        noise = self.adaptive.bit_deviation / self.noise_clients * drawn
         share = within.to(norm) + 0.5 + noise
         return norm * torch.exp(-self.adaptive.lr * (share - self.adaptive.quantile))
 
