@@ -271,6 +271,41 @@ def test_the_noise_is_normal_independent_and_as_large_as_promised() -> None:
     assert clip.measure(kept, {})["noise_to_signal"] == pytest.approx(expected)
 
 
+def test_noise_that_was_drawn_before_is_the_same() -> None:
+    def step(clip: ClipAndNoise, version: int) -> torch.Tensor:
+        clip_context = JobContext(1.0, 1, version, False, torch.tensor(version))
+        return clip.at_server({"params": {"w": torch.ones(7, 3)}}, clip.server_init({}), clip_context)[0]["params"]["w"]
+
+    def prepared(version: int, numbers: int = 21) -> ClipAndNoise:
+        clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=10)
+        clip.prepare({"params": {"w": torch.zeros(numbers)}}, JobContext(1.0, 1, version, False, torch.tensor(version)))
+        return clip
+
+    expected = step(ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=10), 5)
+    clip = prepared(5)
+    assert torch.equal(step(clip, 5), expected)
+    assert torch.equal(step(clip, 5), expected)  # not the scaled numbers again
+    assert torch.equal(step(prepared(4), 5), expected)  # those of another step are of no use
+    assert torch.equal(step(prepared(5, numbers=20), 5), expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_noise_is_drawn_while_workers_are_busy(make_federation, monkeypatch, workers: int) -> None:
+    prepared: list[int] = []
+    prepare = ClipAndNoise.prepare
+
+    def noted(self: ClipAndNoise, update, context: JobContext) -> None:
+        prepared.append(int(context.version))
+        prepare(self, update, context)
+
+    monkeypatch.setattr(ClipAndNoise, "prepare", noted)
+    clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=4)
+    simulation = private(make_federation, CohortEngine, clip, cohort=6)
+    simulation.engine.workers, simulation.engine.lanes = workers, 1
+    params = [flat(outcome.snapshot.state["params"]) for outcome in simulate(simulation)]
+    assert prepared == ([] if workers == 1 else list(range(len(params) - 1)))
+
+
 def test_noise_of_a_large_cohort_is_simulated_with_a_small_one() -> None:
     small, large = (
         ClipAndNoise(norm=1.0, noise_multiplier=2.0, clients=clients, noise_clients=5000) for clients in (200, 5000)

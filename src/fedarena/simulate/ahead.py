@@ -1,14 +1,19 @@
-"""The next round planned while a GPU or a crew is busy with the present one, where that could change nothing."""
+"""What can be done while a GPU, threads or a crew are busy with a round, because what that learns changes nothing.
+
+The next round is planned, and transforms get ready for the present one's end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
-from fedarena.simulate.simulation import Simulation, Snapshot
-from fedarena.train import Algorithm, CohortEngine, JobArrays
+from fedarena.simulate.simulation import Simulation, Snapshot, example_update
+from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays
 
 Plan = Callable[[Snapshot], RoundPlan]
 
@@ -51,6 +56,36 @@ class PlanAhead:
         engine = self._simulation.engine
         assert isinstance(engine, CohortEngine)
         engine.plan_ahead(jobs)
+
+
+class StepAhead:
+    """Lets transforms compute what they need for a step of the server while clients train for it."""
+
+    def __init__(self, simulation: Simulation):
+        self._simulation = simulation
+        self._begins: Snapshot | None = None  # where the round does that is on
+        self._update: Groups | None = None  # what one looks like
+        if isinstance(simulation.engine, CohortEngine) and simulation.path.transforms:
+            simulation.engine.do_meanwhile(self._prepare)
+
+    def expect(self, before: Snapshot) -> None:
+        """The round after a snapshot begins."""
+        self._begins = before
+
+    def _prepare(self) -> None:
+        before = self._begins
+        if before is None or not _is_on_usual_stream(before):
+            return
+        self._begins = None
+        if self._update is None:
+            self._update = example_update(self._simulation.algorithm, before.state["params"])
+        self._simulation.path.draw_ahead(self._update, before.round + 1, before.clock.version)
+
+
+def _is_on_usual_stream(snapshot: Snapshot) -> bool:
+    """Whether what a GPU is told now comes before what the server tells it later; on a CPU it always does."""
+    device = next(iter(snapshot.state["params"].values())).device
+    return device.type != "cuda" or torch.cuda.current_stream(device) == torch.cuda.default_stream(device)
 
 
 def _is_left_to_chance(simulation: Simulation) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.core.errors import DivergedError, TrainingStuckError
 from fedarena.core.words import counted
 from fedarena.metrics import PERSONAL, TRAINING_SET, summarize_values
-from fedarena.simulate.ahead import PlanAhead
+from fedarena.simulate.ahead import PlanAhead, StepAhead
 from fedarena.simulate.client_states import ClientStateChanges
 from fedarena.simulate.downloads import Downloads
 from fedarena.simulate.edges.rounds import train_by_edges
@@ -59,6 +59,7 @@ def simulate(
     selector.prepare(clients, world.samples, simulation.cohort, simulation.seed)
     downloads = Downloads(simulation)
     ahead = PlanAhead(simulation, lambda before: _plan(simulation, downloads.planned(world, before), before))
+    step_ahead = StepAhead(simulation)
     simulation.recount_participation((), 0)
     for round, feedback in history:
         selector.observe(round, feedback)
@@ -73,6 +74,7 @@ def simulate(
         began = time.perf_counter()
         latest.snapshot = snapshot
         plan, planned_jobs = ahead.round(snapshot)
+        step_ahead.expect(snapshot)
         world_now = downloads.planned(world, snapshot)
         snapshot, row, jobs = _play_round(simulation, world_now, snapshot, downloads, plan, planned_jobs)
         yield _evaluate(simulation, snapshot, row, jobs, time.perf_counter() - began)

@@ -167,6 +167,7 @@ class CohortEngine:
         self._personal = PersonalEvaluation(self, self.lanes if obstacle is None else None, self.workers)
         self._validation: Validation | None = None
         self._other_work: list[Callable[[], None]] = []
+        self._beside_workers: list[Callable[[], None]] = []
         self._planned_ahead: PlannedWork | None = None
 
     def like_this(self, algorithm: Algorithm, local: LocalTraining, data: ClientData, seed: int) -> CohortEngine:
@@ -206,9 +207,8 @@ class CohortEngine:
         self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
 
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
-        """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
-        if self.hardware.is_gpu:
-            self._other_work.append(other_work)
+        """Has `other_work` done in every round while a GPU or several workers are busy and nobody could go on."""
+        (self._other_work if self.hardware.is_gpu else self._beside_workers).append(other_work)
 
     def meanwhile(self) -> None:
         """Does what there is to do while the device is busy."""
@@ -342,7 +342,11 @@ class CohortEngine:
                 return work(shard)
 
         workers = self.workers if self._fallback is None else 1
-        return in_order(without_gradient, shards, workers)
+        return in_order(without_gradient, shards, workers, self._work_beside)
+
+    def _work_beside(self) -> None:
+        for other_work in self._beside_workers:
+            other_work()
 
     def _shards(self, steps: IntArray) -> list[IntArray]:
         if self.hardware.is_gpu:

@@ -44,8 +44,13 @@ def one_ahead(function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         yield ahead.result()
 
 
-def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
-    """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead."""
+def in_order(
+    function: Callable[[T], R], tasks: Sequence[T], workers: int, meanwhile: Callable[[], None] | None = None
+) -> Iterator[R]:
+    """Results of `function` in the order of the tasks, computed by several threads that stay a little ahead.
+
+    If there are such threads, this one does other work `meanwhile`, once.
+    """
     if workers == 1 or len(tasks) == 1:
         yield from map(function, tasks)
         return
@@ -53,6 +58,8 @@ def in_order(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> It
     try:
         remaining = iter(tasks)
         ahead = deque(pool.submit(function, task) for task in itertools.islice(remaining, 2 * workers + 2))
+        if meanwhile is not None:
+            meanwhile()
         while ahead:
             result = ahead.popleft().result()
             ahead.extend(pool.submit(function, task) for task in itertools.islice(remaining, 1))

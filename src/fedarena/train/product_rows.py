@@ -22,18 +22,20 @@ _LEAST_LEFT = 1e-3
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Products of samples of `right` with those of earlier batches, which training computes anyway."""
+    """Products of samples of `right` with each other, which training computes anyway: all, or with earlier batches."""
 
-    earlier: Tensor  # [clients, samples, samples]; 0 for samples of the same batch or of a later one
-    batch: int  # samples of a batch
+    products: Tensor  # [clients, samples, samples]; perhaps 0 for samples of the same batch or of a later one
+    batch: int | None  # samples of a batch; None: there are all products
 
-    def with_own_batches(self, right: Tensor) -> Tensor:
-        """The same with half of the products within batches; `right` is ``[clients, samples, inputs]``."""
+    def each_pair_once(self, right: Tensor) -> Tensor:
+        """Products that are half of all, whose other half are these transposed; `right` is as in ``left · right``."""
+        if self.batch is None:
+            return self.products * 0.5
         batches = right.shape[1] // self.batch
         within = right.view(len(right), batches, self.batch, -1)
-        total = self.earlier.clone().view(len(right), batches, self.batch, batches, self.batch)
+        total = self.products.clone().view(len(right), batches, self.batch, batches, self.batch)
         total.diagonal(dim1=1, dim2=3).copy_((within @ within.transpose(2, 3)).permute(0, 2, 3, 1)).mul_(0.5)
-        return total.view(self.earlier.shape)
+        return total.view(self.products.shape)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class ProductRows:
 def _squares(left: Tensor, right: Tensor, factors: Tensor, overlaps: Overlaps | None = None) -> tuple[Tensor, Tensor]:
     """Squared norms of clients' products ``[clients, samples, …]``, and the sums of the lengths of samples' parts."""
     # ‖Σ f l rᵀ‖² = Σ Σ f f' (l · l') (r · r'), in which no matrix of the layer's size appears; every pair counts twice.
-    half = right @ right.transpose(1, 2) * 0.5 if overlaps is None else overlaps.with_own_batches(right)
+    half = right @ right.transpose(1, 2) * 0.5 if overlaps is None else overlaps.each_pair_once(right)
     half.mul_(left @ left.transpose(1, 2)).mul_(factors.unsqueeze(1)).mul_(factors.unsqueeze(2))
     lengths = (2 * half.diagonal(dim1=1, dim2=2)).sqrt()
     return 2 * half.sum((1, 2), dtype=torch.float64), lengths.sum(1, dtype=torch.float64)

@@ -303,7 +303,12 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
             made: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
         except (RuntimeError, AttributeError):
             return in_place(pure, updates)
-    return made
+
+    def run(*tensors: Tensor) -> None:
+        with torch.inference_mode():  # nothing that is made in it leaves it, and small operations are faster
+            made(*tensors)
+
+    return run
 
 
 @contextmanager

@@ -70,7 +70,8 @@ def deal_out(steps: IntArray, shards: int) -> list[IntArray]:
     """Divides clients into about so many shards for several workers, longest clients first.
 
     Clients in a shard have about as many steps, so that they keep its lanes busy together; but no shard of several
-    clients has more than a quarter of all steps, because then the others would have to wait for it.
+    clients has much more than a quarter of all steps, because then the others would have to wait for it. A client that
+    makes it more is in it if half of its steps are within the quarter, so that no few are left over for a fifth shard.
     """
     longest_first = np.argsort(-steps, kind="stable")
     most_steps = steps.sum() / 4
@@ -78,8 +79,8 @@ def deal_out(steps: IntArray, shards: int) -> list[IntArray]:
     start = 0
     while start < len(steps):
         room = -(-(len(steps) - start) // max(1, shards - len(dealt)))
-        until = np.cumsum(steps[longest_first[start : start + room]])
-        size = max(1, int(np.searchsorted(until, most_steps, side="right")))
+        of_clients = steps[longest_first[start : start + room]]
+        size = max(1, int(np.searchsorted(np.cumsum(of_clients) - of_clients / 2, most_steps, side="right")))
         dealt.append(longest_first[start : start + size])
         start += size
     return dealt

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,6 +42,7 @@ class DenseLayer:
     inputs: int
     outputs: int
     positions: int  # for how many rows of the product a sample makes, such as the places of a sequence
+    column: str | None = None  # of a batch, if its rows are nothing else, and are known before a client trains
 
     def pays(self, samples: int) -> bool:
         """Whether factors are worth it for a client that processes so many samples in all its steps together."""
@@ -69,6 +70,23 @@ class Factors:
         return of_start + (overlaps * self.factors) @ self.left, overlaps
 
 
+@dataclass(frozen=True)
+class KnownFactors:
+    """The same where the rows are known before, and so are their products with what was downloaded and other rows."""
+
+    start: Tensor
+    scale: Tensor | None
+    left: Tensor
+    overlaps: Tensor  # [rows, samples] of the rows that are next and those that came before
+    factors: Tensor
+    of_start: Tensor  # [rows, outputs]
+
+    def product(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The transposed weights times the rows that are known; those that are given do not count."""
+        of_start = self.of_start if self.scale is None else self.of_start * self.scale
+        return of_start + (self.overlaps * self.factors) @ self.left, self.overlaps
+
+
 class UnwrittenWeights(TorchFunctionMode):
     """Within this context, layers with placeholders for weights get their products from a function."""
 
@@ -93,12 +111,15 @@ def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tup
 
 
 def placeholder(like: Tensor) -> Tensor:
-    """What stands for weights that are not written down: whoever uses it as if it were them gets NaN."""
+    """What stands for weights or samples that are not there: whoever uses it as if it were them gets NaN."""
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(like.shape)
 
 
 def loss_without_weights(
-    loss: Callable[[Tensors], Tensor], written: Tensors, unwritten: Mapping[str, Factors], probes: Tensors
+    loss: Callable[[Tensors], Tensor],
+    written: Tensors,
+    unwritten: Mapping[str, Factors | KnownFactors],
+    probes: Tensors,
 ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
     """The loss of a model whose dense layers are products, the rows that went into them, and these times earlier ones.
 
@@ -148,7 +169,27 @@ def _tried_layers(task: Task, params: Tensors, large: set[str]) -> tuple[DenseLa
             layers.append(DenseLayer(name, inputs, outputs, int(of_sample)))
     if not _are_exact(task, params, layers):  # one may spoil it for all
         layers = [layer for layer in layers if _are_exact(task, params, [layer])]
-    return tuple(layers) if _are_exact(task, params, layers) else ()
+    if not _are_exact(task, params, layers):
+        return ()
+    return tuple(_with_column(task, params, layer) for layer in layers)
+
+
+def _with_column(task: Task, params: Tensors, layer: DenseLayer) -> DenseLayer:
+    """The layer with the column that its rows are, if there is one, and nothing else in the model looks at it."""
+    if type(task).batch is not Task.batch or type(task)._floats is not Task._floats or layer.positions > 1:
+        return layer
+    batch = _example(task, _TRIED_SAMPLES[-1], params)
+    given = {name: p.detach() for name, p in params.items()}
+    with torch.no_grad(), _Noting() as noting:
+        task.loss(given, batch)
+    (rows,) = noting.inputs[id(given[layer.name])]
+    for name in task.inputs:
+        of_column = batch[name]
+        same = rows.data_ptr() == of_column.data_ptr() and rows.numel() == of_column.numel()
+        found = replace(layer, column=name)
+        if same and rows.is_contiguous() and of_column.is_contiguous() and _are_exact(task, params, [found]):
+            return found
+    return layer
 
 
 @contextmanager
@@ -166,18 +207,18 @@ def _in_full_precision() -> Iterator[None]:
 
 
 class _Noting(TorchFunctionMode):
-    """Notes which weights dense layers use, and for how many rows."""
+    """Notes which weights dense layers use, and for which rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: dict[int, list[int]] = {}
+        self.inputs: dict[int, list[Tensor]] = {}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function is F.linear:
             input, weight, _ = _of_linear(*args, **(kwargs or {}))
-            self.rows.setdefault(id(weight), []).append(input.shape[:-1].numel())
+            self.inputs.setdefault(id(weight), []).append(input)
         return function(*args, **(kwargs or {}))
 
 
@@ -186,8 +227,8 @@ def _rows_of_layers(task: Task, params: Tensors, samples: int) -> dict[str, int]
     given = {name: p.detach() for name, p in params.items()}
     with torch.no_grad(), _Noting() as noting:
         task.loss(given, _example(task, samples, params))
-    used = {name: noting.rows.get(id(p), []) for name, p in given.items()}
-    return {name: rows[0] for name, rows in used.items() if len(rows) == 1}
+    used = {name: noting.inputs.get(id(p), []) for name, p in given.items()}
+    return {name: inputs[0].shape[:-1].numel() for name, inputs in used.items() if len(inputs) == 1}
 
 
 def _example(task: Task, samples: int, params: Tensors) -> Tensors:
@@ -198,11 +239,17 @@ def _example(task: Task, samples: int, params: Tensors) -> Tensors:
 
 
 def _are_exact(task: Task, params: Tensors, layers: Collection[DenseLayer]) -> bool:
-    """Whether loss and gradients are the same with and without the weights of these layers written down."""
+    """Whether loss and gradients are the same with and without the weights of these layers written down.
+
+    And without the samples, where they are said to be known to these layers alone.
+    """
     samples = _TRIED_SAMPLES[-1]
     batch = _example(task, samples, params)
+    known = {layer.column: placeholder(batch[layer.column]) for layer in layers if layer.column is not None}
     random = torch.Generator().manual_seed(0)
-    unwritten: dict[str, Factors] = {}
+    unwritten: dict[str, Factors | KnownFactors] = {}
+    full: Tensors = {}
+    inputs: Tensors = {}
     probes: Tensors = {}
     for layer in layers:
         start = params[layer.name].detach()
@@ -211,24 +258,27 @@ def _are_exact(task: Task, params: Tensors, layers: Collection[DenseLayer]) -> b
         )
         factors = torch.full((1, _TRIED_RANK), 0.5 / layer.inputs).to(start)
         unwritten[layer.name] = Factors(start, None, left, right, factors)
+        full[layer.name] = start + (left.t() * factors) @ right
+        if layer.column is not None:
+            rows = inputs[layer.name] = batch[layer.column].reshape(samples, -1)
+            unwritten[layer.name] = KnownFactors(start, None, left, rows @ right.t(), factors, rows @ start.t())
         probes[layer.name] = torch.zeros(samples * layer.positions, layer.outputs).to(start)
     written = {name: p.detach() for name, p in params.items() if name not in unwritten}
-    full = {
-        **written,
-        **{name: w.start + (w.left.t() * w.factors) @ w.right for name, w in unwritten.items()},
-    }
 
     def loss(params: Tensors) -> Tensor:
         return task.loss(params, batch)
 
     def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-        return loss_without_weights(loss, trained[0], unwritten, trained[1])
+        def unseeing(params: Tensors) -> Tensor:
+            return task.loss(params, {**batch, **known})
 
-    gradient, value = torch.func.grad_and_value(loss)(full)
+        return loss_without_weights(unseeing, trained[0], unwritten, trained[1])
+
+    gradient, value = torch.func.grad_and_value(loss)({**written, **full})
     found, (found_value, seen) = torch.func.grad_and_value(loss_in_factors, has_aux=True)((written, probes))
     pairs = [(value, found_value)]
     pairs += [(gradient[name], found[0][name]) for name in written]
-    pairs += [(gradient[name], found[1][name].t() @ seen[name][0]) for name in unwritten]
+    pairs += [(gradient[name], found[1][name].t() @ inputs.get(name, seen[name][0])) for name in unwritten]
     # Some gradients are nothing but rounding, such as those of attention's biases of keys.
     largest = max(float(expected.abs().max()) for expected, _ in pairs)
     tolerance = _TOLERANCE * torch.finfo(value.dtype).eps * largest

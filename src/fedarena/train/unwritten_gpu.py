@@ -138,6 +138,8 @@ class CapturedLanes:
 class CapturedTraining(UnwrittenTraining):
     """The local training of clients, each of whom takes a step at least, in as many lanes of a GPU."""
 
+    uses_columns = False  # a captured graph gets its samples with every batch
+
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; `ProductRows` are large dense layers' updates, and None is for steps."""
         self._batches: list[Batch] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
 from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
+from fedarena.train.factor_rooms import FactorRoom, LayerInStep
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
@@ -32,9 +34,16 @@ from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
 from fedarena.train.tensors import Groups, innermost_channels
-from fedarena.train.unwritten import DenseLayer, Factors, linear_course, loss_without_weights
+from fedarena.train.unwritten import (
+    DenseLayer,
+    Factors,
+    KnownFactors,
+    linear_course,
+    loss_without_weights,
+    placeholder,
+)
 
-_WIDTHS_PER_OCTAVE = 4  # there are as many widths as sizes of shards, and each needs a program
+_WIDTHS_PER_OCTAVE = 8  # there are as many widths as sizes of shards, and each needs a program
 
 LossFunction = Callable[[Tensors], Tensor]
 ClientLoss = Callable[[Tensors, Tensor, Tensor, Client], LossFunction]  # of its columns, their mask, a key, and itself
@@ -78,6 +87,8 @@ class UnwrittenLanes:
 class UnwrittenTraining(LaneTraining):
     """The local training of clients, each of whom takes a step at least, in as many lanes."""
 
+    uses_columns = True  # whether layers are told their rows before where these are nothing but samples
+
     def __init__(
         self,
         engine: LaneEngine,
@@ -87,8 +98,15 @@ class UnwrittenTraining(LaneTraining):
         programs: UnwrittenPrograms,
     ):
         super().__init__(engine, work, broadcasts, {})
-        self._layers, self._programs = layers, programs
+        self._programs = programs
         self._start_of_all = self._downloads[0]["params"]
+
+        def is_known(layer: DenseLayer) -> bool:  # bytes are divided before they go into a layer
+            return self.uses_columns and layer.column is not None and self.columns[layer.column].dtype.is_floating_point
+
+        self._layers = tuple(layer if is_known(layer) else replace(layer, column=None) for layer in layers)
+        self._known = {layer.column: self.columns[layer.column] for layer in self._layers if layer.column}
+        self.columns = {name: t for name, t in self.columns.items() if name not in self._known}
         # Nobody has a sample in the last places of batches when all clients are small.
         places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
@@ -109,52 +127,60 @@ class UnwrittenTraining(LaneTraining):
 
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
         schedule, width = self.schedule, int(self.widths[0])
-        steps, places = schedule.length, self.mask.shape[1]
         begin(lanes.changing.first(width), self._start_of_all)
         by_lane = np.argsort(schedule.lane, kind="stable")
         jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
         scales, factors = self._course(by_lane, width)
-        room = {
-            layer.name: tuple(
-                lanes.room_for((layer.name, side), width, steps * places * layer.positions, size)
-                for side, size in (("left", layer.outputs), ("right", layer.inputs))
-            )
-            for layer in self._layers
-        }
-        overlaps = {layer.name: self._room_for_overlaps(lanes, layer) for layer in self._layers}
+        rooms = [self._room(lanes, layer) for layer in self._layers]
         ending = clients_at(schedule.steps - 1, schedule)
         batches: list[Batch] = []
+        step_of: _Bound | None = None
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
                 batches = self._gather(step).each()[::-1]
-            weights: list[tuple[Tensor, ...]] = []
-            for layer in self._layers:
-                samples = places * layer.positions
-                before, now = slice(0, step * samples), slice(step * samples, (step + 1) * samples)
-                left, right = (side[:width] for side in room[layer.name])
-                of_rows = factors[layer.positions][step, :width, None, before]
-                with_earlier = overlaps[layer.name][:width, now, before]
-                weights.append((left[:, before], right[:, before], of_rows, left[:, now], right[:, now], with_earlier))
-            self._programs.step(
-                lanes.changing.first(width),
-                self._layers,
-                weights,
-                scales[step, :width],
-                self._start_of_all,
-                {name: rows[:width] for name, rows in jobs.items()},
-                batches.pop(),
-            )
+            now = [room.in_step(step, width, factors[room.layer.positions][step]) for room in rooms]
+            batch = batches.pop()
+            if step_of is None or step_of.width != width:
+                of_lanes = {name: rows[:width] for name, rows in jobs.items()}
+                changing = lanes.changing.first(width)
+                example = (changing, self._layers, now, scales[step, :width], self._start_of_all, of_lanes, batch)
+                lasting = [*self._start_of_all.values(), *of_lanes.values()]
+                step_of = _Bound(width, self._programs.program(*example), changing.tensors(), lasting)
+            step_of.run(now, scales[step, :width], batch)
             if step in ending:
                 self._finish(lanes.changing, ending[step], keep=True)
-        return {
-            layer.name: self._product_rows(layer, room[layer.name], overlaps[layer.name], scales, factors)
-            for layer in self._layers
-        }
+        return {room.layer.name: self._product_rows(room, scales, factors) for room in rooms}
 
-    def _room_for_overlaps(self, lanes: UnwrittenLanes, layer: DenseLayer) -> Tensor:
-        """Of every sample with those of earlier steps; what is not written stays 0."""
-        samples = self.schedule.length * self.mask.shape[1] * layer.positions
-        return lanes.room_for((layer.name, "overlaps"), int(self.widths[0]), samples, samples).zero_()
+    def _room(self, lanes: UnwrittenLanes, layer: DenseLayer) -> FactorRoom:
+        """Room for a layer's factors, with all that is known of them before anybody trains."""
+        width, of_step = int(self.widths[0]), self.mask.shape[1] * layer.positions
+        samples = self.schedule.length * of_step
+
+        def room_for(what: str, size: int) -> Tensor:
+            return lanes.room_for((layer.name, what), width, samples, size)
+
+        sides = room_for("left", layer.outputs), room_for("right", layer.inputs)
+        overlaps = room_for("overlaps", samples)
+        if layer.column is None:
+            return FactorRoom(layer, of_step, *sides, overlaps.zero_())
+        room = FactorRoom(layer, of_step, *sides, overlaps, room_for("of_start", layer.outputs))
+        rows = torch.zeros(width, self.schedule.length, self.mask.shape[1], dtype=torch.int64)
+        rows[self._place_in_lanes()] = self.rows
+        start = self._start_of_all[layer.name]
+        room.fill(self.schedule.lanes, self._known[layer.column], rows, start)
+        return room
+
+    def _place_in_lanes(self) -> tuple[IntArray, IntArray]:
+        """The lane and the step of every row of batches."""
+        step = np.repeat(np.arange(len(self.widths)), self.widths)
+        return np.arange(len(step)) - self.begins[step], step
+
+    def _gather(self, first: int) -> Batch:
+        """The batches of some steps, with placeholders for samples that are known to their layers."""
+        batches = super()._gather(first)
+        form = batches.mask.shape
+        columns = {name: placeholder(t[0].expand(*form, *t.shape[1:])) for name, t in self._known.items()}
+        return replace(batches, columns={**columns, **batches.columns})
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
@@ -172,35 +198,26 @@ class UnwrittenTraining(LaneTraining):
             for positions in {layer.positions for layer in self._layers}
         }
 
-    def _product_rows(
-        self,
-        layer: DenseLayer,
-        room: tuple[Tensor, ...],
-        overlaps: Tensor | None,
-        scales: Tensor,
-        factors: dict[int, Tensor],
-    ) -> ProductRows:
+    def _product_rows(self, room: FactorRoom, scales: Tensor, factors: dict[int, Tensor]) -> ProductRows:
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
-        steps = self.schedule.lane_lengths
+        layer, steps = room.layer, self.schedule.lane_lengths
         lanes = len(steps)
-        step = np.repeat(np.arange(len(self.widths)), self.widths)
-        lane = np.arange(len(step)) - self.begins[step]
-        counts = torch.zeros(max(lanes, int(self.widths[0])), len(self.widths), self.mask.shape[1], dtype=torch.bool)
-        counts[lane, step] = self.mask
+        left, right = (side[:lanes].flatten(0, 1) for side in (room.left, room.right))
+        last = torch.from_numpy(steps)
+        of_rows = factors[layer.positions][last, torch.arange(lanes)].flatten()
+        shift = scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
+        start, number = self._start_of_all[layer.name], np.full(lanes, room.left.shape[1])
+        if (self.processed == self.schedule.length * self.mask.shape[1]).all():  # nobody has an empty place
+            known = Overlaps(room.overlaps[:lanes], room.samples if layer.column is None else None)
+            return ProductRows(left, right, of_rows, number, shift, start, known)
+        counts = torch.zeros(len(room.left), len(self.widths), self.mask.shape[1], dtype=torch.bool)
+        counts[self._place_in_lanes()] = self.mask
         counts = counts[:lanes]
         if layer.positions > 1:  # whose rows need not be sample after sample
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
-        left, right = (side[:lanes].flatten(0, 1) for side in room)
-        last = torch.from_numpy(steps)
-        of_rows = factors[layer.positions][last, torch.arange(lanes)].flatten()
-        number = valid.sum(1).numpy()
-        if not valid.all():
-            rows = valid.flatten().nonzero().flatten()
-            left, right, of_rows, overlaps = left[rows], right[rows], of_rows[rows], None
-        shift = scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
-        known = None if overlaps is None else Overlaps(overlaps[:lanes], self.mask.shape[1] * layer.positions)
-        return ProductRows(left, right, of_rows, number, shift, self._start_of_all[layer.name], known)
+        rows = valid.flatten().nonzero().flatten()
+        return ProductRows(left[rows], right[rows], of_rows[rows], valid.sum(1).numpy(), shift, start)
 
     def _results(self, products: dict[str, ProductRows]) -> JobResults:
         # Who finishes last is in the first lanes.
@@ -221,6 +238,22 @@ class UnwrittenTraining(LaneTraining):
         return JobResults(self.jobs.take(clients), {"params": update}, {}, work, losses)
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """A program of a step with tensors that are the same in many steps."""
+
+    width: int
+    program: Callable[..., None]
+    changed: list[Tensor]
+    lasting: list[Tensor]
+
+    def run(self, in_step: list[LayerInStep], scales: Tensor, batch: Batch) -> None:
+        """Takes the step, which changes lanes and writes what is new in layers."""
+        new = [t for layer in in_step for t in layer.new]
+        read = [t for layer in in_step for t in layer.read]
+        self.program(*self.changed, *new, *read, scales, *self.lasting, *batch.tensors())
+
+
 class UnwrittenPrograms:
     """Programs of a step, by the form of its tensors. How many samples came before is no part of it."""
 
@@ -228,58 +261,41 @@ class UnwrittenPrograms:
         self._engine, self._loss_of = engine, loss_of
         self._scripts: dict[Any, Callable[..., None]] = {}
 
-    def step(
+    def program(
         self,
         changing: Changing,
         layers: tuple[DenseLayer, ...],
-        weights: list[tuple[Tensor, ...]],
+        in_step: list[LayerInStep],
         scales: Tensor,
         start: Tensors,
         jobs: Tensors,
         batch: Batch,
-    ) -> None:
-        """One gradient step in every lane.
-
-        The `weights` of every layer are its factors so far (left, right, and the numbers between them) and where the
-        new ones of left and right and their overlaps with those so far are to be written, which with `changing` is what
-        the step changes.
-        """
-        new = [t for layer in weights for t in layer[3:]]
-        so_far = [t for layer in weights for t in layer[:3]]
+    ) -> Callable[..., None]:
+        """One gradient step in every lane, for tensors like these; those of `_Bound.run`, in their order."""
         changed = changing.tensors()
-        tensors = [*changed, *new, *so_far, scales, *start.values(), *jobs.values(), *batch.tensors()]
-        fixed = [*changed, *(t for layer in weights for t in layer[3:5]), *jobs.values(), *batch.tensors()]
+        fixed = [*changed, *(t for layer in in_step for t in layer.lasting), *jobs.values(), *batch.tensors()]
         # Names in their order, too: tensors may look alike.
         names = tuple(tuple(named) for named in (changing.params, start, jobs, batch.columns))
         form = (layers, names, *((t.shape, t.dtype) for t in fixed))
         if form not in self._scripts:
             with TRACING:  # the model serves one thread at a time
                 if form not in self._scripts:
-                    # As after one step: a program that is recorded without a sample might leave out something.
-                    example = [
-                        t
-                        for *_, left, right, _ in weights
-                        for t in (left.clone(), right.clone(), left[..., :1].transpose(1, 2).clone())
-                    ]
-                    written = [
-                        t
-                        for *_, left, right, overlaps in weights
-                        for t in (left, right, overlaps.new_zeros(*left.shape[:2], left.shape[1]))
-                    ]
-                    parts = (changed, written, example, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
+                    examples = [layer.after_one_step() for layer in in_step]
+                    new, read = [layer.new for layer in examples], [layer.read for layer in examples]
+                    parts = (changed, new, read, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
                     self._scripts[form] = self._script(changing, layers, parts)
-        self._scripts[form](*tensors)
+        return self._scripts[form]
 
     def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Callable[..., None]:
         tensors, structure = pytree.tree_flatten(parts)
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
             changed, _, read, scales, start, jobs, batch = pytree.tree_unflatten(tensors, structure)
-            factors = {layer.name: tuple(read[3 * i : 3 * i + 3]) for i, layer in enumerate(layers)}
+            factors = {layer.name: of_layer for layer, of_layer in zip(layers, read, strict=True)}
             after, new = self.take(layers, changing.like(changed), factors, scales, start, jobs, Batch(*batch))
             return [*after.tensors(), *(t for layer in layers for t in new[layer.name])]
 
-        replaced = len(parts[0]) + len(parts[1])
+        replaced = len(pytree.tree_leaves(parts[:2]))
         recorded = record(flat_step, tensors)
         drop_sizes(recorded.graph)
         pure, updates = separate_updates(recorded, replaced)
@@ -335,13 +351,17 @@ class UnwrittenPrograms:
     ) -> tuple[Tensors, Groups, Tensor, dict[str, tuple[Tensor, ...]]]:
         """One gradient step of one client: what is written down, its loss, and of other layers the new factors.
 
-        With the latter come the products of what went into a layer and what did before.
+        Where these are not known before, with them come the products of what went into a layer and what did before.
         """
         local = self._engine.local
         client = Client({"params": start}, {}, context_of(job))
         loss = self._loss_of(columns, mask, key, client)
         left_scale = scale if local.weight_decay else None
-        weights = {name: Factors(start[name], left_scale, *read) for name, read in factors.items()}
+        known = {layer.name for layer in layers if layer.column is not None}
+        weights = {
+            name: (KnownFactors if name in known else Factors)(start[name], left_scale, *read)
+            for name, read in factors.items()
+        }
 
         def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
             return loss_without_weights(loss, trained[0], weights, trained[1])
@@ -354,4 +374,5 @@ class UnwrittenPrograms:
         }
         (grad, left), (value, seen) = grad_and_value(loss_in_factors, has_aux=True)((params, probes))
         new_params, new_state = optimizer_step(local, params, grad, state, number, client.job.lr_scale)
-        return new_params, new_state, value, {name: (left[name], *seen[name]) for name in factors}
+        new = {name: (left[name],) if name in known else (left[name], *seen[name]) for name in factors}
+        return new_params, new_state, value, new

@@ -64,6 +64,7 @@ class ClipAndNoise(Transform):
         self.norm, self.noise_multiplier, self.clients = norm, noise_multiplier, clients
         self.noise_clients = clients if noise_clients is None else noise_clients
         self.per_layer, self.adaptive = per_layer, adaptive
+        self._drawn: tuple[int, Tensor] | None = None  # of which key, and numbers
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
         """There must be something to clip, and nothing that clipping would break."""
@@ -111,9 +112,17 @@ class ClipAndNoise(Transform):
         """How many clients were longer than the norm."""
         return {"clients": float(len(before)), "clipped": (after[CLIPPING]["within"] < 0).sum()}
 
+    def draw_ahead(self, update: Groups, context: JobContext) -> None:
+        """Draws the noise."""
+        noised = [t for group, tensors in update.items() if group not in _NOT_NOISED for t in tensors.values()]
+        numbers = normal_numbers(sum(t.numel() for t in noised), "updates", context, noised[0])
+        self._drawn = int(context.key), numbers
+
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:
         """Adds noise; an adaptive norm moves."""
-        norm = server["clipping"]["norm"]
+        # Where the update is, also after a resumption: then nobody waits for a GPU before the round is over.
+        noised = (tensors for group, tensors in update.items() if group not in _NOT_NOISED)
+        norm = server["clipping"]["norm"].to(next(t.device for tensors in noised for t in tensors.values()))
         deviation = self.noise_multiplier * norm / self.noise_clients
         noisy, ratio = self.with_noise(update, deviation, context)
         kept = {"norm": norm, "used_norm": norm, "noise_to_signal": ratio.to(norm)}
@@ -128,16 +137,27 @@ class ClipAndNoise(Transform):
         # All at once: every operation takes its time, however small the tensor.
         like = noised[0][2]
         values = torch.cat([t.reshape(-1).to(like.dtype) for _, _, t in noised])
-        noise = normal_numbers(len(values), "updates", context, like).mul_(deviation)
+        noise = self._normal_numbers(len(values), context, like).mul_(deviation)
         pieces = torch.split(values + noise, [t.numel() for _, _, t in noised])
         noisy = {group: dict(tensors) for group, tensors in update.items()}
         for (group, name, t), piece in zip(noised, pieces, strict=True):
             noisy[group][name] = piece.view(t.shape).to(t.dtype)
         return noisy, torch.linalg.vector_norm(noise).double() / torch.linalg.vector_norm(values).double()
 
+    def _normal_numbers(self, count: int, context: JobContext, like: Tensor) -> Tensor:
+        """Those that were drawn before, if they are the same."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            key, numbers = drawn
+            is_like = numbers.dtype == like.dtype and numbers.device == like.device
+            if key == int(context.key) and len(numbers) == count and is_like:
+                return numbers
+        return normal_numbers(count, "updates", context, like)
+
     def _moved(self, norm: Tensor, within: Tensor, context: JobContext) -> Tensor:
         assert self.adaptive is not None
-        noise = self.adaptive.bit_deviation / self.noise_clients * normal_like(norm, "quantile", context)
+        drawn = normal_like(torch.zeros_like(norm, device="cpu"), "quantile", context)  # a GPU takes longer for one
+        noise = self.adaptive.bit_deviation / self.noise_clients * drawn
         share = within.to(norm) + 0.5 + noise
         return norm * torch.exp(-self.adaptive.lr * (share - self.adaptive.quantile))
 

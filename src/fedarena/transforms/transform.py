@@ -41,6 +41,12 @@ class Transform:
         """What a client keeps before its first job."""
         return {}
 
+    def draw_ahead(self, update: Groups, context: JobContext) -> None:
+        """Computes before, while clients train, what `at_server` will need in this context whatever they send.
+
+        `update` shows what one looks like. It need not be called, and must not change what `at_server` gives.
+        """
+
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The updates that go on, and what clients keep; both have a row per client, `server` has none."""
         return rows.update, kept

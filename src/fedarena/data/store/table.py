@@ -80,8 +80,13 @@ class TableReader:
         spec = self.columns[column]
         assert isinstance(spec, ColumnSpec)
         assert spec.encoding is None, "files are taken with take_encoded"
+        by_batch = self._by_batch(rows)
+        if len(by_batch) == 1:  # copied once
+            batch, _, local_rows = by_batch[0]
+            of_batch: AnyArray = self._values(batch, column)[local_rows]
+            return of_batch
         result = np.empty((len(rows), *spec.shape), dtype=spec.dtype)
-        for batch, positions, local_rows in self._by_batch(rows):
+        for batch, positions, local_rows in by_batch:
             result[positions] = self._values(batch, column)[local_rows]
         return result
 
