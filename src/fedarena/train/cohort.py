@@ -31,7 +31,7 @@ from fedarena.train.beside import Beside, divide_by_length
 from fedarena.train.channels_last import NormalizedAsTheyLie
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
-from fedarena.train.evaluation import evaluate_clients
+from fedarena.train.evaluation import begin_evaluation, evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
@@ -51,7 +51,7 @@ from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
 from fedarena.train.schedule import batch_width, deal_out, draw_batches
 from fedarena.train.shards import Shard, T
 from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence, output_bytes
-from fedarena.train.tensors import Groups, innermost_channels, map_groups
+from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
 from fedarena.train.unwritten_training import Dense, Unwritten
 from fedarena.train.validation import Validated, Validation
 from fedarena.train.vectorizing import noting_slow_operations
@@ -222,6 +222,11 @@ class CohortEngine:
             return min(self.lanes, rounded_width(lanes, self.widths_per_octave))
 
         self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
+
+    @property
+    def computes_beside_host(self) -> bool:
+        """Whether training goes on by itself, on a GPU, when it has begun."""
+        return self.hardware.is_gpu and self._fallback is None
 
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU is busy and nobody could go on with the round."""
@@ -411,6 +416,21 @@ class CohortEngine:
         kept = self._evaluated_samples
         return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
 
+    def evaluate_later(
+        self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None
+    ) -> Callable[[], ClientScores]:
+        """Has a GPU begin to score one model on these clients, if that is little work; gives what waits for it."""
+        data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
+        self.hardware.set_up()
+        self.task.module.eval()
+        begun = begin_evaluation(
+            self.task, params, data, clients, part, self._evaluation_batch_size, metrics, self._evaluated_samples
+        )
+        if begun is not None:
+            return begun
+        scores = self.evaluate(params, clients, part, other)
+        return lambda: scores
+
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
     ) -> ClientScores:
@@ -580,7 +600,7 @@ class CohortEngine:
             return self.algorithm.client_update(params, client, Work(*amounts))
 
         known = (amount for amount in vars(work).values() if amount is not None)
-        amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in known]
+        amounts = [sent_to(self.device, amount).to(self.hardware.dtype) for amount in known]
         in_dims = (0, 0, 0, None if given.shared else 0, *[0] * len(amounts))
         result: tuple[Groups, Groups] = vmap(client_update, in_dims=in_dims)(
             params, given.states, given.jobs, given.broadcast, *amounts

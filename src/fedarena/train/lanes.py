@@ -18,6 +18,7 @@ from fedarena.train.batches import dropout_keys
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray, JobArrays
 from fedarena.train.lane_pool import LaneEngine, LanePool, Lanes
+from fedarena.train.late import late_array
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.resident import rows_of
 from fedarena.train.schedule import Batches, Schedule, make_schedule, place_steps
@@ -268,7 +269,7 @@ class LaneTraining:
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
         given = self._given(clients)
         update, kept = self.engine.updates(params, given, work)
-        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
+        losses = late_array(loss_sums, lambda sums: sums / np.maximum(work.processed_samples, 1))
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)

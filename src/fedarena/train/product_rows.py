@@ -14,7 +14,7 @@ from torch import Tensor
 from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
-from fedarena.train.tensors import Groups, finite_rows
+from fedarena.train.tensors import Groups, finite_rows, sent_to
 
 # A norm is that of the written matrix if its square is less of the square that it could have at most.
 _LEAST_LEFT = 1e-3
@@ -83,7 +83,8 @@ class ProductRows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the matrices of all clients, each times its weight: one product."""
-        of_samples = weights.repeat_interleave(torch.from_numpy(self.counts).to(self.device))
+        counts = sent_to(self.device, self.counts)
+        of_samples = weights.repeat_interleave(counts, output_size=len(self.left))
         total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
         return total if self.shift is None else total + (self.shift @ weights) * self.start
 

@@ -26,6 +26,7 @@ from fedarena.train.optimizers import optimizer_init
 from fedarena.train.product_rows import ProductRows
 from fedarena.train.program import TRACING, Batch, Changing, record
 from fedarena.train.streams import LaneStream
+from fedarena.train.tensors import sent_to
 from fedarena.train.unwritten import DenseLayer, linear_course
 from fedarena.train.unwritten_lanes import UnwrittenPrograms, UnwrittenTraining, begin
 
@@ -187,7 +188,7 @@ class CapturedTraining(UnwrittenTraining):
         like = next(iter(self._start_of_all.values()))
         lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
         scales, factors = (
-            torch.from_numpy(course).to(like)
+            sent_to(like.device, course).to(like.dtype)
             for course in linear_course(self.engine.local, self.schedule.length, lr_scales)
         )
         if len(lr_scales) == 1:  # the same for everybody
@@ -207,16 +208,16 @@ class CapturedTraining(UnwrittenTraining):
             left, right = (side[:lanes, : counts[0]].flatten(0, 1) for side in (left, right))
         else:
             number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows = torch.from_numpy(np.repeat(np.arange(lanes), counts) * left.shape[1] + number).to(left.device)
+            rows = sent_to(left.device, np.repeat(np.arange(lanes), counts) * left.shape[1] + number)
             left, right = (side.flatten(0, 1).index_select(0, rows) for side in (left, right))
         # The factors of a lane after its last step, of which there are as many as it took.
         owner = np.repeat(np.arange(lanes), steps)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(steps) - steps, steps)
-        at = (torch.from_numpy(t).to(left.device) for t in (steps[owner], owner, number))
+        at = (sent_to(left.device, t) for t in (steps[owner], owner, number))
         of_rows = factors[tuple(at)].repeat_interleave(samples)
         shift = None
         if self.engine.local.weight_decay:
-            last, each = (torch.from_numpy(t).to(left.device) for t in (steps, np.arange(lanes)))
+            last, each = (sent_to(left.device, t) for t in (steps, np.arange(lanes)))
             shift = scales[last, each] - 1
         return ProductRows(left, right, of_rows, counts, shift, self._start_of_all[layer.name])
 
