@@ -47,10 +47,19 @@ def test_what_was_reached_is_said_of_what_was_measured_alone() -> None:
 
 
 def test_settings_may_follow_seeds_and_cases() -> None:
-    words = ["--seeds", "1,2", "engine.precision=tf32", "--cases", "alike,dirichlet", "--tools", "pfl", "engine.lanes=64"]
+    words = [
+        "--seeds",
+        "1,2",
+        "engine.precision=tf32",
+        "--cases",
+        "alike,dirichlet",
+        "--tools",
+        "pfl",
+        "engine.lanes=64",
+    ]
     found = benchmark.arguments_of(["--folder", "F", *words])
     assert (found.seeds, found.cases, found.tools) == ([1, 2], ["alike", "dirichlet"], ["pfl"])
-    assert found.settings == ["engine.precision=tf32", "engine.lanes=64"]
+    assert found.settings == ["engine.precision=tf32", "a.b=4"]
 
 
 @pytest.mark.parametrize("words", ["--cases alike,somewhere", "--seeds 1,x", "--tools"])
