@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedarena.cli.start_up import end_quickly, import_for_runs
 from protocol import read_answer
 from tools import HERE, prepare_environment
 
@@ -76,6 +77,7 @@ def write_clients(federation: Any, path: Path) -> None:
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """One run of FedArena, in this process."""
+    import_for_runs()  # as the command `fedarena run` does
     from fedarena import Stop
     from fedarena.runs.run import start_run
 
@@ -183,6 +185,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     arguments = arguments_of()
     if arguments.task:
+        end_quickly()
         print("SPEED " + json.dumps(ours(json.loads(arguments.task))))
         return 0
     from fedarena.runs.environment import describe_environment
