@@ -31,15 +31,17 @@ def capture(
     example: list[Tensor],
     on: LaneStream,
     times: int = 1,
+    after: Callable[[int], None] | None = None,
 ) -> Callable[[list[Tensor]], None]:
     """A graph of a step that changes some tensors, reads others, and is given more, such as a batch, every time.
 
-    Taken several `times` in a row, it is given the tensors of all times at once, as rows.
+    Taken several `times` in a row, it is given the tensors of all times at once, as rows. What is to be done `after`
+    each of these, which are numbered, is part of the graph.
     """
     rooms = [_room(t, times) for t in example]  # a graph always reads from the same memory
     place = [room for room, _ in rooms]
     given_at = list(zip(*(each for _, each in rooms), strict=True))
-    replay = captured_graph(step, changed, read, given_at, on)
+    replay = captured_graph(step, changed, read, given_at, on, after)
 
     def run(given: list[Tensor]) -> None:
         torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
@@ -54,6 +56,7 @@ def captured_graph(
     read: list[Tensor],
     given_at: Sequence[Sequence[Tensor]],
     on: LaneStream,
+    after: Callable[[int], None] | None = None,
 ) -> Callable[[], None]:
     """A graph of a step for each of the tensors that it is given, which it always reads from the same memory."""
     copies = [t.clone() for t in changed]  # they are in use already
@@ -65,20 +68,22 @@ def captured_graph(
     del copies
     graph = torch.cuda.CUDAGraph()
     replay: Callable[[], None] = graph.replay
+
+    def take_all() -> None:
+        for number, given in enumerate(given_at):
+            step(*changed, *read, *given)
+            if after is not None:
+                after(number)
+
     try:
         # Other threads may copy samples meanwhile.
         with torch.cuda.graph(graph, pool=on.pool, stream=on.stream, capture_error_mode="thread_local"):
-            for given in given_at:
-                step(*changed, *read, *given)
+            take_all()
         on.pool = on.pool or graph.pool()
     except RuntimeError as error:
         torch.cuda.synchronize()
         warnings.warn(f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2)
-
-        def replay() -> None:
-            for given in given_at:
-                step(*changed, *read, *given)
-
+        return take_all
     return replay
 
 

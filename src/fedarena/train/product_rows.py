@@ -83,8 +83,10 @@ class ProductRows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the matrices of all clients, each times its weight: one product."""
-        counts = sent_to(self.device, self.counts)
-        of_samples = weights.repeat_interleave(counts, output_size=len(self.left))
+        if len(self) and (self.counts == self.counts[0]).all():  # a GPU has less to do
+            of_samples = weights.repeat_interleave(int(self.counts[0]))
+        else:
+            of_samples = weights.repeat_interleave(sent_to(self.device, self.counts), output_size=len(self.left))
         total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
         return total if self.shift is None else total + (self.shift @ weights) * self.start
 
