@@ -354,7 +354,6 @@ class Run:
 
     def _use_waiting_time(self) -> None:
         """What a round leaves to do while the next one is computed."""
-        self._recorder.catch_up()
         if self._snapshot is not None:
             self._simulation.epsilon(self._snapshot.clock.version + 1)  # will be asked for, and is known then
 

@@ -13,7 +13,8 @@ import torch
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
 from fedarena.simulate.simulation import Simulation, Snapshot, example_update
-from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays
+from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays, RayEngine
+from fedarena.transforms import Transform
 
 Plan = Callable[[Snapshot], RoundPlan]
 
@@ -94,3 +95,19 @@ def _is_left_to_chance(simulation: Simulation) -> bool:
     drawn = simulation.selector.sampling is not None
     drawn = drawn and simulation.edges.rounds == 1  # of edges' own rounds, jobs are others
     return drawn and simulation.policy is None and simulation.downlink is None and not uploads_differ
+
+
+def rounds_may_overlap(simulation: Simulation) -> bool:
+    """Whether a GPU may be given the next round's work before anybody has looked at what the present one came to.
+
+    Nothing that is found out then may decide about the next round, and nothing but the server's tensors may change.
+    """
+    engine, algorithm = simulation.engine, simulation.algorithm
+    if not isinstance(engine, CohortEngine) or isinstance(engine, RayEngine) or not engine.computes_beside_host:
+        return False
+    keeps = [type(algorithm).client_init is not Algorithm.client_init]
+    keeps += [type(transform).client_init is not Transform.client_init for transform in simulation.transforms]
+    asked = algorithm.needs_start_loss or algorithm.personalizes or simulation.participation is not None
+    others = (simulation.canaries, simulation.trusted)
+    unusual = len(simulation.corrupted_clients) > 0 or any(part is not None for part in others)
+    return _is_left_to_chance(simulation) and not any(keeps) and not asked and not unusual

@@ -31,6 +31,7 @@ from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shar
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
+from fedarena.train.late import LateChecks
 from fedarena.train.optimizers import training_of
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
@@ -238,10 +239,19 @@ class Simulation:
         protocol = self.protocol.for_round(cohort, seconds)
         return protocol, replace(world, phones=replace(world.phones, deadline_seconds=protocol.deadline_seconds))
 
-    def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
-        """Has shards trained and their updates transformed and added up."""
+    def train(
+        self,
+        shards: Sequence[Shard],
+        transform_states: Sequence[Groups],
+        round: int,
+        checks: LateChecks | None = None,
+    ) -> Iterator[ShardResult]:
+        """Has shards trained and their updates transformed and added up.
+
+        What is not finite ends the run, unless there are `checks` that note what will be looked at later.
+        """
         try:
-            yield from train_and_collect(self.engine, self.path, shards, transform_states)
+            yield from train_and_collect(self.engine, self.path, shards, transform_states, checks)
         except NotFiniteError as error:
             raise DivergedError(error.what, round, self.client_ids([error.client])[0]) from error
 

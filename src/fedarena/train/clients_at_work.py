@@ -13,6 +13,7 @@ from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine
+from fedarena.train.late import late_array
 from fedarena.train.placing import PlannedWork
 from fedarena.train.program import Given
 from fedarena.train.tensors import Groups, map_groups, of_algorithm, stack_groups
@@ -72,7 +73,7 @@ class ClientsAtWork:
         work = Work(self.samples[clients], self.steps[clients], self.processed[clients], start_losses)
         given = self._given(clients)
         update, kept = self.engine.updates(params, given, work)
-        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
+        losses = late_array(loss_sums, lambda sums: sums / np.maximum(work.processed_samples, 1))
         jobs = self.jobs.take(clients)
         validated = self.engine.validated(params, given, jobs.clients)
         return JobResults(jobs, _apart(update, params), _apart(kept, params), work, losses, validated)

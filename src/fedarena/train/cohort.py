@@ -27,7 +27,7 @@ from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
-from fedarena.train.evaluation import evaluate_clients
+from fedarena.train.evaluation import begin_evaluation, evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, JobArrays
@@ -206,6 +206,11 @@ class CohortEngine:
 
         self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
 
+    @property
+    def computes_beside_host(self) -> bool:
+        """Whether training goes on by itself, on a GPU, when it has begun."""
+        return self.hardware.is_gpu and self._fallback is None
+
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU or several workers are busy and nobody could go on."""
         (self._other_work if self.hardware.is_gpu else self._beside_workers).append(other_work)
@@ -375,6 +380,21 @@ class CohortEngine:
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
         kept = self._evaluated_samples
         return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
+
+    def evaluate_later(
+        self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None
+    ) -> Callable[[], ClientScores]:
+        """Has a GPU begin to score one model on these clients, if that is little work; gives what waits for it."""
+        data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
+        self.hardware.set_up()
+        self.task.module.eval()
+        begun = begin_evaluation(
+            self.task, params, data, clients, part, self._evaluation_batch_size, metrics, self._evaluated_samples
+        )
+        if begun is not None:
+            return begun
+        scores = self.evaluate(params, clients, part, other)
+        return lambda: scores
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int

@@ -29,7 +29,7 @@ from fedarena.train.own_code import corrected_gradient, is_own, passes_of
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given
 from fedarena.train.recurrent import RecurrentLayers
-from fedarena.train.tensors import Groups, innermost_channels, map_groups
+from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
 from fedarena.train.vectorizing import noting_slow_operations
 
 
@@ -207,7 +207,7 @@ class StackedSteps:
             return self.algorithm.client_update(params, client, Work(*amounts))
 
         known = (amount for amount in vars(work).values() if amount is not None)
-        amounts = [torch.from_numpy(amount).to(self.hardware.device, self.hardware.dtype) for amount in known]
+        amounts = [sent_to(self.hardware.device, amount).to(self.hardware.dtype) for amount in known]
         in_dims = (0, 0, 0, None if given.shared else 0, *[0] * len(amounts))
         result: tuple[Groups, Groups] = vmap(client_update, in_dims=in_dims)(
             params, given.states, given.jobs, given.broadcast, *amounts

@@ -28,6 +28,7 @@ from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, clients_at
+from fedarena.train.late import late_array
 from fedarena.train.optimizers import optimizer_init, optimizer_step
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
@@ -234,7 +235,7 @@ class UnwrittenTraining(LaneTraining):
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
+        losses = late_array(loss_sums, lambda sums: sums / np.maximum(work.processed_samples, 1))
         return JobResults(self.jobs.take(clients), {"params": update}, {}, work, losses)
 
 

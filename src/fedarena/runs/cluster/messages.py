@@ -125,6 +125,7 @@ def pack_result(result: ShardResult) -> Message:
     """What is left of a shard."""
     return {
         **vars(result),
+        "losses": np.asarray(result.losses),
         "partials": {step: (pack_groups(one.tensors), one.numbers) for step, one in result.partials.items()},
         "client_states": [(clients, pack_groups(kept)) for clients, kept in result.client_states],
         "observed": {
