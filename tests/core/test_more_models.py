@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from test_cohort import assert_same, train
-from torch import nn
+from torch import Tensor, nn
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model
 from fedarena.models.tasks import task_class
 from fedarena.models.tasks.translation import inputs_of_translation
-from fedarena.train import CohortEngine, Engine, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, Engine, LocalTraining, ReferenceEngine, map_groups
 
 SIZES = [0, 1, 3, 7]
 RATE = 400  # samples of a second: windows of 10, four apart
@@ -29,6 +29,7 @@ CASES: dict[str, tuple[DataSpec, dict[str, Any], str]] = {
     "vgg11": (DataSpec("classification", 4, (3, 32, 32)), {"hidden": 6, "small_images": True}, "auto"),
     "albert": (TWEETS, SMALL_ALBERT | {"layers": 3}, "auto"),
     "albert, masked": (TEXT, SMALL_ALBERT, "masked_token"),
+    "bert_tiny, masked": (TEXT, {"layers": 1, "width": 6, "positions": 12}, "masked_token"),
     "gru": (TEXT, {"embedding": 3, "hidden": 4}, "auto"),
     "gru, one label": (TWEETS, {"embedding": 3, "hidden": 4}, "auto"),
     "gru, ways": (DataSpec("regression", 2, (6, 3)), {"hidden": 4}, "auto"),
@@ -123,7 +124,7 @@ def engine(kind: Any, case: str, **options: Any) -> Engine:
 
 
 # Those of which a step is recorded in seconds; all are tried in `make test-slow`.
-SLOW = ("vgg11", "albert", "seq2seq", "gru, one label", "gru, ways")
+SLOW = ("vgg11", "albert", "bert_tiny, masked", "seq2seq", "gru, one label", "gru, ways")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
@@ -139,6 +140,21 @@ def test_many_clients_train_as_one_at_a_time(case: str) -> None:
     for name, scores in scored[0].metrics.items():
         np.testing.assert_allclose(scores.values, scored[1].metrics[name].values, rtol=1e-10)
         assert np.isfinite(scores.total)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", CASES)
+def test_a_gpu_gives_the_same(case: str) -> None:
+    found = []
+    for kind, options in ((ReferenceEngine, {"device": "cpu"}), (CohortEngine, {"device": "cuda", "compile": False})):
+        made: Any = engine(kind, case, **options)
+        params = made.place({"params": made.initial_params()})
+        found.append(train(made, [2, 3], params, {}))
+    on_cpu = {
+        client: (map_groups(Tensor.cpu, update), memory, loss, amounts)
+        for client, (update, memory, loss, amounts) in found[1].items()
+    }
+    assert_same(found[0], on_cpu)
 
 
 @pytest.mark.parametrize("case", ["albert, masked", "dlrm", "gru, ways", "go_policy", "seq2seq", "deepspeech_small"])
@@ -282,6 +298,24 @@ def test_albert_has_the_published_size() -> None:
         made = MODELS.get("albert")(DataSpec("classification", 2, (64,), padding=0, tokens=30_000))
     body = sum(p.numel() for name, p in made.named_parameters() if not name.startswith("classifier"))
     assert body == 11_683_584  # albert/albert-base-v2
+
+
+@pytest.mark.extras
+def test_a_bert_that_predicts_tokens_computes_what_the_library_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=32, max_position_embeddings=12)
+    torch.manual_seed(0)
+    theirs = transformers.BertForMaskedLM(config).eval()
+    for p in theirs.parameters():
+        nn.init.normal_(p, std=0.5)
+    spec = DataSpec("masked_token", 20, (9,), padding=0, tokens=20)
+    ours = MODELS.get("bert_tiny")(spec, width=8, positions=12).eval()
+    ours.load_state_dict({name: t for name, t in theirs.state_dict().items() if ".decoder." not in name})
+    texts, padding = torch.randint(1, 20, (4, 6)), torch.zeros(4, 3, dtype=torch.long)
+    behind = torch.cat([texts, padding], 1)
+    expected = theirs(behind, attention_mask=(behind != 0).long()).logits[:, :6]
+    torch.testing.assert_close(ours(torch.cat([padding, texts], 1))[:, 3:], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.extras

@@ -77,10 +77,24 @@ def test_a_run_from_the_store_to_the_metric(tmp_path: Path, name: str, settings:
         name="run",
         runs_folder=tmp_path,
         progress=False,
+        evaluation={"predictions": True},
         **settings,
     )
     assert np.isfinite(run.summary["final"][measured])
     assert data.label_counts.sum() > 0
+    assert len(run.predictions) == 9
+
+
+def test_a_backdoor_needs_the_next_token(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="backdoor is not for the task masked_token; choose task=next_token"):
+        fedarena.run(
+            federation=federation(tmp_path, "texts"),
+            task="masked_token",
+            model={"name": "albert", **ALBERT},
+            attack={"name": "backdoor", "target": "3", "token": "4"},
+            runs_folder=tmp_path,
+            progress=False,
+        )
 
 
 def test_labels_of_transcripts_and_translations_are_counted(tmp_path: Path) -> None:

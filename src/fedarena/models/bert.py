@@ -1,4 +1,6 @@
-"""BERT (Devlin et al., NAACL 2019) in small sizes, for texts with a label; by default BERT-Tiny (Turc et al., 2019).
+"""BERT (Devlin et al., NAACL 2019) in small sizes, by default BERT-Tiny (Turc et al., 2019).
+
+It reads texts with a label, or texts of which some tokens are hidden (the task `masked_token`).
 
 Parameters have the names of Hugging Face's library, so that its files are weights to start from. Here texts have their
 padding in front: positions are counted from a text's first token, which is the one that the last layers read.
@@ -137,19 +139,54 @@ class _Encoder(nn.Module):
 class _Body(nn.Module):
     """All but the last layer."""
 
-    def __init__(self, embeddings: Embeddings, encoder: _Encoder, width: int):
+    def __init__(self, embeddings: Embeddings, encoder: _Encoder, pooler: _Dense | None):
         super().__init__()
-        self.embeddings, self.encoder, self.pooler = embeddings, encoder, _Dense(width, width)
+        self.embeddings, self.encoder, self.pooler = embeddings, encoder, pooler
 
     def forward(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
-        """What is read from the first token of every text, ``[texts, width]``."""
+        """What is read from the first token of every text, ``[texts, width]``; without a pooler, from every token."""
         number = numbers_in_text(is_padding)
-        states = self.encoder(self.embeddings(tokens, (number - 1).clamp(min=0)), is_padding)
+        states: Tensor = self.encoder(self.embeddings(tokens, (number - 1).clamp(min=0)), is_padding)
+        if self.pooler is None:
+            return states
         return torch.tanh(self.pooler(of_first_token(states, number, is_padding)))
 
 
+class _Transform(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense, self.LayerNorm = nn.Linear(width, width), nn.LayerNorm(width, EPSILON)
+
+    def forward(self, states: Tensor) -> Tensor:
+        transformed: Tensor = self.LayerNorm(nn.functional.gelu(self.dense(states)))
+        return transformed
+
+
+class _Predictions(nn.Module):
+    """Scores of all tokens by how well their embeddings match."""
+
+    def __init__(self, width: int, tokens: int):
+        super().__init__()
+        self.bias, self.transform = nn.Parameter(torch.zeros(tokens)), _Transform(width)
+
+    def forward(self, states: Tensor, vectors: Tensor) -> Tensor:
+        matched: Tensor = self.transform(states) @ vectors.transpose(-2, -1)
+        return matched + self.bias
+
+
+class _Heads(nn.Module):
+    """What Hugging Face calls the part that predicts tokens."""
+
+    def __init__(self, width: int, tokens: int):
+        super().__init__()
+        self.predictions = _Predictions(width, tokens)
+
+
 class Bert(nn.Module):
-    """Scores for every class of a batch of texts; what they are made of is called as in Hugging Face's library."""
+    """Scores for every class of a text, or for every token at every place of it.
+
+    What they are made of is called as in Hugging Face's library.
+    """
 
     expects_weights = True  # it is meant to be pretrained, which those should know who train it from scratch
 
@@ -164,22 +201,28 @@ class Bert(nn.Module):
         width: int,
         positions: int,
         dropout: float,
+        masked: bool = False,
     ):
         super().__init__()
-        self.padding = padding
+        self.padding, self.classes = padding, classes
         self.bert = _Body(
             Embeddings(vocabulary, positions, width, dropout),
             _Encoder(_Layer(width, heads, 4 * width, dropout) for _ in range(layers)),
-            width,
+            None if masked else _Dense(width, width),
         )
+        self.cls = _Heads(width, vocabulary) if masked else None
         self.dropout = nn.Sequential(*some_dropout(dropout))
-        self.classifier = nn.Linear(width, classes)
+        self.classifier = None if masked else nn.Linear(width, classes)
         draw_weights(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores ``[texts, classes]`` of ``[texts, length]`` tokens."""
-        is_padding = where_padding(tokens, self.padding)
-        scores: Tensor = self.classifier(self.dropout(self.bert(tokens, is_padding)))
+        """Scores ``[texts, classes]`` or ``[texts, length, tokens]`` of ``[texts, length]`` tokens."""
+        states = self.bert(tokens, where_padding(tokens, self.padding))
+        if self.cls is not None:
+            matched: Tensor = self.cls.predictions(states, self.bert.embeddings.word_embeddings.weight)
+            return matched[..., : self.classes]  # a token that stands for hidden ones is never right
+        assert self.classifier is not None
+        scores: Tensor = self.classifier(self.dropout(states))
         return scores
 
 
@@ -219,7 +262,8 @@ def bert_tiny(
     layer, and before the last one. It starts from scratch unless the run's `weights` name a file of a pretrained one in
     Hugging Face's layout; then the federation should be made with its vocabulary.
     """
-    require(is_labelled_text(spec), "bert_tiny", "whole texts", spec)
+    fits = spec.kind == "masked_token" or is_labelled_text(spec)
+    require(fits, "bert_tiny", "whole texts, or the task masked_token", spec)
     at_least_one(layers=layers, heads=heads, width=width, positions=positions)
     check_heads(width, heads)
     check_dropout(dropout)
@@ -233,4 +277,5 @@ def bert_tiny(
         width=width,
         positions=positions,
         dropout=dropout,
+        masked=spec.kind == "masked_token",
     )

@@ -17,8 +17,8 @@ def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArra
 
     `values` is the column `task.label_column`; client i has its rows ``offsets[i]:offsets[i + 1]``. In a
     next-token task or a translation every token but the first of a sample is a label, and padding is not; in a
-    transcript, every character is one. Numbers to predict are counted
-    by bins of their range. Of a graph, the labels of its nodes are counted.
+    transcript, every character is one. Numbers to predict are counted by bins of their range. Of a graph, the labels of
+    its nodes are counted.
     """
     num_clients = len(offsets) - 1
     counts = np.zeros(num_clients * task.bins, dtype=np.int64)

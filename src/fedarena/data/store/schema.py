@@ -110,6 +110,7 @@ class TaskSpec(_Spec):
       of tokens among `classes`: a token that begins every text, then its tokens, then padding.
 
     A waveform has a `sample_rate`: ``x`` holds its samples, numbers from -1 to 1, or integers of 16 bits.
+
     Where samples have other inputs than ``x``, `inputs` names their columns, each with the number of values it may have
     if it is a code, such as the number of an item, or with None.
     """

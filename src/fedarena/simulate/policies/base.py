@@ -22,7 +22,7 @@ from fedarena.core.registry import Registry
 from fedarena.core.space import Space
 from fedarena.models import Tensors
 from fedarena.simulate.phones import Speeds
-from fedarena.simulate.policies.settings import check_space, joined_names, usual_space
+from fedarena.simulate.policies.settings import WHOLE, check_space, joined_names, usual_space
 from fedarena.train import Algorithm, Groups, JobContext, LocalTraining
 from fedarena.train.engine import IntArray as IntArray
 from fedarena.transforms import Transform
@@ -129,6 +129,11 @@ class Policy(Transform):
     def changes_rounds(self) -> bool:
         """Whether rounds differ in more than the hyperparameters of jobs."""
         return type(self).round_settings is not Policy.round_settings
+
+    @property
+    def changes_work(self) -> bool:
+        """Whether how much there is to do, or how much time for it, is not what the settings of the run say."""
+        return self.changes_rounds or any(name in WHOLE for name in self.space.names)
 
     def hyperparameters(self, decisions: FloatArray) -> dict[str, FloatArray]:
         """The settings that decisions mean, by their names."""
