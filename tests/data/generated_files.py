@@ -221,8 +221,8 @@ SOURCES: dict[str, tuple[Write, dict[str, object]]] = {
     "libritts": (libritts, {"model": {"name": "deepspeech_small", "bands": 4, "hidden": 4, "layers": 1}}),
     "google_speech": (google_speech, {"model": {"name": "speech_cnn", "bands": 8, "channels": [2, 2], "hidden": 4}}),
     "common_voice": (common_voice, {"model": {"name": "deepspeech_small", "bands": 4, "hidden": 4, "layers": 1}}),
-    "taxi": (taxi, {}),
-    "taobao": (taobao, {}),
-    "puffer": (puffer, {}),
+    "taxi": (taxi, {"model": {"name": "gru", "hidden": 4, "layers": 1}}),
+    "taobao": (taobao, {"model": {"name": "dlrm", "factors": 2, "bottom": [3], "top": [4]}, "task": "click"}),
+    "puffer": (puffer, {"model": {"name": "gru", "hidden": 4, "layers": 1}}),
     "fox_go": (fox_go, {"model": {"name": "go_policy", "width": 2, "layers": 1}}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
 from fedarena.data.by_client import rows as record_rows
 from fedarena.data.many_users import buckets
+
+SIZES = Path(__file__).parents[3] / "shared" / "data" / "fedscale_femnist_stats" / "femnist_train_client_sizes.json"
 
 
 def load(name: str, folder: Path, **options: object) -> Federation:
@@ -48,6 +51,20 @@ def test_every_client_has_the_pictures_of_the_map(tmp_path: Path) -> None:
     expected = [pixels(tmp_path / "femnist" / "data" / f"{number}.png")[None] for number in (18, 19, 20)]
     np.testing.assert_array_equal(samples["x"], expected)
     assert samples["y"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_writers_with_as_many_pictures_as_fedscales(tmp_path: Path) -> None:
+    """The real sizes of the 2,800 writers of FedScale's training map; the pictures are all the same."""
+    if not SIZES.is_file():
+        pytest.skip(f"needs {SIZES}")
+    sizes = json.loads(SIZES.read_text())["size"]
+    put(tmp_path / "a.png", picture(0, (4, 4)))
+    rows = [(client, "a.png", "", 0) for client, size in enumerate(sizes) for _ in range(size)]
+    write_table(tmp_path / "client_data_mapping" / "train.csv", [HEADING, *rows])
+    federation = load("fedscale_femnist", tmp_path, size=4)
+    assert (federation.num_clients, federation.num_samples) == (2800, 637_877)
+    assert sorted(federation.counts(federation.clients(), "train").tolist()) == sorted(sizes)
 
 
 def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from fedarena.data.store.stretches import rows_of
 class Choices:
     """What all sources of this kind let one choose: who is taken, and how they are divided.
 
-    Published groups are kept unless another `split` is asked for; where there are none, clients are divided.
+    Published groups are kept unless another `split` is asked for; where there are none, or one, clients are divided.
     """
 
     sampling: Sampling
@@ -34,6 +34,8 @@ class Choices:
 
     def division(self, published: PublishedGroups | None) -> Split | PublishedGroups:
         """How clients are divided whose files may say it."""
+        if published is not None and published.groups < 2:
+            published = None
         given = (self.train_fraction, self.validation_fraction, self.split_seed)
         if self.split == "published" and published is None:
             train, validation, seed = given

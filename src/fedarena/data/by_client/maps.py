@@ -97,7 +97,7 @@ def map_rows(path: Path, group: Group) -> Iterator[MapRow]:
 
 def groups_of_maps(maps: Mapping[Group, Path]) -> PublishedGroups:
     """The division of clients by the files in which they are."""
-    return PublishedGroups(lambda group, line: f"line {line:,} of {maps[GROUPS[group]]}")
+    return PublishedGroups(lambda group, line: f"line {line:,} of {maps[GROUPS[group]]}", len(maps))
 
 
 def map_records(

@@ -42,7 +42,9 @@ def texts_of_folders(folders: dict[Path, int]) -> TextFiles:
                 yield Record(client, (folders[folder], number, words), member.done)
 
     names = {code: folder for folder, code in folders.items()}
-    return TextFiles.of(list(folders), records, PublishedGroups(lambda group, line: f"file {line:,} of {names[group]}"))
+    return TextFiles.of(
+        list(folders), records, PublishedGroups(lambda group, line: f"file {line:,} of {names[group]}", len(names))
+    )
 
 
 def decoded(member: Member) -> str:

@@ -30,6 +30,7 @@ class PublishedGroups:
     """The division that came with the samples: a column has the group of their client, whose samples are all in it."""
 
     where: Callable[[int, int], str]  # words for the line of a group's file
+    groups: int  # how many were published; one alone divides nobody
     column: str = "group"
     line_column: str = "line"
 

@@ -90,7 +90,7 @@ def common_voice(
     published = None
     if tables:
         names = {code: path for path, code in tables.items()}
-        published = PublishedGroups(lambda group, line: f"line {line:,} of {names[group]}")
+        published = PublishedGroups(lambda group, line: f"line {line:,} of {names[group]}", len(names))
     characters: Any = _characters(found[_LABELS]) if _LABELS in found else alphabet
     build_speech(
         build,

@@ -72,7 +72,7 @@ def coqa(
     else:
         files = {path: _GROUPS[name] for name, path in found.items()}
         names = {code: path for path, code in files.items()}
-        groups = PublishedGroups(lambda group, line: f"conversation {line:,} of {names[group]}")
+        groups = PublishedGroups(lambda group, line: f"conversation {line:,} of {names[group]}", len(names))
         texts = TextFiles.of(list(files), lambda path: _answers(path, files[path]), groups)
     build_translations(
         build,

@@ -112,8 +112,9 @@ def google_speech(
         published = groups_of_maps(maps)
     else:
         archive = found["archive"]
-        files, records = [archive], _recordings(_groups(archive))
-        published = PublishedGroups(lambda group, line: f"file {line:,} of {archive}")
+        lists = _groups(archive)
+        files, records = [archive], _recordings(lists)
+        published = PublishedGroups(lambda group, line: f"file {line:,} of {archive}", 1 + len(set(lists.values())))
     task = TaskSpec(kind="classification", classes=len(WORDS), label_names=WORDS, sample_rate=sample_rate)
     build_from_rows(
         build,

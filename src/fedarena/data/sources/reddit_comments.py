@@ -101,7 +101,9 @@ def reddit_comments(
     if (path := FILES.folder(folder) / _VOCABULARY).is_file():
         words = known_words(read_vocabulary(path), vocabulary)
     if of_script := FILES.json_files(folder):
-        groups = PublishedGroups(lambda group, line: f"user {line:,} of the files of {GROUPS[group]}")
+        groups = PublishedGroups(
+            lambda group, line: f"user {line:,} of the files of {GROUPS[group]}", len(set(of_script.values()))
+        )
         texts = TextFiles.of(list(of_script), lambda path: _user_data(path, of_script[path]), groups)
     elif folders := FILES.folders(folder):
         texts = texts_of_folders(folders)

@@ -103,7 +103,7 @@ def stackoverflow(
     if _WORDS in found:
         words = known_words(read_vocabulary(found[_WORDS]), vocabulary)
     files = {code: path for path, code in groups.items()}
-    published = PublishedGroups(lambda group, line: f"client {line:,} of {files[group]}")
+    published = PublishedGroups(lambda group, line: f"client {line:,} of {files[group]}", len(files))
     chosen = choices(minimum_samples, fraction, sampling_seed, split, train_fraction, validation_fraction, split_seed)
     if labels == "next_word":
         build_next_words(

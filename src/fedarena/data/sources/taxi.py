@@ -89,7 +89,7 @@ def taxi(
     published, columns = None, {"x": pa.binary(), "y": pa.binary()}
     if folders:
         names = {code: path for path, code in folders.items()}
-        published = PublishedGroups(lambda group, line: f"line {line:,} of a file in {names[group]}")
+        published = PublishedGroups(lambda group, line: f"line {line:,} of a file in {names[group]}", len(names))
         files = [path for place in folders for path in sorted(place.glob("*.csv"))]
         columns = {**GROUP_COLUMNS, **columns}
     else:

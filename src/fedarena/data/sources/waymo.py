@@ -95,7 +95,7 @@ def waymo(
     if future % every:
         raise BadInputError(f"federation.future, {future}, must be a multiple of federation.every, {every}")
     groups = FILES.groups(folder)
-    published = PublishedGroups(lambda group, line: f"record {line:,} of its files")
+    published = PublishedGroups(lambda group, line: f"record {line:,} of its files", len(set(groups.values())))
     past, numbers = _PAST, 2 * future // every
     build_from_rows(
         build,
