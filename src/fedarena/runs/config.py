@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
@@ -229,7 +230,7 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
         elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value == value | default:
             options = quoted(", ".join(option for option in value if option != "name"))
-            raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
+            raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry, value)}")
         elif key == "aggregator" and value in (AUTOMATIC, None):
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
@@ -267,9 +268,11 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _some_name(registry: Registry[Any]) -> str:
-    """One of the parts that do something."""
-    return next((name for name in registry.names() if name not in ("none", "all")), "…")
+def _some_name(registry: Registry[Any], wanted: Mapping[str, Any]) -> str:
+    """One of the parts that do something, which has the options that are wanted, if there is such a one."""
+    names = [name for name in registry.names() if name not in ("none", "all")]
+    having = [name for name in names if set(wanted) - {"name"} <= set(inspect.signature(registry.get(name)).parameters)]
+    return next(iter([*having, *names]), "…")
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:
