@@ -160,7 +160,18 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
     assert entry["joules_per_sample"] == (None if watts is None else pytest.approx(6.0 * 1.0 / 2))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit", "huggingface")])
+# Of those that are built quickly; all are tried in `make test-slow`.
+LARGE = ("albert", "vgg11", "deepspeech_small", "speech_resnet34")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
+        for name in MODELS.names()
+        if name not in ("resnet18", "vit", "huggingface")
+    ],
+)
 def test_every_model_has_data_that_fits(name: str) -> None:
     spec = data_for(name)
     fitting = {
