@@ -23,6 +23,7 @@ from fedarena.cli import main
 from fedarena.core.device_record import parse_record
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.models import MODELS, build_model, make_task
+from fedarena.models.sizes import USUAL_DATA
 from fedarena.profiling import ProfilePlan, profile_device
 from fedarena.profiling.__main__ import main as plain_main
 from fedarena.profiling.memory import MemoryWatch
@@ -159,19 +160,35 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
     assert entry["joules_per_sample"] == (None if watts is None else pytest.approx(6.0 * 1.0 / 2))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS.names() if name not in ("resnet18", "vit", "huggingface")])
+# Of those that are built quickly; all are tried in `make test-slow`.
+LARGE = ("albert", "vgg11", "deepspeech_small", "speech_resnet34")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
+        for name in MODELS.names()
+        if name not in ("resnet18", "vit", "huggingface")
+    ],
+)
 def test_every_model_has_data_that_fits(name: str) -> None:
     spec = data_for(name)
     fitting = {
         "char_mlp": TEXT,
         "lstm": TEXT,
+        "gru": TEXT,
         "transformer": TEXT,
         "bag_of_words": TWEETS,
         "bert_tiny": TWEETS,
+        "albert": TWEETS,
         "matrix_factorization": RATINGS,
         "embedding_mlp": RATINGS,
+        "dlrm": RATINGS,
         "gcn": MOLECULES,
-    } | dict.fromkeys(("resnet", "mobilenet", "shufflenet", "vit", "pfl"), PHOTOS)
+        **{other: USUAL_DATA[other] for other in ("go_policy", "seq2seq", "deepspeech_small")},
+        "speech": USUAL_DATA["speech_cnn"],
+    } | dict.fromkeys(("resnet", "mobilenet", "shufflenet", "vgg", "vit", "pfl"), PHOTOS)
     assert spec is fitting.get(name, fitting.get(re.split(r"\d|_", name)[0], HANDWRITING))
 
 

@@ -204,6 +204,18 @@ def test_convolutions_as_products(kernel: int, stride: int, padding, bias: bool)
         torch.testing.assert_close(gradients(*tensors), expected)
 
 
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+def test_kernels_that_are_larger_than_the_picture(stride: tuple[int, int]) -> None:
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        return (F.conv2d(x, weight, None, stride, (5, 5)) ** 3).sum()
+
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in ((2, 3, 2, 2, 7), (2, 4, 2, 11, 11))]
+    gradients = vmap(grad(loss, argnums=(0, 1)))
+    expected = gradients(*tensors)
+    with LayersAsProducts():
+        torch.testing.assert_close(gradients(*tensors), expected)
+
+
 def test_other_convolutions_are_left_alone() -> None:
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 2, 2)
     with LayersAsProducts():

@@ -152,6 +152,8 @@ def _fold(windows: Tensor, image: Pair, stride: Pair, padding: Pair) -> Tensor:
                 spread = F.pad(piece.unsqueeze(3).unsqueeze(2), (0, 0, 0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
                 piece = spread.reshape(batch, height * stride[0], width * stride[1], channels)
             top, left = row - padding[0], column - padding[1]
+            if min(top + piece.shape[1], left + piece.shape[2]) <= 0 or top >= image[0] or left >= image[1]:
+                continue  # of a picture smaller than the kernel, this place never meets a pixel
             piece = F.pad(piece, (0, 0, left, image[1] - left - piece.shape[2], top, image[0] - top - piece.shape[1]))
             total = piece if total is None else total + piece
     assert total is not None
