@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx import GraphModule, Node
 
 from fedarena.train import program
-from fedarena.train.graphs import clean
+from fedarena.train.graphs import clean, one_by_one
 from fedarena.train.program import record
 from fedarena.train.recording import NotPlainError, record_plainly
 
@@ -95,8 +95,9 @@ def test_it_computes_the_same_for_other_numbers(case: str) -> None:
     recorded = record(function, tensors)
     for _ in range(2):  # a constant that the first call had changed would show in the second
         others = [torch.randn_like(t) for t in tensors]
-        for found, expected in zip(recorded(*(t.clone() for t in others)), function(others), strict=True):
-            assert torch.equal(found, expected)
+        for compute in (recorded, one_by_one(recorded)):
+            for found, expected in zip(compute(*(t.clone() for t in others)), function(others), strict=True):
+                assert torch.equal(found, expected)
 
 
 def test_what_depends_on_values_is_left_to_torch() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 aten = torch.ops.aten
 _RESHAPING = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
@@ -309,6 +310,34 @@ def _add_slices_directly(graph: Graph) -> None:
             graph.call_function(aten.add_.Tensor, (part, gradient))
         node.replace_all_uses_with(total)
         graph.erase_node(node)
+
+
+def one_by_one(traced: GraphModule) -> Callable[..., Any]:
+    """Computes the nodes as they stand there, for who does it once: compiling Python code of them takes longer."""
+    nodes = list(traced.graph.nodes)
+    last_users = {operand: node for node in nodes for operand in node.all_input_nodes}
+    given_up: dict[Node, list[Node]] = {}
+    for operand, node in last_users.items():
+        given_up.setdefault(node, []).append(operand)
+
+    def compute(*tensors: Tensor) -> Any:
+        values: dict[Node, Any] = {}
+        inputs = iter(tensors)
+        for node in nodes:
+            args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+            if node.op == "output":
+                return args[0]
+            if node.op == "placeholder":
+                values[node] = next(inputs)
+            elif node.op == "get_attr":
+                values[node] = getattr(traced, node.target)
+            else:
+                values[node] = node.target(*args, **kwargs)
+            for operand in given_up.get(node, ()):
+                del values[operand]
+        return None
+
+    return compute
 
 
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:

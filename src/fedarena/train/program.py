@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
@@ -28,6 +28,7 @@ from fedarena.train.graphs import (
     clean,
     compare_instead_of_scattering,
     in_place,
+    one_by_one,
     reuse_memory,
     separate_updates,
 )
@@ -290,10 +291,10 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
     reuse_memory(pure)
     call_scripts(pure)
-    one_by_one = in_place(Interpreter(pure).run, updates)  # to trace them once, no Python code has to be made of them
+    step = in_place(one_by_one(pure), updates)
 
     def traceable(*tensors: Tensor) -> Tensor:
-        one_by_one(*tensors)
+        step(*tensors)
         return tensors[0]  # a script must give something
 
     copies = [t.clone() for t in tensors]
