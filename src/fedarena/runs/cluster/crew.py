@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,14 +73,15 @@ class RayCrew:
         self._sent: dict[int, tuple[Any, tuple[int, Any]]] = {}  # by its identity: what was sent to all, and as what
         self._numbers = 0
         self._shared: SharedFolder | None = None
-        order, mine = order_for(experiment.config), here() | built(experiment)
+        order = order_for(experiment.config)
+        mine = functools.cache(lambda: here() | built(experiment))
         workplace = settled(workplace, engine.hardware.is_gpu)
         self._ray, is_ours = join(workplace.address, (workplace.workers or 1) * workplace.cores)
         try:
             check_room(self._ray, workplace, engine.hardware.is_gpu)
             hiring = hiring_for(self._ray, is_ours, engine, workplace, order, mine)
             self.pool = Pool(self._ray, hiring, note, patience)
-            self.pool.open(_SECONDS_FOR_OTHERS)
+            self.pool.open(_SECONDS_FOR_OTHERS, meanwhile=mine)
         except BaseException:
             self.close()
             raise

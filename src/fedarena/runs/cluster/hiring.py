@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -51,9 +52,9 @@ def settled(workplace: Workplace, on_gpu: bool) -> Workplace:
 
 
 def hiring_for(
-    ray: Any, has_room: bool, engine: RayEngine, workplace: Workplace, order: Message, mine: Message
+    ray: Any, has_room: bool, engine: RayEngine, workplace: Workplace, order: Message, mine: Callable[[], Message]
 ) -> Hiring:
-    """How workers are found in the cluster that this process is in, and who is refused.
+    """How workers are found in the cluster that this process is in, and who is refused who is not like `mine`.
 
     Where a cluster is there for this run alone, it has room for whomever we want.
     """
@@ -74,7 +75,7 @@ def hiring_for(
         retire=lambda actor: take_seat(kind, actor),
         begun=lambda actor: actor.is_here.remote(),
         ask=lambda actor: actor.prepare.remote(sent),
-        check=lambda answer: why_refused(answer, mine, engine.mixed_hardware),
+        check=lambda answer: why_refused(answer, mine(), engine.mixed_hardware),
         room=lambda: _room(ray, workplace, on_gpu),
         wanted=workplace.workers,
         at_once=at_once,

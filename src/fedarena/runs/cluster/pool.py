@@ -103,12 +103,14 @@ class Pool:
         self.lost = 0
         self.closed = False
 
-    def open(self, seconds: float) -> None:
+    def open(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
         """Hires all, and waits until somebody has answered, and so many more seconds for the others.
 
-        Whoever is refused until then makes the run impossible.
+        Whoever is refused until then makes the run impossible. `meanwhile` is done while workers build the run.
         """
         self._hire_up_to(self._wanted())
+        if meanwhile is not None:
+            meanwhile()
         first: float | None = None
         while self._asked and (first is None or time.monotonic() < first + seconds):
             self._admit(TICK_SECONDS, strict=True)
