@@ -79,7 +79,7 @@ class StepAhead:
         self._begins = None
         if self._update is None:
             self._update = example_update(self._simulation.algorithm, before.state["params"])
-        self._simulation.path.prepare(self._update, before.round + 1, before.clock.version)
+        self._simulation.path.get_ready(self._update, before.round + 1, before.clock.version)
 
 
 def _is_on_usual_stream(snapshot: Snapshot) -> bool:

@@ -228,10 +228,10 @@ class UpdatePath:
         with refusing_own_draws(self.aggregator, "conclude"):
             return self.aggregator.conclude(total, kept, ServerStep(context, trusted))
 
-    def prepare(self, update: Groups, round: int, version: int) -> None:
+    def get_ready(self, update: Groups, round: int, version: int) -> None:
         """Lets transforms get ready for a step of the server; `update` shows what one looks like."""
         for number, transform in enumerate(self.transforms):
-            transform.prepare(update, self._context(f"server transform {number}", round, version))
+            transform.get_ready(update, self._context(f"server transform {number}", round, version))
 
     def finish(self, update: Groups, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: what transforms make of the aggregated update, and what the server keeps for them."""
