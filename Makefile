@@ -5,37 +5,29 @@ BIN := $(VENV)/bin
 
 .PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-speed study-heterogeneity clean help
 
+# Two environments must not be installed at once, whatever -j says.
+.NOTPARALLEL:
+
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# The stamps remember which pyproject.toml an environment was made from, so a second call starts at once.
-$(VENV)/.installed: pyproject.toml
+# The stamps remember which pyproject.toml an environment was made from, so a second call starts at once. One call of pip
+# is enough for each, and bytecode is made afterwards, by all cores instead of one; what no Python can compile (templates
+# of packages) is left out.
+STAMPS := $(addprefix $(VENV)/.installed,-test -extras -ray -docs)
+$(VENV)/.installed-test: EXTRAS = [test]
+$(VENV)/.installed-extras: EXTRAS = [test,huggingface,wandb,mlflow]
+$(VENV)/.installed-ray: EXTRAS = [test,ray]
+$(VENV)/.installed-docs: EXTRAS = [docs,pictures]
+
+$(VENV)/.installed $(STAMPS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "FedArena needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing FedArena into $(VENV) (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
-	@touch $@
-
-$(VENV)/.installed-test: $(VENV)/.installed
-	@echo "Installing what the tests need (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@
-
-$(VENV)/.installed-extras: $(VENV)/.installed-test
-	@echo "Installing the larger extras (once, takes minutes) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,huggingface,wandb,mlflow]'
-	@touch $@
-
-$(VENV)/.installed-ray: $(VENV)/.installed-test
-	@echo "Installing Ray (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,ray]'
-	@touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed
-	@echo "Installing what the documentation needs (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,pictures]'
-	@touch $@
+	@echo "Installing fedarena$(EXTRAS) into $(VENV) (once, takes minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.$(EXTRAS)'
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
+	@touch $(VENV)/.installed $@
 
 run: $(VENV)/.installed  ## Compare four methods on real users' messages and phones; writes a report
 	@$(BIN)/fedarena suite quickstart
@@ -43,9 +35,11 @@ run: $(VENV)/.installed  ## Compare four methods on real users' messages and pho
 test: $(VENV)/.installed-test  ## Lint, types, import rules, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not extras and not ray"
+	@echo "$(BIN)/mypy beside $(BIN)/pytest ..."
+	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
+		$(BIN)/pytest -n 3 --dist worksteal -m "not slow and not extras and not ray"; tests=$$?; \
+		wait $$types; types=$$?; cat $(VENV)/mypy.txt; exit $$((types + tests))
 
 test-slow: $(VENV)/.installed-test  ## Tests that take longer: benchmarks at a small size, processes that are killed, large files
 	$(BIN)/pytest -n 3 --dist worksteal -m "slow and not ray"
@@ -65,8 +59,9 @@ pictures: run $(VENV)/.installed-docs  ## Draw the pictures of the documentation
 bench-store: $(VENV)/.installed  ## Measure the federation store at 1.66 million clients
 	$(BIN)/python benchmarks/store.py
 
-bench-data: $(VENV)/.installed  ## Measure reading files of 660,120 and of 1.66 million users (about 12 minutes, 8 GB of disk)
+bench-data: $(VENV)/.installed-test  ## Measure reading files of 660,120 and of 1.66 million users, and a million pictures and recordings (about 20 minutes, 8 GB of disk)
 	$(BIN)/python benchmarks/data.py --output docs/benchmarks/data.json
+	$(BIN)/python benchmarks/media.py --output docs/benchmarks/media.json
 
 bench-client-states: $(VENV)/.installed  ## Measure what clients' states cost a commit, and RAM
 	$(BIN)/python benchmarks/client_states.py

@@ -1,7 +1,7 @@
 """pfl-research's benchmark on CIFAR-10, runs of both tools: the same accuracy, and how long it takes.
 
-    python benchmarks/cifar10.py --folder FOLDER --output docs/benchmarks/cifar10.json [--cases alike ...]
-        [--seeds 0 1 2 3 4] [--tools fedarena pfl] [--only 100] [--at-once 5] [--here] [engine.precision=tf32 ...]
+    python benchmarks/cifar10.py --folder FOLDER --output docs/benchmarks/cifar10.json [--cases alike,dirichlet]
+        [--seeds 0,1,2,3,4] [--tools fedarena,pfl] [--only 100] [--at-once 5] [--here] [engine.precision=tf32 ...]
 
 A run is a fresh process, from its start to its end, with evaluation of all test photos every ten rounds and recording.
 Both tools get the same clients with the same photos (the suite `pfl-cifar10`); whom they invite, and in which order
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedarena.cli.start_up import end_quickly, import_for_runs
 from protocol import read_answer
 from tools import HERE, prepare_environment
 
@@ -76,6 +77,7 @@ def write_clients(federation: Any, path: Path) -> None:
 
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """One run of FedArena, in this process."""
+    import_for_runs()  # as the command `fedarena run` does
     from fedarena import Stop
     from fedarena.runs.run import start_run
 
@@ -148,23 +150,42 @@ def measure_case(
             list(pool.map(lambda task: measure(*task), tasks))  # raises what they raise
 
 
-def main() -> int:
+def several(known: Iterable[Any], kind: Callable[[str], Any] = str) -> Callable[[str], list[Any]]:
+    """How a list with commas is read, of which each must be `known`, so that settings may follow it."""
+    allowed = list(known)
+
+    def read(text: str) -> list[Any]:
+        given = [kind(part) for part in text.split(",")]
+        if unknown := [str(part) for part in given if part not in allowed]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; choose among {', '.join(map(str, allowed))}")
+        return given
+
+    return read
+
+
+def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", help="of our runs, such as engine.precision=tf32")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--only", type=int, help="end runs after so many of these rounds")
     parser.add_argument("--seconds", type=float, help="end runs at the first evaluation after so long")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--seeds", type=several(range(1000), int), default=[0, 1, 2, 3, 4])
+    parser.add_argument("--cases", type=several(CASES), default=list(CASES))
+    parser.add_argument("--tools", type=several(TOOLS), default=list(TOOLS))
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--here", action="store_true")
     parser.add_argument("--note", help="what is special about these runs, such as that nothing is compiled yet")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    return parser.parse_intermixed_args(words)
+
+
+def main() -> int:
+    arguments = arguments_of()
     if arguments.task:
+        end_quickly()
         print("SPEED " + json.dumps(ours(json.loads(arguments.task))))
         return 0
     from fedarena.runs.environment import describe_environment

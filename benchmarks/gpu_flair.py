@@ -36,6 +36,7 @@ from fedarena.models import DataSpec, build_model
 from fedarena.models.augmentation import CropAndFlip
 from fedarena.models.tasks import task_class
 from fedarena.simulate import Simulation, simulate
+from fedarena.simulate.selectors import Shuffled, Uniform
 from fedarena.train import CohortEngine, LocalTraining
 
 SEED = 0
@@ -120,13 +121,16 @@ def make_engine(work: Work, data: RandomPictures, options: dict[str, Any]) -> Co
     return CohortEngine(make_task(work), algorithm, work.local, data, SEED, device="cuda", **options)
 
 
-def make_rounds(engine: CohortEngine, users: int) -> Callable[[int], None]:
-    """A simulation of so many users that goes on for as many rounds as it is told."""
+def make_rounds(engine: CohortEngine, users: int, cohort: int | None = None) -> Callable[[int], None]:
+    """A simulation of so many users that goes on for as many rounds as it is told.
+
+    All of them take part in every round, or with a `cohort` so many, until everybody had a turn.
+    """
     everybody = np.arange(users)
     simulation = Simulation(
         seed=SEED,
         rounds=10**6,
-        cohort=users,
+        cohort=cohort or users,
         task=engine.task,
         algorithm=engine.algorithm,
         engine=engine,
@@ -136,6 +140,7 @@ def make_rounds(engine: CohortEngine, users: int) -> Callable[[int], None]:
         evaluate_every=10**6,
         flops_per_sample=0,
         client_ids=lambda clients: [str(client) for client in clients],
+        selector=Shuffled() if cohort else Uniform(),
     )
     outcomes = simulate(simulation)
     next(outcomes)

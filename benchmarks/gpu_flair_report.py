@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_flair_report.py
 
-Reads docs/benchmarks/gpu_flair.json and gpu_flair_decoding.json, and replaces what is between the two marks.
+Reads docs/benchmarks/gpu_flair.json, gpu_flair_bf16.json (FedScale's rounds with --precision bf16) and
+gpu_flair_decoding.json, and replaces what is between the two marks.
 """
 
 from __future__ import annotations
@@ -41,32 +42,51 @@ def flair_lines(flair: dict[str, Any]) -> list[str]:
     return lines
 
 
-def fedscale_lines(fedscale: dict[str, Any]) -> list[str]:
-    """FedScale's rounds, and what the largest one would take."""
-    rounds = {int(users): row for users, row in fedscale["rounds"].items()}
-    largest = max(rounds)
+def fedscale_lines(found: dict[str, Any], rounded: dict[str, Any] | None) -> list[str]:
+    """FedScale's rounds, and what the largest one would take; beside it, the same with more rounding."""
+    measured_rows = [row for row in (found, rounded) if row is not None]
+    precisions = [row["precision"] for row in measured_rows]
     lines = [
         "Rounds like those of FedScale's Table 6: MobileNet-V2, 20 steps of 32 pictures for each participant, as its "
         "appendix says. How large pictures are the paper does not say; here they have 224 pixels:",
         "",
-        "| participants of a round | minutes, one GPU here | minutes, FedScale on 20 GPUs |",
-        "| ---: | ---: | ---: |",
+        f"| participants of a round | {' | '.join(f'minutes, one GPU here, {name}' for name in precisions)} | minutes, "
+        "FedScale on 20 GPUs |",
+        "| ---: |" + " ---: |" * len(precisions) + " ---: |",
     ]
-    for text, theirs in fedscale["fedscale_minutes"].items():
-        users = int(text)
-        minutes = f"{rounds[users]['minutes']:.2f}" if users in rounds else ""
-        if not minutes:
-            minutes = f"{rounds[largest]['minutes'] * users / largest:.1f} (extrapolated from {largest:,})"
-        lines.append(f"| {users:,} | {minutes} | {theirs} |")
-    speed, gibibytes = rounds[largest]["samples_per_second"], fedscale["peak_bytes"] / 2**30
-    lines += ["", f"That is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB"]
+    for text, theirs in found["fedscale"]["fedscale_minutes"].items():
+        minutes = " | ".join(minutes_of_round(row["fedscale"], int(text)) for row in measured_rows)
+        lines.append(f"| {int(text):,} | {minutes} | {theirs} |")
+    lines += ["", *(speed_line(row["fedscale"], row["precision"]) for row in measured_rows)]
+    if rounded is not None:
+        lines.append(
+            "With `engine.precision=bf16` what goes from layer to layer has 8 bits of precision, as inputs of products "
+            "have; parameters, their gradients, normalization, the optimizer and updates are in float32 "
+            f"(`{rounded['command']}`, [numbers](benchmarks/gpu_flair_bf16.json))."
+        )
+    return lines
+
+
+def minutes_of_round(fedscale: dict[str, Any], users: int) -> str:
+    """How long a round takes, or would take judging from the largest that was measured."""
+    rounds = {int(text): row for text, row in fedscale["rounds"].items()}
+    if users in rounds:
+        return f"{rounds[users]['minutes']:.2f}"
+    largest = max(rounds)
+    return f"{rounds[largest]['minutes'] * users / largest:.1f} (extrapolated from {largest:,})"
+
+
+def speed_line(fedscale: dict[str, Any], precision: str) -> str:
+    """Samples per second of the largest round, beside central training."""
+    rounds = {int(users): row for users, row in fedscale["rounds"].items()}
+    speed, gibibytes = rounds[max(rounds)]["samples_per_second"], fedscale["peak_bytes"] / 2**30
+    line = f"In {precision} that is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB"
     if "of_central" in fedscale:
-        lines[-1] += (
+        line += (
             "; central training of the same network in batches of 512 with plain torch makes "
             f"{fedscale['central_samples_per_second']:,.0f} ({fedscale['of_central']:.0%} of it are reached)"
         )
-    lines[-1] += "."
-    return lines
+    return f"{line}."
 
 
 def decoding_lines(found: dict[str, Any]) -> list[str]:
@@ -75,14 +95,15 @@ def decoding_lines(found: dict[str, Any]) -> list[str]:
     pictures = facts["pictures_of_cohorts"]
     return [
         f"*Decoding.* Cohorts of {facts['users_of_a_cohort']} users ({min(pictures):,} to {max(pictures):,} JPEGs of "
-        f"256 pixels) train while photos that are needed later are still decoded, by {facts['decoding_threads']} "
-        f"threads: the GPU waits {facts['median_share_waiting']:.0%} of a round (median; at most {most:.0%}) for "
-        "pictures that it sees for the first time, and not for those that are still in its memory "
+        f"256 pixels) train while {facts['decoding_threads']} threads decode the photos of the next round, and those "
+        f"that are needed later in this one: the GPU waits {facts['median_share_waiting']:.0%} of a round (median; at "
+        f"most {most:.0%}; {facts['share_waiting_first_round']:.0%} of the first one) for pictures that it sees for "
+        "the first time, and not for those that are still in its memory "
         "(`python benchmarks/gpu_flair_decoding.py`, [numbers](benchmarks/gpu_flair_decoding.json)).",
     ]
 
 
-def section(found: dict[str, Any], decoding: dict[str, Any] | None) -> str:
+def section(found: dict[str, Any], rounded: dict[str, Any] | None, decoding: dict[str, Any] | None) -> str:
     """What is between the marks."""
     lines = [
         f"Measured on {found['date']} with `{found['command']}` on one {found['gpu']}, torch "
@@ -92,7 +113,7 @@ def section(found: dict[str, Any], decoding: dict[str, Any] | None) -> str:
     if "flair" in found:
         lines += ["", *flair_lines(found["flair"])]
     if "fedscale" in found:
-        lines += ["", *fedscale_lines(found["fedscale"])]
+        lines += ["", *fedscale_lines(found, rounded)]
     if decoding is not None:
         lines += ["", *decoding_lines(decoding)]
     return "\n".join(lines)
@@ -112,7 +133,7 @@ def main() -> None:
         raise SystemExit("There is no docs/benchmarks/gpu_flair.json; gpu_flair.py --output writes it")
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    text = section(found, measured("gpu_flair_decoding.json"))
+    text = section(found, measured("gpu_flair_bf16.json"), measured("gpu_flair_decoding.json"))
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 

@@ -67,6 +67,18 @@ def test_a_round_is_measured() -> None:
         measure_round(resolve(merge({}, MANY_SHARDS | {"engine": "reference"})), Silent())
 
 
+def test_what_clients_keep_goes_both_ways() -> None:
+    """Nobody has anything in a first round, but in all others."""
+    plain = measure_round(resolve(merge({}, MANY_SHARDS)), Silent())
+    cost = measure_round(resolve(merge({}, MANY_SHARDS | {"algorithm": "scaffold"})), Silent())
+    model = 4 * (64 * 12 + 12 + 12 * 10 + 10)
+    clients = MANY_SHARDS["cohort"] / len(cost.steps)  # of a shard
+    assert plain.kept_bytes == 0
+    assert cost.kept_bytes == pytest.approx(clients * (model + 8), abs=1)  # a control variate, and whose
+    assert cost.message_bytes - plain.message_bytes == pytest.approx(cost.kept_bytes, rel=0.05)
+    assert cost.up_bytes >= cost.kept_bytes + 2 * model  # and the sums of the updates and of the control variates
+
+
 def test_a_round_for_gpus_has_their_shards() -> None:
     few = resolve(merge({}, MANY_SHARDS | {"engine": "cohort", "cohort": 24}))
     assert len(measure_round(few, Silent(), for_gpus=True).steps) == 6  # of four clients at least

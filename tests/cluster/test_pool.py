@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pretend_ray import Call, Fate, Fates, PretendRay, pretending
 
 from fedarena.core.errors import BadInputError, RunFailedError
-from fedarena.runs.cluster.pool import Hiring, Pool, Task
+from fedarena.runs.cluster.pool import Hiring, Member, Pool, Task
 from fedarena.runs.cluster.working import OwnCodeError, WorkerSaysError, work_off
 
 
@@ -42,7 +42,7 @@ class Workshop:
 
     def results(self, sizes: Sequence[float]) -> Iterator[int]:
         def task(place: int, size: float) -> Task:
-            def message() -> dict[str, Any]:
+            def message(member: Member) -> dict[str, Any]:
                 self.handed_out.append(place)
                 return {"place": place, "more": self.answers.get(place, {})}
 

@@ -11,7 +11,7 @@ import pytest
 from small_clusters import MANY_SHARDS, PHONES, Silent, bits, on_cluster, opened, play
 
 from fedarena.algorithms import ALGORITHMS
-from fedarena.runs.cluster import staying
+from fedarena.runs.cluster import shared_states, staying
 from fedarena.runs.run import Run, resume_run
 
 pytest.importorskip("ray")
@@ -97,3 +97,11 @@ def test_a_fork_has_workers_of_its_own(tmp_path: Path) -> None:
     other.advance().close()
     assert bits(tmp_path / "second") == bits(tmp_path / "fourth")
     assert isinstance(fork, Run)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "ditto"])
+def test_what_clients_keep_in_files(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which workers write and read themselves; the driver alone decides about it."""
+    monkeypatch.setattr(shared_states, "ABOVE_BYTES", 0)
+    _same_for_all(MANY_SHARDS | {"algorithm": algorithm, "rounds": 4}, tmp_path, (2,))
+    assert list((tmp_path / "2 workers" / "checkpoint").glob("*.part"))

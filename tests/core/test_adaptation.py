@@ -295,7 +295,7 @@ def test_what_cannot_be_adapted_is_refused(
 
 
 def test_options_need_a_name() -> None:
-    with pytest.raises(BadInputError, match=r"To set options of adaptation \('rank'\), name it: adaptation=adapter"):
+    with pytest.raises(BadInputError, match=r"To set options of adaptation \('rank'\), name it: adaptation=lora"):
         config(adaptation={"rank": 4})
     with pytest.raises(BadInputError, match="did you mean 'lora'"):
         config(adaptation="lor")

@@ -6,8 +6,7 @@ import pytest
 from test_cohort import FAMILIES, LOCALS, SIZES, assert_same, lanes_are_used_again, make_engine, train  # noqa: F401
 
 from fedarena.algorithms import ALGORITHMS, FedAvg
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, choosing
-from fedarena.train import cohort as cohort_module
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, choosing, suitable
 
 CLIENTS = list(range(len(SIZES)))
 
@@ -56,13 +55,14 @@ def test_how_clients_train_follows_from_sizes_on_a_gpu(monkeypatch: pytest.Monke
     engine, dense = (make_engine(CohortEngine, model, FedAvg(), LocalTraining()) for model in ("cnn", "mlp"))
     monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
     monkeypatch.setattr(type(engine.hardware), "free_bytes", lambda self: 1 << 36)
-    assert engine._suitable(None, None)[1] == "together"
-    monkeypatch.setattr(cohort_module, "_LARGE_LANE_BYTES", 1)
-    lanes, plan = engine._suitable(None, None)
-    assert (plan, lanes) == ("apart", cohort_module._MOST_APART)
-    assert engine._suitable(64, None) == (64, "together")  # a run from before there were plans goes on as it began
-    assert engine._suitable(4, "apart") == (4, "apart")
-    assert dense._suitable(None, None)[1] == "together"
+    assert engine._suitable.lanes_and_plan(None, None)[1] == "together"
+    monkeypatch.setattr(suitable, "_LARGE_LANE_BYTES", 1)
+    lanes, plan = engine._suitable.lanes_and_plan(None, None)
+    assert (plan, lanes) == ("apart", suitable._MOST_APART)
+    before_there_were_plans = 64, None  # a run from then goes on as it began
+    assert engine._suitable.lanes_and_plan(*before_there_were_plans) == (64, "together")
+    assert engine._suitable.lanes_and_plan(4, "apart") == (4, "apart")
+    assert dense._suitable.lanes_and_plan(None, None)[1] == "together"
 
 
 def test_a_cpu_needs_no_plan() -> None:
@@ -72,7 +72,7 @@ def test_a_cpu_needs_no_plan() -> None:
 
 
 def test_where_sizes_leave_it_open_both_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CohortEngine, "_leaves_plan_open", lambda self: True)
+    monkeypatch.setattr(suitable.Suitable, "leaves_plan_open", lambda self: True)
     tried = []
     seconds = choosing.seconds_of_step
 

@@ -11,7 +11,7 @@ import torch
 from test_cohort import FEATURES, LOCALS, SIZES, ClientsInMemory, assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
-from fedarena.train import CohortEngine, ReferenceEngine
+from fedarena.train import CohortEngine, Job, JobArrays, ReferenceEngine
 from fedarena.train import resident as resident_samples
 from fedarena.train.resident import ResidentSamples, rows_of
 
@@ -82,9 +82,78 @@ def test_samples_that_could_not_be_read_are_not_taken_for_read() -> None:
 
 def test_clients_train_the_same_while_samples_arrive() -> None:
     found = []
-    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3})):
+    for kind, options in ((ReferenceEngine, {}), (CohortEngine, {"plan": "apart", "lanes": 3, "workers": 1})):
         engine = make_engine(kind, "mlp", FedAvg(), LOCALS["epochs"], **options)
         if isinstance(engine, CohortEngine):
             engine.training_samples = ResidentSamples(engine.data, engine.device, 1 << 20)
         found.append(train(engine, EVERYBODY.tolist(), {"params": engine.initial_params()}, {}))
     assert_same(*found)
+
+
+def assert_has(resident: ResidentSamples, data: ClientsInMemory, clients: np.ndarray) -> None:
+    columns, begins = rows_of(resident, clients)
+    for client, begin in zip(clients.tolist(), begins.tolist(), strict=True):
+        assert np.array_equal(columns["x"][begin : begin + SIZES[client]].numpy(), data.columns[client]["x"])
+
+
+def test_who_is_expected_is_read_when_all_others_are_there() -> None:
+    data = Slow(held_back=5)
+    resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
+    present = resident.arriving(np.array([6, 5]))
+    resident.expect(np.array([6, 3, 8]))
+    assert not resident._expecting.done()
+    data.told.set()
+    present.wait()
+    resident._stop_expecting()
+    data.held_back = 8  # would keep whoever reads it once more waiting
+    begin = present.begins[1]  # where it was, whatever has moved
+    assert np.array_equal(present.columns["x"][begin : begin + SIZES[5]].numpy(), data.columns[5]["x"])
+    assert_has(resident, data, np.array([8, 3, 6]))
+
+
+def test_others_than_those_who_were_expected_may_come() -> None:
+    data = ClientsInMemory(FEATURES)
+    resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
+    for expected, needed in (([1, 2], [3, 6]), ([6, 9], [9, 5]), ([3], [0, 8])):
+        resident.expect(np.array(expected))
+        assert_has(resident, data, np.array(needed))
+
+
+def test_nobody_is_expected_who_has_no_room() -> None:
+    data = ClientsInMemory(FEATURES)
+    rows = int(SIZES[6] + SIZES[5])
+    resident = ResidentSamples(data, torch.device("cpu"), rows * ROW_BYTES)
+    present = resident.arriving(np.array([6, 5]))
+    resident.expect(EVERYBODY)
+    resident._stop_expecting()
+    assert resident._begins.keys() == {6, 5}
+    present.wait()
+    assert_has(resident, data, np.array([8, 3]))  # in place of the others
+
+
+def test_samples_that_cannot_be_read_are_missed_only_when_they_are_needed() -> None:
+    data = Failing(FEATURES)
+    resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
+    data.unreadable = (5,)
+    resident.expect(np.array([3, 5]))
+    resident._stop_expecting()
+    assert_has(resident, data, np.array([3, 6]))
+    with pytest.raises(ValueError, match="cannot be read"):
+        rows_of(resident, np.array([5]))
+
+
+def test_planning_ahead_changes_nothing() -> None:
+    found = []
+    for plans in (False, True):
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCALS["epochs"], plan="apart", lanes=3, workers=1)
+        engine.training_samples = ResidentSamples(engine.data, engine.device, 1 << 20)
+        rounds = []
+        for clients, following in ((EVERYBODY[:4], EVERYBODY[4:]), (EVERYBODY[4:], EVERYBODY[:6])):
+            rounds.append(train(engine, clients.tolist(), {"params": engine.initial_params()}, {}))
+            if plans:
+                engine.plan_ahead(JobArrays.of([Job(client, 1) for client in following.tolist()]))
+                engine.training_samples._stop_expecting()
+                assert set(following.tolist()) <= engine.training_samples._begins.keys()
+        found.append(rounds)
+    for without, ahead in zip(*found, strict=True):
+        assert_same(without, ahead)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,16 +12,18 @@ from test_cohort import SIZES, assert_same, make_engine, train
 from test_schedule import STEPS
 
 from fedarena.algorithms import ALGORITHMS
-from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine
+from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
 from fedarena.train.beside import divide_by_length
-from fedarena.train.lanes import PlannedWork
-from fedarena.train.schedule import Batches
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_everybody_learns_the_same(name: str) -> None:
+@pytest.mark.parametrize(("name", "shards"), [("fedavg", 1), ("fedavg", 2), ("scaffold", 1)])
+def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def any_clients(engine: CohortEngine, steps: np.ndarray) -> list[np.ndarray]:
+        return [np.arange(len(steps))] if shards == 1 else [np.array([0, 1, 4, 7]), np.array([2, 3, 5, 6, 8])]
+
+    monkeypatch.setattr(CohortEngine, "_shards", any_clients)
     algorithms = [ALGORITHMS.get(name)() for _ in range(2)]
     for algorithm in algorithms:
         algorithm.prepare(len(SIZES), LOCAL)
@@ -30,27 +34,21 @@ def test_everybody_learns_the_same(name: str) -> None:
     clients = list(range(1, len(SIZES)))
     for _ in range(2):  # the second time, in lanes that have been used
         assert_same(train(reference, clients, broadcast, {}), train(cohort, clients, broadcast, {}))
-    assert cohort._beside._pool._free, "nobody had far more to do than others"
-
-
-def work_of(steps: np.ndarray) -> PlannedWork:
-    nothing = np.zeros((0, 1), dtype=np.int64)
-    batches = Batches(nothing, nothing.astype(bool), np.zeros(len(steps), dtype=np.int64))
-    return PlannedWork(JobArrays.of([Job(client, 1) for client in range(len(steps))]), steps, steps, batches, None)
+    assert cohort._beside._pools, "nobody had far more to do than others"
 
 
 @given(STEPS, st.integers(1, 8))
 def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int) -> None:
-    long, others = divide_by_length(work_of(steps), work_of(steps), lanes)
-    if long is None:
-        assert others.steps.tolist() == steps.tolist()
-        return
-    assert sorted([*long.jobs.clients, *others.jobs.clients]) == list(range(len(steps)))
-    assert long.steps.min() > others.steps.max()
-    assert long.steps.min() > 2 * steps.sum() / min(lanes, (steps > 0).sum())
+    groups, others = divide_by_length(steps, lanes)
+    divided = [*groups, *([others] if len(others) else [])]
+    assert sorted(np.concatenate([*groups, others]).tolist()) == list(range(len(steps)))
+    for longer, shorter in pairwise(divided):
+        assert steps[longer].min() >= steps[shorter].max()
+    for number, group in enumerate(groups):
+        assert steps[group].max() > 2 * steps.sum() / min(lanes, (steps > 0).sum())
+        assert len(group) == 4**number or not len(others)
 
 
 def test_nobody_is_apart_from_equals() -> None:
     steps = np.full(7, 5)
-    assert divide_by_length(work_of(steps), work_of(steps), 4)[0] is None
-    assert divide_by_length(None, work_of(steps), 4) == (None, None)
+    assert divide_by_length(steps, 4)[0] == []

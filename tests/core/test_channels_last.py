@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.channels_last import ChannelsInnermost
 
 
 @settings(deadline=None)
@@ -21,7 +21,7 @@ def test_values_and_gradients_are_those_of_torch(batch: int, groups: int, size: 
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     wanted = torch.randn(x.shape, generator=random, dtype=torch.float64)
     expected = F.group_norm(leaves[0], groups, *leaves[1:], eps=1e-3)
-    with NormalizedAsTheyLie():
+    with ChannelsInnermost():
         found = F.group_norm(leaves[0], groups, *leaves[1:], eps=1e-3)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     for ours, theirs in zip(*(torch.autograd.grad(y, leaves, wanted) for y in (found, expected)), strict=True):
@@ -30,7 +30,7 @@ def test_values_and_gradients_are_those_of_torch(batch: int, groups: int, size: 
 
 def test_pictures_stay_in_their_layout_and_other_norms_alone() -> None:
     x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
-    with NormalizedAsTheyLie():
+    with ChannelsInnermost():
         assert nn.GroupNorm(2, 4)(x).is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(nn.GroupNorm(2, 4, affine=False)(x), F.group_norm(x, 2))
         flat = torch.randn(3, 4)

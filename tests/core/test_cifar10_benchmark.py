@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import cifar10 as benchmark
 import cifar10_report as report
 
 
@@ -43,3 +44,26 @@ def test_what_was_reached_is_said_of_what_was_measured_alone() -> None:
     assert time.measured == pytest.approx(21 / 756)
     assert report.longer_at_first(runs, "alike") == pytest.approx(9)
     assert "36.0x" in report.table(measured)
+
+
+def test_settings_may_follow_seeds_and_cases() -> None:
+    words = [
+        "--seeds",
+        "1,2",
+        "engine.precision=tf32",
+        "--cases",
+        "alike,dirichlet",
+        "--tools",
+        "pfl",
+        "engine.lanes=64",
+    ]
+    found = benchmark.arguments_of(["--folder", "F", *words])
+    assert (found.seeds, found.cases, found.tools) == ([1, 2], ["alike", "dirichlet"], ["pfl"])
+    assert found.settings == ["engine.precision=tf32", "a.b=4"]
+
+
+@pytest.mark.parametrize("words", ["--cases alike,somewhere", "--seeds 1,x", "--tools"])
+def test_what_is_not_known_is_refused(words: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        benchmark.arguments_of(["--folder", "F", *words.split()])
+    assert refused.value.code == 2

@@ -228,7 +228,7 @@ def engine_for_all_blocks(kind: Any, norm: str, **options: Any) -> Engine:
     local, algorithm = LocalTraining(epochs=1, batch_size=8, lr=0.05), FedAvg()
     algorithm.prepare(len(SOME_CLIENTS), local)
     task = make_task(build_model("all_blocks", spec, {"norm": norm}, seed=0), spec)
-    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, dtype="float64", **options)
+    return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, **{"dtype": "float64", **options})
 
 
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])

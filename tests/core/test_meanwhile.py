@@ -1,4 +1,4 @@
-"""What a round leaves to do may be done while the next one is computed: the same files, and no round is lost."""
+"""What a round leaves to do may be done later, or while the next one is computed: the same files, and nothing lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from small_runs import config, content
 from test_cohort import assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
-from fedarena.runs.run import start_run
+from fedarena.runs.run import Run, start_run
+from fedarena.storage import recorder
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
 from fedarena.storage.run_data import load_run
@@ -18,28 +19,59 @@ from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining
 ONE_WORKER = {"name": "cohort", "workers": 1}
 
 
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has other work done meanwhile; the rounds whose rows were made then."""
-    found: list[int] = []
-    catch_up = Recorder.catch_up
-
-    def noted(self: Recorder) -> None:
-        if self._waiting is not None:
-            found.append(self._waiting[0].snapshot.round)
-        catch_up(self)
-
-    monkeypatch.setattr(Recorder, "catch_up", noted)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has other work done meanwhile."""
     monkeypatch.setattr(CohortEngine, "do_meanwhile", lambda self, work: self._other_work.append(work))
-    return found
 
 
-def test_rows_that_are_made_meanwhile_are_the_same(tmp_path: Path) -> None:
-    start_run(config(engine=ONE_WORKER), tmp_path / "before")
-    with pytest.MonkeyPatch.context() as patch:
-        made = as_on_a_gpu(patch)
-        start_run(config(engine=ONE_WORKER), tmp_path / "meanwhile")
-    assert made == sorted(set(made)) != []
-    assert content(tmp_path / "meanwhile" / "small") == content(tmp_path / "before" / "small")
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if commits took very long, so that there is but the one of round 0 before the end."""
+    monkeypatch.setattr(recorder, "_COMMIT_SHARE", 0.0)
+
+
+def test_rows_of_several_rounds_are_those_of_one_after_the_other(tmp_path: Path, monkeypatch) -> None:
+    made: list[list[int]] = []
+    append = Recorder._append_rounds
+
+    def noted(self: Recorder, finished) -> None:
+        made.append([one.round for one in finished])
+        append(self, finished)
+
+    monkeypatch.setattr(Recorder, "_append_rounds", noted)
+    for most_rows, folder in ((0, "one by one"), (40, "some at once")):
+        monkeypatch.setattr(recorder, "_MOST_WAITING_ROWS", most_rows)
+        seldom(monkeypatch)
+        start_run(config(engine=ONE_WORKER), tmp_path / folder)
+    assert content(tmp_path / "one by one" / "small") == content(tmp_path / "some at once" / "small")
+    lengths = [len(rounds) for rounds in made]
+    rounds = sorted(round for some in made for round in some)
+    assert max(lengths) > 1 == lengths[0]
+    assert rounds == sorted(2 * list(range(len(rounds) // 2)))
+
+
+def test_the_server_s_tensors_of_few_rounds_are_kept_in_memory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "_MOST_WAITING_BYTES", 0)
+    seldom(monkeypatch)
+    waiting: list[int] = []
+    record = Recorder.record
+
+    def noted(self: Recorder, outcome, client_ids) -> None:
+        record(self, outcome, client_ids)
+        waiting.append(len(self._waiting))
+
+    monkeypatch.setattr(Recorder, "record", noted)
+    start_run(config(engine=ONE_WORKER, rounds=4), tmp_path)
+    assert waiting == [0] * 5
+
+
+def test_rows_that_wait_are_seen_by_who_asks(tmp_path: Path, monkeypatch) -> None:
+    seldom(monkeypatch)
+    run = Run.create(config(engine=ONE_WORKER, rounds=6), tmp_path)
+    seen: list[int] = []
+    run._callbacks.append(lambda run, row: seen.append(len(run.rounds)))
+    run.advance()
+    assert seen == list(range(1, 8))
+    run.close()
 
 
 @pytest.mark.parametrize("selector", ["uniform", "poisson", "shuffled", "power_of_choice"])
@@ -64,12 +96,13 @@ def test_rounds_that_are_left_to_chance_are_planned_meanwhile(tmp_path: Path, se
 
 def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path, monkeypatch) -> None:
     as_on_a_gpu(monkeypatch)
+    seldom(monkeypatch)
     of_scores = Recorder._batch_of_scores
 
-    def failing(self: Recorder, outcome, client_ids):
-        if outcome.snapshot.round == 14:
+    def failing(self: Recorder, round, *scores):
+        if round == 14:
             raise ValueError("a bad column")
-        return of_scores(self, outcome, client_ids)
+        return of_scores(self, round, *scores)
 
     monkeypatch.setattr(Recorder, "_batch_of_scores", failing)
     with pytest.raises(ValueError, match="a bad column"):

@@ -5,10 +5,14 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from fedarena.algorithms import FedAvg
 from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
+from fedarena.models.spec import DataSpec
+from fedarena.models.zoo import build_model
 from fedarena.runs.config import NAMED_PARTS, resolve
 from fedarena.runs.run import start_run
 
@@ -38,7 +42,8 @@ def test_what_hides_its_parameters_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", NAMED_PARTS)
 @pytest.mark.parametrize(
-    "path", ["os:system", "os:removedirs", "os:popen", "subprocess:call", "builtins:eval", "threading:settrace"]
+    "path",
+    ["os:system", "os:removedirs", "os:popen", "subprocess:call", "builtins:eval", "os:abort", "threading:settrace"],
 )
 def test_what_is_no_part_is_never_called(kind: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _, name = path.partition(":")
@@ -59,6 +64,54 @@ def test_what_takes_more_than_it_is_given_is_refused() -> None:
         NAMED_PARTS["model"].get("torch.nn:Linear")
     with pytest.raises(BadInputError, match=f"The algorithm '{__name__}:Needy' must need nothing, .* it takes mu"):
         resolve({"algorithm": Needy})
+
+
+def test_what_needs_nothing_has_its_parameters_as_options() -> None:
+    assert resolve({"algorithm": {"name": Proximal, "mu": 0.3}}).algorithm == {
+        "name": f"{__name__}:Proximal",
+        "mu": 0.3,
+    }
+    assert resolve({"model": {"name": Plain}}).model == {"name": f"{__name__}:Plain", "hidden": 8}
+    with pytest.raises(BadInputError, match=r"model\.width: .* has no option 'width'; put a \* before it"):
+        resolve({"model": {"name": handed, "width": 3}})
+
+
+def test_a_plain_module_is_a_model() -> None:
+    spec = DataSpec("classification", 10, (64,))
+    module = build_model(f"{__name__}:Plain", spec, {"hidden": 5}, seed=0)
+    assert module.first.out_features == 5
+    assert torch.equal(build_model(f"{__name__}:Plain", spec, {"hidden": 5}, seed=0).first.weight, module.first.weight)
+    with pytest.raises(
+        BadInputError, match=r"Plain' does not work on this federation's .* shapes cannot be multiplied"
+    ):
+        build_model(f"{__name__}:Plain", DataSpec("classification", 10, (63,)), {"hidden": 5}, seed=0)
+
+
+def test_a_module_that_is_made_already_gets_a_sentence() -> None:
+    with pytest.raises(BadInputError, match=r"model\.name must be a name, .*; give the class, or a function"):
+        resolve({"model": Plain()})
+
+
+class Plain(nn.Module):
+    """The way a module is usually written: it knows its own shapes."""
+
+    def __init__(self, hidden: int = 8):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, hidden), nn.Linear(hidden, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(torch.relu(self.first(x)))
+        return scores
+
+
+def handed(spec: DataSpec, width: int = 4) -> nn.Module:
+    return nn.Linear(spec.input_shape[0], width)
+
+
+class Proximal(FedAvg):
+    def __init__(self, mu: float = 0.1):
+        super().__init__()
+        self.mu = mu
 
 
 class Needy(FedAvg):

@@ -278,7 +278,7 @@ def test_noise_that_was_drawn_before_is_the_same() -> None:
 
     def prepared(version: int, numbers: int = 21) -> ClipAndNoise:
         clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=10)
-        clip.get_ready(
+        clip.draw_ahead(
             {"params": {"w": torch.zeros(numbers)}}, JobContext(1.0, 1, version, False, torch.tensor(version))
         )
         return clip
@@ -294,13 +294,13 @@ def test_noise_that_was_drawn_before_is_the_same() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_noise_is_drawn_while_workers_are_busy(make_federation, monkeypatch, workers: int) -> None:
     prepared: list[int] = []
-    get_ready = ClipAndNoise.get_ready
+    draw_ahead = ClipAndNoise.draw_ahead
 
     def noted(self: ClipAndNoise, update, context: JobContext) -> None:
         prepared.append(int(context.version))
-        get_ready(self, update, context)
+        draw_ahead(self, update, context)
 
-    monkeypatch.setattr(ClipAndNoise, "get_ready", noted)
+    monkeypatch.setattr(ClipAndNoise, "draw_ahead", noted)
     clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=4)
     simulation = private(make_federation, CohortEngine, clip, cohort=6)
     simulation.engine.workers, simulation.engine.lanes = workers, 1
@@ -511,3 +511,16 @@ def test_every_way_of_sampling_has_its_own_accounting(tmp_path, sampling) -> Non
         assert len(set(clients)) > 1
     else:
         assert set(clients) == {4}
+
+
+class WeightedBySquares(FedAvg):
+    def client_weight(self, work):
+        return work.samples**2
+
+
+def test_a_weight_of_ones_own_that_privacy_overrules_is_named(tmp_path) -> None:
+    weighted = {"algorithm": WeightedBySquares, "rounds": 1}
+    said = start_run(config(**weighted, **PRIVATE), tmp_path / "private").summary["warnings"]
+    assert any("client_weight of WeightedBySquares is not asked" in warning for warning in said)
+    said = start_run(config(**weighted), tmp_path / "plain").summary["warnings"]
+    assert not any("is not asked" in warning for warning in said)

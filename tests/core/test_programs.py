@@ -76,7 +76,7 @@ def test_one_number_in_every_row_is_put_where_it_belongs() -> None:
     assert targets.count(torch.ops.aten.scatter_add.default) == 1  # of two, which may be of the same place
     assert torch.ops.aten.where.self in targets
     scores = torch.randn(3, 4, 5, generator=random)
-    assert torch.equal(recorded([scores])[0], grad(loss)(scores))
+    assert torch.equal(recorded(scores)[0], grad(loss)(scores))
 
 
 def test_programs_are_shared_by_threads() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedarena.train import LocalTraining
 from fedarena.train.batches import batch_indices, count_processed, count_steps
-from fedarena.train.schedule import _sort_within, deal_out, draw_batches, make_schedule, place_steps
+from fedarena.train.schedule import _ranked, deal_out, draw_batches, make_schedule, place_steps
 
 STEPS = st.lists(st.integers(0, 12), max_size=30).map(lambda values: np.array(values, dtype=np.int64))
 
@@ -73,10 +73,13 @@ def test_every_step_has_its_place(steps: np.ndarray, lanes: int, padding: int) -
         assert set(where - begins[step]) == {schedule.lane[c]}
 
 
-def test_equal_beginnings_of_keys_are_told_apart() -> None:
-    keys = np.array([7, 5, 5 + 2**3, 2**60, 1, 2**61, 2**60 + 1], dtype=np.uint64)
-    owner = np.array([0, 0, 0, 0, 5, 5, 5])
-    assert _sort_within(owner, keys).tolist() == np.lexsort((keys, owner)).tolist() == [1, 0, 2, 3, 4, 6, 5]
+def test_equal_keys_stay_in_their_order() -> None:
+    most, samples = np.iinfo(np.uint64).max, np.array([40, 3])
+    keys = np.full((2, 40), most, dtype=np.uint64)  # in the second row, the third sample has the key of what is none
+    keys[0], keys[1, :2] = np.repeat([2**63, 7, 2**63 + 1, 7], 10), [9, 8]
+    first, second = _ranked(keys, samples)
+    assert first.tolist() == np.argsort(keys[0], kind="stable").tolist()
+    assert second[:3].tolist() == [1, 0, 2]
 
 
 @given(STEPS, st.integers(1, 8))

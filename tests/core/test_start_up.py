@@ -73,5 +73,4 @@ def test_garbage_is_collected_after_imports_as_it_was_before(enabled: bool) -> N
             raise ZeroDivisionError
         assert gc.isenabled() is enabled
     finally:
-        gc.unfreeze()
         (gc.enable if was_enabled else gc.disable)()

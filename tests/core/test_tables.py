@@ -16,7 +16,7 @@ from fedarena.simulate import Feedback
 from fedarena.simulate.selectors import Uniform
 from fedarena.storage.job_table import JobTable
 from fedarena.storage.recorder import Recorder
-from fedarena.storage.tables import COLUMNS, TABLES, batch_of_columns, batch_of_row, table_schemas
+from fedarena.storage.tables import COLUMNS, TABLES, batch_of_columns, batch_of_rows, table_schemas
 
 DOCS = Path(__file__).parents[2] / "docs" / "runs.md"
 ON_PHONES = {
@@ -46,11 +46,11 @@ def test_columns_of_metrics_follow_from_the_metrics() -> None:
 def test_what_does_not_fit_is_not_written() -> None:
     schemas = table_schemas(())
     row = {"round": 3, "train_seconds": 1.5}
-    assert batch_of_row("timings", schemas["timings"], row).to_pylist() == [
+    assert batch_of_rows("timings", schemas["timings"], [row]).to_pylist() == [
         {"round": 3, "train_seconds": 1.5, "evaluate_seconds": None, "clients_per_second": None}
     ]
     with pytest.raises(ValueError, match="The table of timings has no column evaluation_seconds"):
-        batch_of_row("timings", schemas["timings"], row | {"evaluation_seconds": 2.0})
+        batch_of_rows("timings", schemas["timings"], [row | {"evaluation_seconds": 2.0}])
     columns = {"round": [1], "client": ["a"], "samples": [3]}
     with pytest.raises(ValueError, match="The table of clients needs predictions"):
         batch_of_columns("clients", schemas["clients"], columns)

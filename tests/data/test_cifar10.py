@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation, load_federation
+from fedarena.data import PARTITIONERS, Federation, load_federation
 
 BATCHES = [*(f"data_batch_{number}" for number in (1, 2, 3, 4, 5)), "test_batch"]
 PHOTOS = 40  # of a batch
@@ -131,6 +131,13 @@ def test_clients_of_equal_sizes(partition: str, tmp_path: Path) -> None:
     assert (np.mean(classes) < 4) == (partition == "inner_dirichlet")
     with pytest.raises(BadInputError, match="200 samples are not enough for 201 clients"):
         load(tmp_path, **options | {"clients": 201})
+
+
+@pytest.mark.parametrize("partition", PARTITIONERS.names())
+def test_every_partitioner_deals_all_photos_out(partition: str, tmp_path: Path) -> None:
+    write_binary(tmp_path)
+    federation = load(tmp_path, partition=partition, clients=5, min_samples=1)
+    assert len(content(federation, "train")) + len(content(federation, "validation")) == 5 * PHOTOS
 
 
 def test_wrong_pictures_of_rows(tmp_path: Path) -> None:

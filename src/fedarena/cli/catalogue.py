@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -75,10 +76,11 @@ def list_(
         from fedarena.display.terminal import names_table, parts_table
         from fedarena.metrics import METRICS
         from fedarena.runs.config import NAMED_PARTS
+        from fedarena.runs.model_sizes import model_sizes
         from fedarena.runs.suite import builtin_suites
         from fedarena.track import TRACKERS
 
-    plurals = {"privacy": "mechanisms", "policy": "policies"}
+    plurals = {"privacy": "mechanisms", "policy": "policies", "edges": "edges"}
     registries = {plurals.get(name, f"{name}s"): part for name, part in NAMED_PARTS.items()}
     registries |= {"metrics": METRICS, "partitioners": PARTITIONERS, "trackers": TRACKERS}
     kinds = [*registries, "suites"]
@@ -91,4 +93,7 @@ def list_(
             ]
             screen.print(names_table(shown, rows))
         else:
-            screen.print(parts_table(shown, registries[shown]))
+            # Sizes take seconds to compute the first time, so they are told to those alone who ask about models.
+            with messages.status(plain("Counting parameters")) if kind == "models" else nullcontext():
+                sizes = model_sizes() if kind == "models" else {}
+            screen.print(parts_table(shown, registries[shown], sizes))

@@ -40,6 +40,7 @@ def verify(name: FederationName, settings: FederationSettings = None) -> None:
 def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     from fedarena.data import Federation
     from fedarena.data.statistics.flair_counts import compared_with_flair
+    from fedarena.data.statistics.table5 import compared_with_table_5
     from fedarena.data.statistics.table7 import compared_with_table_7
     from fedarena.display.drawing.units import count, listing
 
@@ -53,8 +54,8 @@ def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
     files = listing(sorted(federation.manifest.files))
     clients, samples = count(federation.num_clients, "client"), count(federation.num_samples, "sample")
     say(f"Store {path}: {files} are as they were written ({clients}, {samples})")
-    for compared in (compared_with_table_7(federation), compared_with_flair(federation)):
-        if compared is not None:
+    for compare in (compared_with_table_7, compared_with_table_5, compared_with_flair):
+        if (compared := compare(federation)) is not None:
             say(f"Counted: {compared}")
     return []
 

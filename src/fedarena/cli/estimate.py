@@ -60,6 +60,7 @@ def estimate(
         f"Measured here: {counted(len(cost.steps), 'shard')} of {int(cost.steps.sum()):,} steps in a round, "
         f"{quantity(cost.seconds_per_step, SECONDS)} a step; {quantity(cost.down_bytes, BYTES)} down to every machine, "
         f"{quantity(cost.up_bytes, BYTES)} up for every shard, {quantity(cost.merging_seconds, SECONDS)} to add it"
+        + (f"; {quantity(cost.kept_bytes, BYTES)} of each are what its clients keep" if cost.kept_bytes else "")
     )
     if gpus is not None and cost.device == "cpu" and speed == 1.0:
         screen.say("This machine has no GPU, so a step is that of a core; --speed says how many times as fast a GPU is")

@@ -45,9 +45,10 @@ def statistics_table(statistics: FederationStatistics, source: SourceSpec) -> Ta
     table.add_row("", f"the largest {percent(sizes.half_share)} of the clients have half of the samples")
     if (published := published_sizes(source)) is not None:
         table.add_row(
-            f"in {published.paper}'s " + ("Table 1" if published.paper == "LEAF" else "paper"),
+            f"in {published.paper}'s {published.table}",
             f"{count(published.clients, 'client')}, {published.samples:,} {published.counted}, "
-            f"mean {published.mean:,} ± {published.std:,}, of {published.scope}",
+            + (f"mean {published.mean:,} ± {published.std:,}, " if published.mean is not None else "")
+            + f"of {published.scope}",
         )
     if (difference := counting_note(source)) is not None:
         table.add_row("", as_markup(difference))
@@ -130,7 +131,8 @@ def sizes_table(found: Sequence[tuple[str, SourceSpec, FederationStatistics]]) -
             percent(sizes.half_share),
         )
         if published is not None:
-            numbers = (f"{published.clients:,}", f"{published.samples:,}", f"{published.mean:,}", f"{published.std:,}")
+            means = (ABSENT if value is None else f"{value:,}" for value in (published.mean, published.std))
+            numbers = (f"{published.clients:,}", f"{published.samples:,}", *means)
             table.add_row(f"  {published.paper}'s paper, {published.counted}", *numbers, ABSENT, ABSENT, style="dim")
     return table
 

@@ -103,7 +103,10 @@ def write_statistics(found: Sequence[tuple[Federation, FederationStatistics]], p
                 "source": federation.source.model_dump(mode="json"),
                 "fingerprint": federation.fingerprint,
                 **as_json(statistics),
-                "leaf_table_1": None if published is None or published.paper != "LEAF" else asdict(published),
+                **{
+                    key: None if published is None or published.paper != paper else asdict(published)
+                    for key, paper in (("leaf_table_1", "LEAF"), ("fedscale_table_5", "FedScale"))
+                },
             }
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Options of named parts, read from their signatures.
 
 A part (a federation source, a model, an algorithm, …) declares its options once, as keyword-only parameters with types
-and defaults. Here they become pydantic models, so that a configuration can be checked, completed and printed.
+and defaults; one that needs nothing else may do without the ``*``. Here they become pydantic models, so that a
+configuration can be checked, completed and printed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def resolve_part(registry: Registry[Any], value: Any, where: str) -> dict[str, A
     if isinstance(name, os.PathLike):
         name = os.fsdecode(name)
     if not isinstance(name, str):
-        raise BadInputError(f"{where}.name must be a name, not {quoted(name)}")
+        made = "; give the class, or a function that makes it" if callable(name) else ""
+        raise BadInputError(f"{where}.name must be a name, not {quoted(name)}{made}")
     options = {**registry.stands_for(name), **options}
     name = options.pop("name")
     part = registry.get(name)
@@ -92,9 +94,9 @@ def resolve_options(part: Callable[..., Any], options: dict[str, Any], where: st
     unknown = [str(key) for key in options if key not in model.model_fields]
     if unknown:
         key = quoted(unknown[0])
-        raise BadInputError(
-            f"{where}.{key.strip(chr(39))}: the {what} has no option {key}; " + nearest(unknown[0], model.model_fields)
-        )
+        is_parameter = unknown[0] in inspect.signature(part).parameters
+        help_ = "put a * before it in the signature" if is_parameter else nearest(unknown[0], model.model_fields)
+        raise BadInputError(f"{where}.{key.strip(chr(39))}: the {what} has no option {key}; {help_}")
     nested = {
         key: resolve_part(choice.registry, with_name(options[key], model.model_fields[key].default), f"{where}.{key}")
         for key, choice in choices.items()
@@ -116,15 +118,24 @@ def option_names(part: Callable[..., Any]) -> list[str]:
     return list(_options_model(part)[0].model_fields)
 
 
+def _options(part: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Keyword-only parameters; and others with defaults, if the part needs nothing that is not an option.
+
+    Where something is handed to a part, what comes behind that might be meant for who calls it, too.
+    """
+    parameters = list(inspect.signature(part).parameters.values())
+    named = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    have_defaults = all(one.default is not one.empty for one in named)
+    return [one for one in parameters if one.kind is one.KEYWORD_ONLY or (have_defaults and one in named)]
+
+
 @lru_cache(maxsize=256)
 def _options_model(part: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, Choice]]:
-    """The pydantic model of a part's keyword-only parameters, and those of them that are named parts themselves."""
+    """The pydantic model of a part's options, and those of them that are named parts themselves."""
     hints = get_type_hints(part.__init__ if inspect.isclass(part) else part, include_extras=True)
     fields: dict[str, Any] = {}
     choices: dict[str, Choice] = {}
-    for parameter in inspect.signature(part).parameters.values():
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
+    for parameter in _options(part):
         required = parameter.default is parameter.empty
         annotation = hints.get(parameter.name, Any)
         for mark in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():

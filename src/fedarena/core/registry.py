@@ -36,8 +36,8 @@ class Registry(Generic[T]):
     the signature, so a part is declared once. ``package.module:Name`` refers to a part that is not registered, which is
     how a configuration file uses somebody's own method; the module is looked for where Python looks, and in the current
     folder. So that nothing else is ever called, it must be a subclass of `base`, if there is one, and what it needs
-    besides options must be called as `takes` says. A path stands for the part called `folders`, if there is one, with
-    that path as its option ``path``.
+    besides options must be called as `takes` says; a subclass of `may_need_nothing` may do without. A path stands for
+    the part called `folders`, if there is one, with that path as its option ``path``.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class Registry(Generic[T]):
         *,
         base: type | None = None,
         takes: Sequence[str] | None = None,
+        may_need_nothing: type | None = None,
         folders: str | None = None,
     ):
         self.kind = kind
         self._base, self._takes, self._folders = base, takes, folders
+        self._may_need_nothing = may_need_nothing
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[Part], Part]:
@@ -123,6 +125,9 @@ class Registry(Generic[T]):
             raise BadInputError(f"{what} cannot be used: its options cannot be read") from error
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         needed = [one.name for one in parameters if one.kind in positional and one.default is one.empty]
+        plain = self._may_need_nothing
+        if plain is not None and not needed and isinstance(part, type) and issubclass(part, plain):
+            return
         if self._takes is not None and needed != list(self._takes):
             takes = f"must take {', '.join(self._takes)}" if self._takes else "must need nothing"
             raise BadInputError(

@@ -313,13 +313,14 @@ def _titled(title: str, caption: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def parts_table(kind: str, registry: Registry[Any]) -> Table:
-    """The parts of one kind with their options and defaults."""
+def parts_table(kind: str, registry: Registry[Any], told: Mapping[str, str] | None = None) -> Table:
+    """The parts of one kind with their options and defaults, and what else is `told` of them."""
     rows = []
     for name in registry.names():
         part = registry.get(name)
         summary = (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")
-        rows.append((name, summary, _options(part)))
+        more = (told or {}).get(name, "")
+        rows.append((name, summary, "\n".join(line for line in (_options(part), more) if line)))
     return names_table(kind, rows)
 
 

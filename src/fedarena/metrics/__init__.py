@@ -1,6 +1,12 @@
 """What is measured: metrics, which are values that can be added up, statistics over clients, and systems metrics."""
 
-from fedarena.metrics import class_strata, classification, regression, text  # noqa: F401  (importing registers the metrics)
+from fedarena.metrics import (  # noqa: F401  (importing registers the metrics)
+    class_strata,
+    classification,
+    regression,
+    text,
+    transcripts,
+)
 from fedarena.metrics.clients import PERSONAL, TRAINING_SET, summarize_values, summary_names
 from fedarena.metrics.info import MetricInfo
 from fedarena.metrics.metric import METRICS, Mean, Metric, make_metric, metric_names

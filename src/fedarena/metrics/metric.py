@@ -22,9 +22,9 @@ from fedarena.metrics.info import LOSS, MetricInfo
 FloatArray = npt.NDArray[np.float64]
 State = TypeVar("State", Tensor, FloatArray)
 
-# What a task predicts: one class of several, any number of labels, the next token at every place, or numbers.
-Predicts = Literal["classes", "labels", "tokens", "numbers"]
-EVERYTHING: tuple[Predicts, ...] = ("classes", "labels", "tokens", "numbers")
+# What a task predicts: one class of several, any number of labels, the token at every place, numbers, or what is said.
+Predicts = Literal["classes", "labels", "tokens", "numbers", "transcripts"]
+EVERYTHING: tuple[Predicts, ...] = ("classes", "labels", "tokens", "numbers", "transcripts")
 
 # What lies between a metric's name and that of a part of its state, in the names of columns.
 PART = "."
@@ -51,6 +51,9 @@ class Metric:
 
     def know_classes(self, counts: Sequence[int] | None) -> None:
         """Gets to know how many training samples have each class; None where nobody knows."""
+
+    def know_tokens(self, names: Sequence[str] | None) -> None:
+        """Gets to know what tokens or characters stand for; None where nobody knows."""
 
     def state(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """The state of every sample, ``[samples, …]``."""

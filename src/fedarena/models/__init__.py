@@ -1,11 +1,16 @@
 """Models and the tasks they are trained for."""
 
 from fedarena.models import (  # noqa: F401  (importing registers the models)
+    albert,
     bert,
     characters,
     cnn,
+    deepspeech,
+    dlrm,
     embedding_mlp,
     gcn,
+    go_policy,
+    gru,
     huggingface,
     imagenet,
     linear,
@@ -13,6 +18,8 @@ from fedarena.models import (  # noqa: F401  (importing registers the models)
     mlp,
     pfl_cnn,
     resnet,
+    seq2seq,
+    speech,
     transformer,
     vit,
 )

@@ -22,6 +22,16 @@ class LastPosition(nn.Module):
         return states[..., -1, :]
 
 
+def is_labelled_text(spec: DataSpec) -> bool:
+    """Whether a sample is a whole text with labels or numbers."""
+    return spec.is_text and spec.kind not in ("next_token", "masked_token", "translation")
+
+
+def is_read_forward(spec: DataSpec) -> bool:
+    """Whether a sample is a text of which something is predicted that comes behind: labels, or the next tokens."""
+    return spec.kind == "next_token" or is_labelled_text(spec)
+
+
 def end_of_text(spec: DataSpec) -> list[nn.Module]:
     """A layer that keeps the end alone, if a whole text has one label."""
     return [LastPosition()] if spec.kind != "next_token" else []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedarena.models.blocks import end_of_text
+from fedarena.models.blocks import end_of_text, is_read_forward
 from fedarena.models.spec import DataSpec
 from fedarena.models.word_vectors import VectorsFile, known_vectors, with_vectors
 from fedarena.models.zoo import MODELS, at_least_one, require
@@ -54,7 +54,7 @@ def char_mlp(
 
     With `vectors`, a file of pretrained ones, the embedding is as wide as these.
     """
-    require(spec.is_text, "char_mlp", "a federation of text", spec)
+    require(is_read_forward(spec), "char_mlp", "a federation of text", spec)
     at_least_one(context=context, embedding=embedding, hidden=hidden)
     known = known_vectors(spec, vectors, freeze_vectors)
     model = WindowModel(spec, context, known.width if known else embedding, hidden)
@@ -117,7 +117,7 @@ def lstm(
 
     With `vectors`, a file of pretrained ones, the embedding is as wide as these.
     """
-    require(spec.is_text, "lstm", "a federation of text", spec)
+    require(is_read_forward(spec), "lstm", "a federation of text", spec)
     at_least_one(embedding=embedding, hidden=hidden, layers=layers)
     known = known_vectors(spec, vectors, freeze_vectors)
     widths = [known.width if known else embedding] + [hidden] * layers

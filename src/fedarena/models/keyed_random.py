@@ -51,6 +51,11 @@ def keyed_uniform(key: Tensor, like: Tensor) -> Tensor:
     return _shift(random_bits(key, like.shape), 64 - bits).to(like.dtype) * 2.0**-bits
 
 
+def uniform_of(bits: Tensor) -> Tensor:
+    """Numbers in [0, 1) in double precision, of random int64."""
+    return _shift(bits, 11).to(torch.float64) * 2.0**-53
+
+
 def keyed_normal(key: Tensor, like: Tensor) -> Tensor:
     """Standard normal numbers, in the shape and type of `like` (by the transform of Box and Muller)."""
     radius = (-2 * torch.log1p(-keyed_uniform(derived(key, 1), like))).sqrt()

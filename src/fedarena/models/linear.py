@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedarena.models.blocks import is_labelled_text
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, require
 
@@ -58,5 +59,5 @@ class CountsOfTokens(nn.Module):
 @MODELS.register("bag_of_words")
 def bag_of_words(spec: DataSpec) -> nn.Module:
     """LEAF's model for Sent140: logistic regression on the counts of a text's words, starting from zero."""
-    require(spec.is_text and spec.kind != "next_token", "bag_of_words", "whole texts", spec)
+    require(is_labelled_text(spec), "bag_of_words", "whole texts", spec)
     return CountsOfTokens(spec.vocabulary, spec.classes, spec.padding, spec.input_shape[0])

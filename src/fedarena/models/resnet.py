@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
+from fedarena.models.normalization import GroupNormBeforeReLU
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import MODELS, at_least_one, require
 
@@ -21,7 +22,7 @@ class ResidualBlock(nn.Module):
         super().__init__()
         self.change = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
-            nn.GroupNorm(groups, outputs),
+            GroupNormBeforeReLU(groups, outputs),
             nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
             nn.GroupNorm(groups, outputs),
@@ -58,7 +59,7 @@ def resnet18(spec: DataSpec, *, width: int = 64, groups: int = 2) -> nn.Module:
         raise BadInputError(f"model.width must be a multiple of model.groups, but {width} is not one of {groups}")
     layers: list[nn.Module] = [
         nn.Conv2d(spec.input_shape[0], width, 3, padding=1, bias=False),
-        nn.GroupNorm(groups, width),
+        GroupNormBeforeReLU(groups, width),
         nn.ReLU(),
     ]
     for inputs, outputs in itertools.pairwise([width, width, 2 * width, 4 * width, 8 * width]):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
-from fedarena.models.blocks import Block, check_dropout, check_heads, end_of_text, some_dropout
+from fedarena.models.blocks import Block, check_dropout, check_heads, end_of_text, is_read_forward, some_dropout
 from fedarena.models.spec import DataSpec
 from fedarena.models.word_vectors import VectorsFile, known_vectors, with_vectors
 from fedarena.models.zoo import MODELS, at_least_one, require
@@ -44,7 +44,7 @@ def transformer(
     `dropout` is the share of features that is dropped after the embedding and after both parts of every block.
     Pretrained `vectors` of tokens must have `width` numbers.
     """
-    require(spec.is_text, "transformer", "a federation of text", spec)
+    require(is_read_forward(spec), "transformer", "a federation of text", spec)
     at_least_one(layers=layers, heads=heads, width=width)
     check_heads(width, heads)
     check_dropout(dropout)

@@ -91,7 +91,7 @@ _CONVENTIONS = (
         prefix="vit.",
     ),
 )
-_BERT, _BERT_PARTS = "bert.", ("embeddings.", "encoder.", "pooler.")
+_BERT, _ALBERT, _BERT_PARTS = "bert.", "albert.", ("embeddings.", "encoder.", "pooler.")
 _PARALLEL = "module."  # what torch's DataParallel puts before every name
 
 
@@ -125,6 +125,19 @@ def to_names_of_bert(found: Tensors) -> Tensors:
         (_BERT if inside[name] else "") + _renamed_ending(name): t
         for name, t in found.items()
         if not name.endswith("position_ids")  # which only counts positions
+    }
+
+
+def to_names_of_albert(found: Tensors) -> Tensors:
+    """The tensors of an ALBERT as a classifier or one that predicts tokens has them, also those of an ALBERT alone.
+
+    What is there twice, because vectors of tokens are used for scores as well, is left out.
+    """
+    is_alone = not any(name.startswith(_ALBERT) for name in found)
+    return {
+        (_ALBERT if is_alone and name.startswith(_BERT_PARTS) else "") + name: t
+        for name, t in found.items()
+        if not name.endswith(("position_ids", ".decoder.weight", ".decoder.bias"))
     }
 
 

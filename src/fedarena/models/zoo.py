@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,13 +22,19 @@ from fedarena.models.trainable import trainable_parameters
 
 ModelBuilder = Callable[..., nn.Module]
 
-MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",))
+MODELS: Registry[ModelBuilder] = Registry("model", takes=("spec",), may_need_nothing=nn.Module)
 
 
 def default_model(spec: DataSpec) -> str:
     """The model that trains well on such data within minutes."""
-    if spec.kind == "next_token":
-        return "char_mlp"
+    for_kind = {
+        "next_token": "char_mlp",
+        "masked_token": "albert",
+        "translation": "seq2seq",
+        "transcription": "deepspeech_small",
+    }
+    if spec.kind in for_kind:
+        return for_kind[spec.kind]
     if spec.is_text:
         return "bag_of_words"
     if spec.graph_shape is not None:
@@ -37,6 +44,8 @@ def default_model(spec: DataSpec) -> str:
         can_match = are_codes and (len(spec.inputs) == 2 or (spec.kind == "rating" and len(spec.inputs) == 1))
         has_codes = any(part.values for part in spec.inputs)
         return "embedding_mlp" if has_codes and not can_match else "matrix_factorization"
+    if spec.is_audio:
+        return "speech_cnn"
     if spec.is_image:
         return "cnn"
     return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"
@@ -50,8 +59,9 @@ def build_model(
     It is tried out with the `task` that is made of it, or else with the one that such data asks for.
     """
     builder = MODELS.get(name)
+    form = (spec,) if "spec" in inspect.signature(builder).parameters else ()  # a plain module knows its own shapes
     with seeded(torch_seed(seed, "model")):
-        module = builder(spec, **options)
+        module = builder(*form, **options)
     if not isinstance(module, nn.Module):
         raise BadInputError(f"The model {name!r} must give a torch module, but it gives a {type(module).__name__}")
     if not trainable_parameters(module):

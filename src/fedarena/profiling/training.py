@@ -11,6 +11,7 @@ import torch
 from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.core.streams import torch_seed
 from fedarena.models import MODELS, DataSpec, InputSpec, Task, build_model, make_task, trainable_parameters
+from fedarena.models.sizes import USUAL_DATA
 from fedarena.profiling.memory import MemoryWatch
 from fedarena.profiling.power import PowerMeter
 from fedarena.profiling.statistics import Clock, summarize, time_calls
@@ -37,11 +38,16 @@ Progress = Callable[[str, int, int], None]
 
 
 def data_for(model: str) -> DataSpec:
-    """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits."""
+    """The form of the samples that a model is measured on: photos, or the first of handwriting and texts that fits.
+
+    Models for other data have the form that they are usually used on.
+    """
     MODELS.get(model)
     specs = [HANDWRITING, TEXT, PHOTOS, TWEETS, RATINGS, MOLECULES]
     if model.startswith(_FOR_PHOTOS):
         specs.insert(0, PHOTOS)
+    if model in USUAL_DATA:
+        specs.append(USUAL_DATA[model])
     refusals = []
     for spec in specs:
         try:

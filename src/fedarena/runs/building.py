@@ -39,13 +39,15 @@ from fedarena.models.adaptation import adapt
 from fedarena.models.augmentation import NoAugmentation, model_sees
 from fedarena.models.augmentation.trying import try_out_augmentation
 from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.models.tasks.translation import inputs_of_translation
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
 from fedarena.runs.attacked import check_attackable, prepare_attack
 from fedarena.runs.baseline import baseline_of
 from fedarena.runs.callbacks import CALLBACKS, Callback
 from fedarena.runs.config import AUTOMATIC_MODEL, USUAL_COHORT, RunConfig
-from fedarena.runs.deciding import prepare_policy
+from fedarena.runs.deciding import check_rounds, prepare_policy
+from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.virtual_time import check_feasible, match_fleet
@@ -57,6 +59,7 @@ from fedarena.simulate import (
     Selector,
     Simulation,
 )
+from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.simulation import example_update
@@ -71,6 +74,7 @@ from fedarena.train import (
     personal_notes,
 )
 from fedarena.train.engine import IntArray, Part
+from fedarena.train.own_code import is_own
 from fedarena.transforms import (
     AGGREGATORS,
     ATTACKS,
@@ -222,6 +226,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
+    check_rounds(policy, config, protocol)
     of_policy = () if policy is None else (policy,)
     facts = RunFacts(
         population=len(training_clients),
@@ -243,11 +248,28 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     config = config.model_copy(update={"privacy": config.privacy | mechanism.choices()})
     is_private = mechanism.epsilon(0) is not None
     warnings += mechanism.notes()
+    all_count_the_same = any(one.counts_clients_equally for one in (*transforms, *mechanism.transforms()))
+    if all_count_the_same and is_own(type(algorithm).client_weight):
+        warnings.append(
+            f"client_weight of {type(algorithm).__name__} is not asked: under this privacy every client counts the same"
+        )
     canaries = plant_canaries(mechanism, facts, config.seed)
     if canaries is not None:
         warnings.append(
             f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
         )
+    edges = _make(EDGES, config.edges, Edges, "edges")
+    prepare_edges(
+        *(edges, config, federation, training_clients),
+        algorithm=algorithm,
+        protocol=protocol,
+        aggregator=aggregator,
+        attack=attack,
+        transforms=transforms,
+        policy=policy,
+        update=update,
+        keeps_states=bool(kept),
+    )
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -271,6 +293,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         sends=not centralized,
         transforms=(*([canaries] if canaries else []), *of_policy, *transforms, *mechanism.transforms()),
         policy=policy,
+        edges=edges,
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
@@ -285,7 +308,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         class_names=federation.task.label_names,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
-    said = {} if policy is None else {POLICY_GROUP: policy.empty_message()}
+    if policy is not None and fleet is not None:
+        policy.speeds = simulation.world(None).phones.speeds
+    said = {} if policy is None or not policy.judges else {POLICY_GROUP: policy.empty_message()}
     simulation.path.check(update | said, protocol.updates_per_step, cohort)
     if simulation.downlink is not None:
         if centralized:
@@ -408,6 +433,8 @@ def data_spec(federation: Federation) -> DataSpec:
         return DataSpec("next_token", task.classes, (length,), task.padding, task.unknown, token_names=task.label_names)
     inputs = tuple(InputSpec(name, columns[name].shape, values) for name, values in (task.inputs or {}).items())
     shape = () if inputs else columns["x"].shape
+    if task.kind == "translation":
+        inputs = inputs_of_translation(columns["x"].shape[0], columns["y"].shape[0], task.tokens or 0, task.classes)
     return DataSpec(
         task.kind,
         task.classes,
@@ -417,8 +444,10 @@ def data_spec(federation: Federation) -> DataSpec:
         task.tokens,
         inputs,
         task.value_range,
-        task.token_names,
+        task.label_names if task.kind == "transcription" else task.token_names,
         tuple(federation.label_counts.tolist()) if task.kind in _OF_CLASSES else None,
+        task.sample_rate,
+        columns["y"].shape[0] if task.kind == "transcription" else None,
     )
 
 

@@ -18,6 +18,7 @@ from fedarena.core.options import (
     PathOption,
     check_holdable,
     explain,
+    option_names,
     part_path,
     refuse_booleans,
     resolve_part,
@@ -35,6 +36,7 @@ from fedarena.runs.callbacks import CALLBACKS
 from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
+from fedarena.simulate.edges import EDGES
 from fedarena.simulate.policies import POLICIES
 from fedarena.simulate.schedules import SCHEDULES
 from fedarena.track import TRACKERS
@@ -59,6 +61,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "download": DOWNLOADS,
     "selector": SELECTORS,
     "policy": POLICIES,
+    "edges": EDGES,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
@@ -69,7 +72,7 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
 # Parts whose options say nothing before a name is given.
-_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy")
+_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy", "edges")
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -147,6 +150,7 @@ class RunConfig(BaseModel):
     privacy: dict[str, Any] = {"name": "none"}  # the mechanism of differential privacy
     download: dict[str, Any] = {"name": "none"}  # how what clients download is compressed
     policy: dict[str, Any] = {"name": "none"}  # what decides with which hyperparameters every client trains
+    edges: dict[str, Any] = {"name": "none"}  # servers between clients and the server, which add up updates
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it
@@ -226,7 +230,9 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
             raise BadInputError(f"To set options of the model ({quoted(', '.join(value))}), name it: model=…")
         elif key in _NONE_BY_DEFAULT and isinstance(value, Mapping) and len(value) > 1 and value == value | default:
             options = quoted(", ".join(option for option in value if option != "name"))
-            raise BadInputError(f"To set options of {key} ({options}), name it: {key}={_some_name(registry)}")
+            raise BadInputError(
+                f"To set options of {key} ({options}), name it: {key}={_names_with(registry, set(value) - {'name'})}"
+            )
         elif key == "aggregator" and value in (AUTOMATIC, None):
             settings[key] = resolve_part(registry, _usual_aggregator(settings["protocol"]), key)
         elif key == "aggregator" and isinstance(value, Mapping) and value.get("name") == AUTOMATIC:
@@ -264,9 +270,12 @@ def resolve(settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _some_name(registry: Registry[Any]) -> str:
-    """One of the parts that do something."""
-    return next((name for name in registry.names() if name not in ("none", "all")), "…")
+def _names_with(registry: Registry[Any], options: set[Any]) -> str:
+    """The parts that have such options, or else one that does something."""
+    names = [name for name in registry.names() if name not in ("none", "all")]
+    fitting = [name for name in names if options <= set(option_names(registry.get(name)))] or names[:1]
+    *others, last = fitting or ["…"]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _usual_aggregator(protocol: Mapping[str, Any]) -> str:

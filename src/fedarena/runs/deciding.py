@@ -12,7 +12,7 @@ from fedarena.models import DataSpec, Task
 from fedarena.models.dropout import KeyedDropout
 from fedarena.privacy import Mechanism
 from fedarena.runs.config import RunConfig
-from fedarena.simulate import Simulation, Snapshot
+from fedarena.simulate import Protocol, Simulation, Snapshot
 from fedarena.simulate.policies import Policy, PolicyFacts
 from fedarena.simulate.policies.columns import policy_job_columns
 from fedarena.train import Algorithm, ClientData, Engine
@@ -62,9 +62,30 @@ def prepare_policy(
             f"policy.search: {_DROPOUT} is how much dropout layers drop, and the model has none; give {_DROPOUT} a "
             "value above 0 if the model has that option, or leave it out"
         )
+    if not policy.judges:
+        return policy, []
     notes = _check_judges(name, policy, data, clients)
     engine.validate_on(policy.judged_on, compare=policy.judgement == "difference")
     return policy, notes
+
+
+def check_rounds(policy: Policy | None, config: RunConfig, protocol: Protocol) -> None:
+    """Refuses a policy that changes rounds where there are none, or where privacy depends on their size."""
+    if policy is None or not policy.changes_rounds:
+        return
+    name = config.policy["name"]
+    if protocol.overlaps:
+        raise BadInputError(
+            f"policy={name} decides about every round, and jobs of protocol={config.protocol['name']} go on when a "
+            "round ends; choose another protocol, such as deadline"
+        )
+    if config.privacy["name"] != "none":
+        raise BadInputError(
+            f"Privacy would be broken: policy={name} changes how many take part, on which privacy="
+            f"{config.privacy['name']} depends; leave policy out"
+        )
+    if config.training == "centralized":
+        raise BadInputError(f"policy={name} decides about rounds of clients, and training=centralized has none")
 
 
 def _check_parts(

@@ -30,6 +30,7 @@ _MEANT = {
     **dict.fromkeys(("method", "strategy", "alg", "algo", "fedalgorithm", "aggregation"), "algorithm"),
     **dict.fromkeys(("aggregate", "aggregationrule", "defense", "defence"), "aggregator"),
     **dict.fromkeys(("adversary", "malicious", "byzantine", "poison", "poisoning", "corrupted", "backdoor"), "attack"),
+    **dict.fromkeys(("edge", "edgeservers", "hierarchy", "hierarchical", "clusters", "groups"), "edges"),
     **dict.fromkeys(("numbyzantine", "nummalicious", "maliciousshare", "attackratio", "poisonratio"), "attack.share"),
     **dict.fromkeys(("mu", "proxmu"), "algorithm.mu"),
     **dict.fromkeys(("serverlr", "globallr", "serverlearningrate"), "algorithm.server_lr"),

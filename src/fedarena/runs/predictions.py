@@ -51,7 +51,7 @@ def _told(task: Task, answers: Tensor, right: Tensor) -> dict[str, Any]:
     """Label, prediction and scores of every sample, as the task sees them."""
     if task.predicts == "numbers":
         return {"label": _numbers(right), "prediction": _numbers(answers)}
-    if task.predicts == "tokens":  # the scores would be many thousand a sample
+    if task.predicts in ("tokens", "transcripts"):  # the scores would be many thousand a sample
         return {"label": right.cpu().numpy(), "prediction": answers.argmax(-1).cpu().numpy()}
     scores = answers.cpu().numpy()
     if task.predicts == "labels":  # one for every label

@@ -33,6 +33,7 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.predictions import predictions_of
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
+from fedarena.simulate.edges import EDGE_COLUMNS
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
@@ -353,7 +354,6 @@ class Run:
 
     def _use_waiting_time(self) -> None:
         """What a round leaves to do while the next one is computed."""
-        self._recorder.catch_up()
         if self._snapshot is not None:
             self._simulation.epsilon(self._snapshot.clock.version + 1)  # will be asked for, and is known then
 
@@ -511,11 +511,14 @@ def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snap
 
 
 def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
-    """Columns of tables that few runs have: of what a policy decides, and of what metrics tell of classes."""
+    """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
     columns = class_columns(simulation.task.metrics)
     if simulation.algorithm.personalizes:
         columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
-    return {**(policy_columns(simulation) or {}), "classes": columns}
+    found = policy_columns(simulation) or {}
+    if simulation.edge_links is not None:
+        found = {**found, "rounds": [*found.get("rounds", []), *EDGE_COLUMNS]}
+    return {**found, "classes": columns}
 
 
 def _attributes(experiment: Experiment) -> pa.Table | None:

@@ -67,6 +67,8 @@ def check_feasible(simulation: Simulation) -> list[str]:
             f"On average {there:.3g} of the {len(clients):,} clients are available at a time, "
             f"fewer than the cohort of {simulation.cohort}; rounds go on with those who are there"
         )
+    if simulation.policy is not None and simulation.policy.changes_work:
+        return warnings  # what a job takes is decided when it is planned
     needed = _job_seconds(simulation, looked_at)
     possible = needed <= protocol.patience_seconds
     if clock.leaving == "abort":

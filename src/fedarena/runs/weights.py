@@ -1,9 +1,9 @@
 """Starting a model from the weights in a file, or from where another run ended.
 
 Names are those of our models. A `vit` also takes the names under which published ViTs are stored (see
-`fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. A BERT takes the files
-and folders that Hugging Face's library writes; networks for photographs have torchvision's names. The last layer of any
-model may be for another number of classes; then it stays as freshly drawn.
+`fedarena.models.weight_names`), position embeddings of another grid of patches, and no prompts. A BERT or an ALBERT
+takes the files and folders that Hugging Face's library writes; networks for photographs have torchvision's names. The
+last layer of any model may be for another number of classes; then it stays as freshly drawn.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from fedarena.core.outside_text import quoted
 from fedarena.models import Tensors
 from fedarena.models.adaptation.adapter import is_of_adapter
 from fedarena.models.adaptation.lora import is_low_rank, merged_for
+from fedarena.models.albert import Albert
 from fedarena.models.bert import Bert
 from fedarena.models.imagenet import ImageNetwork
 from fedarena.models.vit import VisionTransformer
-from fedarena.models.weight_names import to_names_of_bert, to_our_names, without_prefix
+from fedarena.models.weight_names import to_names_of_albert, to_names_of_bert, to_our_names, without_prefix
 from fedarena.runs.config import read_settings, resolve
 from fedarena.simulate import ClientStates
 from fedarena.storage.checkpoint import read_snapshot, read_state
@@ -61,6 +62,9 @@ def start_from(module: nn.Module, path: Path) -> StartingWeights:
         notes = _resample_positions(module, named)
     if isinstance(module, Bert):
         named = to_names_of_bert(found)
+    if isinstance(module, Albert):
+        named = to_names_of_albert(found)
+    if isinstance(module, Bert | Albert):
         _check_vocabulary(module, named, path)
     if isinstance(module, ImageNetwork):
         named = module.without_counters(found)
@@ -96,12 +100,14 @@ def _check_adapters(module: nn.Module, found: Tensors, path: Path) -> None:
         )
 
 
-def _check_vocabulary(module: Bert, named: Tensors, path: Path) -> None:
+def _check_vocabulary(module: Bert | Albert, named: Tensors, path: Path) -> None:
     """Refuses a BERT that knows other tokens than the federation has."""
-    here, there = module.bert.embeddings.word_embeddings.weight, named.get("bert.embeddings.word_embeddings.weight")
-    if there is not None and there.dim() == 2 and len(there) != len(here):
+    here = {name: p for name, p in module.named_parameters() if name.endswith("word_embeddings.weight")}
+    ((name, own),) = here.items()
+    there = named.get(name)
+    if there is not None and there.dim() == 2 and len(there) != len(own):
         raise BadInputError(
-            f"{path} knows {len(there):,} tokens and the federation has {len(here):,}; make the federation with the "
+            f"{path} knows {len(there):,} tokens and the federation has {len(own):,}; make the federation with the "
             "model's own vocabulary, as federation=glue does with federation.tokenizer=…/vocab.txt"
         )
 

@@ -1,4 +1,4 @@
-"""What can be done while a GPU or other threads are busy with a round, because what that learns changes nothing.
+"""What can be done while a GPU, threads or a crew are busy with a round, because what that learns changes nothing.
 
 The next round is planned, and transforms get ready for the present one's end.
 """
@@ -13,7 +13,8 @@ import torch
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
 from fedarena.simulate.simulation import Simulation, Snapshot, example_update
-from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays
+from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays, RayEngine
+from fedarena.transforms import Transform
 
 Plan = Callable[[Snapshot], RoundPlan]
 
@@ -79,7 +80,7 @@ class StepAhead:
         self._begins = None
         if self._update is None:
             self._update = example_update(self._simulation.algorithm, before.state["params"])
-        self._simulation.path.get_ready(self._update, before.round + 1, before.clock.version)
+        self._simulation.path.draw_ahead(self._update, before.round + 1, before.clock.version)
 
 
 def _is_on_usual_stream(snapshot: Snapshot) -> bool:
@@ -92,4 +93,21 @@ def _is_left_to_chance(simulation: Simulation) -> bool:
     """Whether who takes part, and when, depends on nothing that is found out in training."""
     uploads_differ = type(simulation.algorithm).expected_upload_bytes is not Algorithm.expected_upload_bytes
     drawn = simulation.selector.sampling is not None
+    drawn = drawn and simulation.edges.rounds == 1  # of edges' own rounds, jobs are others
     return drawn and simulation.policy is None and simulation.downlink is None and not uploads_differ
+
+
+def rounds_may_overlap(simulation: Simulation) -> bool:
+    """Whether a GPU may be given the next round's work before anybody has looked at what the present one came to.
+
+    Nothing that is found out then may decide about the next round, and nothing but the server's tensors may change.
+    """
+    engine, algorithm = simulation.engine, simulation.algorithm
+    if not isinstance(engine, CohortEngine) or isinstance(engine, RayEngine) or not engine.computes_beside_host:
+        return False
+    keeps = [type(algorithm).client_init is not Algorithm.client_init]
+    keeps += [type(transform).client_init is not Transform.client_init for transform in simulation.transforms]
+    asked = algorithm.needs_start_loss or algorithm.personalizes or simulation.participation is not None
+    others = (simulation.canaries, simulation.trusted)
+    unusual = len(simulation.corrupted_clients) > 0 or any(part is not None for part in others)
+    return _is_left_to_chance(simulation) and not any(keeps) and not asked and not unusual

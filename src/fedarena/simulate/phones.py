@@ -47,6 +47,15 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Speeds:
+    """How fast phones are in some jobs; every array has an entry per job."""
+
+    download_seconds: FloatArray
+    seconds_per_sample: FloatArray  # of training
+    upload_seconds: FloatArray
+
+
+@dataclass(frozen=True)
 class Done:
     """How much of some jobs was done when they ended; every array has an entry per job."""
 
@@ -88,6 +97,11 @@ class Phones:
         """When each of these is available next; infinite if never."""
         fleet = self.leaving_fleet
         return np.full(len(clients), time) if fleet is None else fleet.next_available(clients, time)
+
+    def speeds(self, clients: IntArray, numbers: IntArray) -> Speeds:
+        """How fast these clients' phones are in the jobs of these numbers."""
+        down_bytes = np.full(len(clients), self.load.download_bytes)
+        return Speeds(*self._seconds(clients, numbers, np.ones(len(clients), dtype=np.int64), down_bytes))
 
     def plan(self, clients: IntArray, numbers: IntArray, times: FloatArray, version: int) -> Jobs:
         """Jobs that begin at these times, and what becomes of them."""

@@ -12,6 +12,7 @@ from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
 from fedarena.simulate.simulation import example_update
 from fedarena.train import Groups, is_finite
+from fedarena.train.late import LateChecks
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
@@ -30,7 +31,10 @@ class Server:
         aggregator_state: Groups | None = None,
         downlink: Downlink | None = None,
         download_state: Groups | None = None,
+        checks: LateChecks | None = None,
     ):
+        """With `checks`, whether its state stays finite is noted there, and found out later."""
+        self._checks = checks
         self.path, self.algorithm = path, path.algorithm
         self.state, self.transform_states = state, list(transform_states)
         self.aggregator_state = aggregator_state or {}
@@ -100,7 +104,9 @@ class Server:
             there = self.state["params"]
             moved = {name: p + lr_scale * (there[name] - p) for name, p in before.items()}
             self.state = {**self.state, "params": moved}
-        if not is_finite(self.state):
+        if self._checks is not None:
+            self._checks.note(self.state)
+        elif not is_finite(self.state):
             raise DivergedError("The server's state became infinite or undefined", round, None)
 
     def measure(self) -> dict[str, float]:

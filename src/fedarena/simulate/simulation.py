@@ -17,6 +17,7 @@ from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
 from fedarena.models import Task, Tensors
 from fedarena.simulate.client_states.store import ClientStates
+from fedarena.simulate.edges import EdgeLinks, Edges, NoEdges
 from fedarena.simulate.jobs import FloatArray
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.phones import Leaving, Load, Phones
@@ -30,6 +31,7 @@ from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shar
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
 from fedarena.train.jobs import newcomer
+from fedarena.train.late import LateChecks
 from fedarena.train.optimizers import training_of
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.transforms import AGGREGATORS, Aggregator, ShardResult, Transform, UpdatePath, train_and_collect
@@ -91,6 +93,7 @@ class Simulation:
     fit_clients: IntArray | None = None  # on whose training samples the model is evaluated as well
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
     transforms: tuple[Transform, ...] = ()  # of updates, in their order; the policy is one of them
+    edges: Edges = field(default_factory=NoEdges)  # between clients and the server
     policy: Policy | None = None  # what decides about hyperparameters of jobs; None: they are those of the run
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
@@ -116,6 +119,14 @@ class Simulation:
         """What models go through on their way to clients; None: they are sent as they are."""
         is_compressed = not isinstance(self.download, Uncompressed)
         return Downlink(self.algorithm, self.download, self.seed) if is_compressed else None
+
+    @cached_property
+    def edge_links(self) -> EdgeLinks | None:
+        """What travels between edges and the server; None: there are none."""
+        if not self.edges.exist:
+            return None
+        down, up = transferred_bytes(self.algorithm, self.engine.initial_params())
+        return EdgeLinks(self.edges, self.sent_bytes(down), self.sent_bytes(up))
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -209,10 +220,38 @@ class Simulation:
 
         return decide
 
-    def train(self, shards: Sequence[Shard], transform_states: Sequence[Groups], round: int) -> Iterator[ShardResult]:
-        """Has shards trained and their updates transformed and added up."""
+    def in_round(self, before: Snapshot, world: World) -> tuple[Protocol, World]:
+        """The protocol of the round after a snapshot, and the world as it is then, where a policy changes rounds."""
+        if self.policy is None or not self.policy.changes_rounds:
+            return self.protocol, world
+        wanted = self.policy.round_settings(self.policy_state(before), before.round + 1)
+        cohort, seconds = wanted.cohort, wanted.deadline_seconds
+        if cohort is not None and not 1 <= cohort <= len(self.training_clients):
+            raise BadInputError(
+                f"The policy {type(self.policy).__name__} wants {cohort} clients in round {before.round + 1}, and "
+                f"there are from 1 to {len(self.training_clients)}"
+            )
+        if seconds is not None and not 0 < seconds < np.inf:
+            raise BadInputError(
+                f"The policy {type(self.policy).__name__} wants a deadline of {seconds:g} seconds in round "
+                f"{before.round + 1}; it must be above 0"
+            )
+        protocol = self.protocol.for_round(cohort, seconds)
+        return protocol, replace(world, phones=replace(world.phones, deadline_seconds=protocol.deadline_seconds))
+
+    def train(
+        self,
+        shards: Sequence[Shard],
+        transform_states: Sequence[Groups],
+        round: int,
+        checks: LateChecks | None = None,
+    ) -> Iterator[ShardResult]:
+        """Has shards trained and their updates transformed and added up.
+
+        What is not finite ends the run, unless there are `checks` that note what will be looked at later.
+        """
         try:
-            yield from train_and_collect(self.engine, self.path, shards, transform_states)
+            yield from train_and_collect(self.engine, self.path, shards, transform_states, checks)
         except NotFiniteError as error:
             raise DivergedError(error.what, round, self.client_ids([error.client])[0]) from error
 
@@ -294,9 +333,10 @@ class Simulation:
         partial_work = self.algorithm.partial_work
         if partial_work is not None and self.protocol.overlaps:  # nobody waits for those who began at the same time
             partial_work = replace(partial_work, whole_jobs=None)
+        times = self.edges.rounds  # that a client downloads, trains and uploads
         return Load(
-            self.sent_bytes(down),
-            self.sent_bytes(up),
+            self.sent_bytes(down) * times,
+            self.sent_bytes(up) * times,
             self.flops_per_sample,
             self.processed_samples,
             self.compute_factor,
@@ -321,7 +361,8 @@ class Simulation:
         """How many samples these clients compute gradients on in these shares of whole jobs."""
         samples = self.engine.data.counts(clients, "train")
         local = training_of(self.engine.local, self.hyperparameters(decisions))
-        return count_processed(samples, steps_in_shares(shares, samples, self.algorithm, local), local.batch_size)
+        steps = steps_in_shares(shares, samples, self.algorithm, local)
+        return count_processed(samples, steps, local.batch_size) * self.edges.rounds
 
     def world(self, current_loss: Callable[[IntArray], FloatArray] | None) -> World:
         """The clients and their phones; `current_loss` is for selectors that want to know it."""
@@ -343,6 +384,7 @@ class Simulation:
             phones=phones,
             overhead_seconds=clock.overhead_seconds,
             current_loss=current_loss,
+            begin=None if self.edge_links is None else self.edge_links.begin,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedarena.simulate.server import Server
 from fedarena.simulate.simulation import Simulation
 from fedarena.simulate.world import World
 from fedarena.train.engine import IntArray
+from fedarena.train.late import Numbers
 from fedarena.transforms import ShardResult
 
 
@@ -25,7 +27,7 @@ class Tally:
         self._plan, self._sent_bytes = plan, simulation.sent_bytes
         used = np.flatnonzero(plan.steps >= 0)
         self._by_client = used[np.argsort(plan.ended.clients[used], kind="stable")]
-        self.losses = np.full(len(plan.ended), np.nan)
+        self._losses: list[tuple[IntArray, Numbers]] = []  # which may not be there yet
         self.uploaded_bytes = np.full(len(plan.ended), np.nan)  # where that is known only afterwards
         self.steps = 0  # gradient steps of all clients
         self.validation_losses, self.validation_changes = (np.full(len(plan.ended), np.nan) for _ in range(2))
@@ -33,13 +35,21 @@ class Tally:
     def count(self, result: ShardResult) -> None:
         """Notes what a shard found out."""
         positions = self._by_client[np.searchsorted(self._plan.ended.clients[self._by_client], result.clients)]
-        self.losses[positions] = result.losses
+        self._losses.append((positions, result.losses))
         if result.uploaded_bytes is not None:
             self.uploaded_bytes[positions] = [self._sent_bytes(size) for size in result.uploaded_bytes.tolist()]
         self.steps += result.steps
         if result.validated is not None:
             self.validation_losses[positions] = result.validated.after
             self.validation_changes[positions] = result.validated.after - result.validated.before
+
+    @cached_property
+    def losses(self) -> FloatArray:
+        """What clients' losses were in training, as soon as that is known; to be asked when all are counted."""
+        losses = np.full(len(self._plan.ended), np.nan)
+        for positions, found in self._losses:
+            losses[positions] = found
+        return losses
 
     def feedback(self) -> Feedback:
         """What the selector is told."""
@@ -86,6 +96,8 @@ def describe_round(
         "epsilon": simulation.epsilon(plan.clock.version),
         **server.measure(),
     }
+    if simulation.edge_links is not None:
+        row |= simulation.edge_links.row(plan)
     if len(simulation.corrupted_clients):
         row["corrupted"] = int((corrupted & used).sum())
     if server.verdicts:

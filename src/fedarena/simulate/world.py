@@ -33,6 +33,7 @@ class World:
     phones: Phones
     overhead_seconds: float = 0.0  # what the server takes before every round
     current_loss: Callable[[IntArray], FloatArray] | None = None
+    begin: Callable[[IntArray, FloatArray], FloatArray] | None = None  # when those hear of it who are invited at a time
 
     def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
         """Up to `number` clients who are available at `time` and not busy, chosen by the selector."""
@@ -140,7 +141,10 @@ class World:
     def plan(self, clients: IntArray, times: float | FloatArray, version: int, first_number: int) -> Jobs:
         """The jobs of clients who are invited at these times, numbered in this order."""
         numbers = np.arange(first_number, first_number + len(clients))
-        return self.phones.plan(clients, numbers, np.asarray(times, dtype=np.float64), version)
+        begin = np.asarray(times, dtype=np.float64)
+        if self.begin is not None:
+            begin = self.begin(clients, begin)
+        return self.phones.plan(clients, numbers, begin, version)
 
     def _checked(self, chosen: Any, number: int, busy: IntArray | None) -> IntArray:
         """Whoever writes a selector of their own is told what it does wrong."""

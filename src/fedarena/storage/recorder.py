@@ -67,14 +67,40 @@ from fedarena.storage.run_files import (
     RunFiles,
     parquet_bytes,
 )
-from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_row, table_schemas, unevaluated
-from fedarena.train import ClientScores, Groups, flatten_groups
+from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_rows, joined, table_schemas, unevaluated
+from fedarena.train import ClientScores, Groups, count_bytes, flatten_groups
 
 LOCK_FILE = "lock"
 # Whoever only looks whether a run is being written has its lock for less than this.
 _LOCK_SECONDS = 0.2
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.02
+# Rows are made though there is no commit when they are so many, or the server's tensors after these rounds so large.
+_MOST_WAITING_ROWS, _MOST_WAITING_BYTES = 4096, 1 << 26
+_MOST_MADE_BYTES = 1 << 24  # of rows of a table that are made, but not written
+
+
+class _FinishedRound:
+    """What is to be recorded of a round."""
+
+    def __init__(self, outcome: RoundOutcome, client_ids: Sequence[str]):
+        self.snapshot, self.round = outcome.snapshot, outcome.snapshot.round
+        self.row, self.jobs, self.classes = outcome.row, outcome.jobs, outcome.classes
+        self.scores, self.personal, self.client_ids = outcome.scores, outcome.personal_scores, client_ids
+        clients = outcome.row.get("clients", 0)
+        self.timing = {
+            "round": self.round,
+            "train_seconds": outcome.train_seconds,
+            "evaluate_seconds": outcome.evaluate_seconds,
+            "clients_per_second": clients / outcome.train_seconds if clients else None,
+        }
+        self.rows = 1 + len(client_ids) + (len(outcome.jobs["round"]) if outcome.jobs else 0)
+        self.bytes = count_bytes(snapshot_groups(self.snapshot))
+
+
+def _are_many(waiting: Sequence[_FinishedRound]) -> bool:
+    rows, bytes = sum(finished.rows for finished in waiting), sum(finished.bytes for finished in waiting)
+    return rows > _MOST_WAITING_ROWS or bytes > _MOST_WAITING_BYTES
 
 
 class Recorder:
@@ -96,7 +122,9 @@ class Recorder:
             del self._schemas["classes"]  # nothing is told of classes
         self._tables = {table: TableState(bytes=0, crc32=0) for table in self._schemas}
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
-        self._waiting: tuple[RoundOutcome, Sequence[str]] | None = None  # a finished round that has no rows yet
+        self._waiting: list[_FinishedRound] = []  # that have no rows yet
+        self._made: dict[str, list[bytes]] = {table: [] for table in self._schemas}  # rows that are not written yet
+        self._written = dict.fromkeys(self._schemas, 0)  # bytes of every table that are
         self._latest: Snapshot | None = None
         self._best: BestModelState | None = None
         self._committed_round: int | None = None
@@ -148,7 +176,8 @@ class Recorder:
         assert committed is not None, "there is a round to go on from"
         logs = [table_log_path(self.folder, table) for table in committed.tables]
         kept_best = [committed.best.file] if committed.best else []
-        names = [committed.tensors.file, committed.client_states.file, *kept_best]
+        states = [committed.client_states.file, *self._client_state_log.part_files]
+        names = [committed.tensors.file, *states, *kept_best]
         copied = [*logs, *(self._checkpoint / name for name in names)]
         with new_folder(folder, "the run folder") as temporary:
             files = _write_first_files(temporary, config_yaml, environment, fleet, attributes, constants)
@@ -212,53 +241,55 @@ class Recorder:
     def record(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Appends a finished round. It is durable at once, or with a later one if rounds are very short.
 
-        Its rows are made when somebody has time for them (`catch_up`), at the latest when the next round is recorded.
+        Rows are made of several rounds at once, which costs little more than those of one.
         """
         with deferring_interrupts(), self._explaining_disk_errors():
-            self._append_waiting()
             outcome.snapshot.client_states.keep_in(self._client_state_log, self.client_states_ram_bytes)
             outcome.snapshot.client_states.settle()
-            self._waiting = (outcome, client_ids)
+            self._waiting.append(_FinishedRound(outcome, client_ids))
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._append_waiting()
                 self._commit()
+            elif _are_many(self._waiting):
+                self._append_waiting()
 
     def catch_up(self) -> None:
-        """Makes the rows of the last finished round, such as while a GPU is busy with the next one."""
+        """Makes the rows of all finished rounds."""
         with deferring_interrupts(), self._explaining_disk_errors():
             self._append_waiting()
 
     def _append_waiting(self) -> None:
-        if self._waiting is None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
             return
-        (outcome, client_ids), self._waiting = self._waiting, None
-        before = dict(self._tables)
         try:
-            self._append_round(outcome, client_ids)
-        except BaseException:
-            self._tables = before  # a round counts as a whole or not at all
-            raise
-        self._latest = outcome.snapshot
+            self._append_rounds(waiting)
+        except Exception:  # of one of them; those before it are worth keeping
+            if len(waiting) == 1:
+                raise
+            for finished in waiting:
+                self._append_rounds([finished])
 
-    def _append_round(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
-        self._append("rounds", batch_of_row("rounds", self._schemas["rounds"], outcome.row))
-        if outcome.scores is not None:
-            self._append("clients", self._batch_of_scores(outcome, client_ids))
-        if outcome.classes:
-            self._append("classes", self._batch_of_classes(outcome))
-        if outcome.jobs:
-            schema = self._schemas["jobs"]
-            jobs = {name: _reached(values, schema.field(name).type) for name, values in outcome.jobs.items()}
-            self._append("jobs", batch_of_columns("jobs", schema, jobs))
-        clients = outcome.row.get("clients", 0)
-        timing = {
-            "round": outcome.snapshot.round,
-            "train_seconds": outcome.train_seconds,
-            "evaluate_seconds": outcome.evaluate_seconds,
-            "clients_per_second": clients / outcome.train_seconds if clients else None,
-        }
-        self._append("timings", batch_of_row("timings", self._schemas["timings"], timing))
+    def _append_rounds(self, finished: Sequence[_FinishedRound]) -> None:
+        """Rows of these rounds, all or none of them."""
+        schemas = self._schemas
+        batches = [("rounds", batch_of_rows("rounds", schemas["rounds"], [one.row for one in finished]))]
+        for one in finished:
+            if one.scores is not None:
+                batches.append(("clients", self._batch_of_scores(one.round, one.scores, one.personal, one.client_ids)))
+            if one.classes:
+                batches.append(("classes", self._batch_of_classes(one.round, one.classes)))
+        if with_jobs := [one.jobs for one in finished if one.jobs]:
+            jobs = {
+                name: _reached(joined([columns[name] for columns in with_jobs]), schemas["jobs"].field(name).type)
+                for name in with_jobs[0]
+            }
+            batches.append(("jobs", batch_of_columns("jobs", schemas["jobs"], jobs)))
+        batches.append(("timings", batch_of_rows("timings", schemas["timings"], [one.timing for one in finished])))
+        for table, batch in batches:
+            self._append(table, batch)
+        self._latest = finished[-1].snapshot
 
     def record_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
         """Adds scores to the last finished round, which was recorded without any; they are durable at once."""
@@ -271,12 +302,15 @@ class Recorder:
             for name, columns in new.items():
                 table = self._read_table(name)
                 last = table.slice(len(table) - 1).to_pylist()[0]
-                batch = batch_of_row(name, self._schemas[name], last | columns)
+                batch = batch_of_rows(name, self._schemas[name], [last | columns])
                 changed[name] = pa.Table.from_batches([*table.slice(0, len(table) - 1).to_batches(), batch])
-            clients = [*self._read_table("clients").to_batches(), self._batch_of_scores(outcome, client_ids)]
+            assert outcome.scores is not None
+            scored = self._batch_of_scores(outcome.snapshot.round, outcome.scores, outcome.personal_scores, client_ids)
+            clients = [*self._read_table("clients").to_batches(), scored]
             changed["clients"] = pa.Table.from_batches(clients)
             if outcome.classes:
-                classes = [*self._read_table("classes").to_batches(), self._batch_of_classes(outcome)]
+                of_classes = self._batch_of_classes(outcome.snapshot.round, outcome.classes)
+                classes = [*self._read_table("classes").to_batches(), of_classes]
                 changed["classes"] = pa.Table.from_batches(classes)
             logs = {table: stream_bytes(rows) for table, rows in changed.items()}
             sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
@@ -284,27 +318,28 @@ class Recorder:
             contents = {f"checkpoint/{table_log_path(self.folder, t).name}": data for t, data in logs.items()}
             change_files(self.folder, {STATE_FILE: state_bytes(state), **contents})
             self._tables |= sizes
+            self._written |= {table: size.bytes for table, size in sizes.items()}
             self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
 
-    def _batch_of_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> pa.RecordBatch:
+    def _batch_of_scores(
+        self, round: int, scores: ClientScores, personal: ClientScores | None, client_ids: Sequence[str]
+    ) -> pa.RecordBatch:
         """Rows of the table of clients."""
-        scores = outcome.scores
-        assert scores is not None
         columns = {
-            "round": np.full(len(scores.clients), outcome.snapshot.round),
+            "round": np.full(len(scores.clients), round),
             "client": list(client_ids),
             "samples": scores.samples,
             "predictions": scores.counts,
             **{name: _reached(values, FLOAT) for name, values in scores.columns().items()},
-            **_personal_columns(scores, outcome.personal_scores),
+            **_personal_columns(scores, personal),
         }
         return batch_of_columns("clients", self._schemas["clients"], columns)
 
-    def _batch_of_classes(self, outcome: RoundOutcome) -> pa.RecordBatch:
+    def _batch_of_classes(self, round: int, classes: Mapping[str, Any]) -> pa.RecordBatch:
         """Rows of the table of classes."""
-        round = np.full(len(outcome.classes["index"]), outcome.snapshot.round)
-        columns = {name: _reached(values, FLOAT) for name, values in outcome.classes.items()}
-        return batch_of_columns("classes", self._schemas["classes"], {"round": round, **columns})
+        rounds = np.full(len(classes["index"]), round)
+        columns = {name: _reached(values, FLOAT) for name, values in classes.items()}
+        return batch_of_columns("classes", self._schemas["classes"], {"round": rounds, **columns})
 
     @property
     def best_round(self) -> int | None:
@@ -383,7 +418,7 @@ class Recorder:
         with self._explaining_disk_errors():
             if committed is None:
                 self._files.reopen()
-                self._remove_old("client_states-*.log", keep=None)
+                self._remove_old("client_states-*", keep=None)
                 self._remove_old("best-*.safetensors", keep=None)
                 self._remove_temporary_files()
                 self._start_tables()
@@ -406,8 +441,9 @@ class Recorder:
                 with open(table_log_path(self.folder, table), "rb+") as file:
                     file.truncate(committed.tables[table].bytes)
             self._tables = dict(committed.tables)
+            self._written = {table: committed.tables[table].bytes for table in self._schemas}
             self._client_state_log.cut()
-            self._remove_old("client_states-*.log", keep=committed.client_states.file)
+            self._remove_old_states()
             self._best = committed.best
             self._remove_old("best-*.safetensors", keep=committed.best.file if committed.best else None)
             self._remove_temporary_files()
@@ -428,22 +464,33 @@ class Recorder:
             header = schema.serialize().to_pybytes()
             table_log_path(self.folder, table).write_bytes(header)
             self._tables[table] = TableState(bytes=len(header), crc32=zlib.crc32(header))
+            self._written[table] = len(header)
 
     def _append(self, table: str, batch: pa.RecordBatch) -> None:
-        data = batch.serialize()
-        before = self._tables[table]
+        data, before = batch.serialize().to_pybytes(), self._tables[table]
+        self._made[table].append(data)
+        self._tables[table] = TableState(bytes=before.bytes + len(data), crc32=zlib.crc32(data, before.crc32))
+        if self._tables[table].bytes - self._written[table] > _MOST_MADE_BYTES:
+            self._write_rows(table)
+
+    def _write_rows(self, table: str, durably: bool = False) -> None:
+        """Writes rows that have been made, if there are any."""
+        if not self._made[table] and not durably:
+            return
         with open(table_log_path(self.folder, table), "rb+") as file:
-            file.seek(before.bytes)  # a failed append may have left a piece behind
-            file.write(data)
+            file.seek(self._written[table])  # a failed write may have left a piece behind
+            file.write(b"".join(self._made[table]))
             file.truncate()
-        self._tables[table] = TableState(bytes=before.bytes + data.size, crc32=zlib.crc32(data, before.crc32))
+            if durably:
+                file.flush()
+                os.fsync(file.fileno())
+        self._made[table], self._written[table] = [], self._tables[table].bytes
 
     def _commit(self) -> None:
         assert self._latest is not None
         began = time.monotonic()
         for table in self._schemas:
-            with open(table_log_path(self.folder, table), "rb") as file:
-                os.fsync(file.fileno())
+            self._write_rows(table, durably=True)
         if self._client_state_log.is_mostly_outdated:
             path = client_state_log_path(self.folder, self._latest.round)
             self._client_state_log = self._latest.client_states.compact_log(path)
@@ -473,7 +520,7 @@ class Recorder:
         )
         write_bytes(state_path(self.folder), state_bytes(state))
         self._remove_old("round-*.safetensors", keep=file_name)
-        self._remove_old("client_states-*.log", keep=log_file)
+        self._remove_old_states()
         self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
         self._committed_round = self._latest.round
         self._committed_at = time.monotonic()
@@ -484,7 +531,16 @@ class Recorder:
             if old.name != keep:
                 old.unlink()
 
+    def _remove_old_states(self) -> None:
+        """Removes logs of clients' states that were written anew, and parts that no longer count or never did."""
+        log = self._client_state_log
+        keep = {log.path.name, *log.part_files}
+        for old in self._checkpoint.glob("client_states-*"):
+            if old.name not in keep:
+                old.unlink()
+
     def _read_table(self, table: str) -> pa.Table:
+        self._write_rows(table)
         with open(table_log_path(self.folder, table), "rb") as file:
             return parse_table(file.read(self._tables[table].bytes))
 

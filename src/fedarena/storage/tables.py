@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -155,10 +156,20 @@ def unevaluated(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     }
 
 
-def batch_of_row(table: str, schema: pa.Schema, row: Mapping[str, Any]) -> pa.RecordBatch:
-    """One row of a table; what it does not mention is empty."""
-    _check_known(table, schema, row)
-    return pa.RecordBatch.from_pylist([dict(row)], schema=schema)
+def batch_of_rows(table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows of a table; what one of them does not mention is empty."""
+    for row in rows:
+        _check_known(table, schema, row)
+    return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def joined(columns: Sequence[Any]) -> Any:
+    """Arrays or lists of the same column, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(values, np.ndarray) for values in columns):
+        return np.concatenate(columns)
+    return [value for values in columns for value in values]
 
 
 def batch_of_columns(table: str, schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:

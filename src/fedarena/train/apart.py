@@ -20,7 +20,7 @@ from fedarena.train.engine import IntArray, JobResults
 from fedarena.train.lane_pool import LaneEngine, Lanes
 from fedarena.train.lanes import LaneTraining, copy_rows
 from fedarena.train.program import BoundStep, Changing, Given, StepPrograms
-from fedarena.train.schedule import Schedule
+from fedarena.train.schedule import Schedule, order_of_starts
 from fedarena.train.streams import LaneStream, Milestone, beside_each_other
 from fedarena.train.tensors import innermost_channels, map_groups
 
@@ -130,7 +130,7 @@ class ApartTraining(LaneTraining):
 
     def _samples(self, schedule: Schedule) -> tuple[Tensors, IntArray]:
         """Those of clients who begin early come first."""
-        order = np.argsort(schedule.start, kind="stable")
+        order = order_of_starts(schedule)
         arrival = self.engine.training_samples.arriving(self.jobs.holders[order])
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -162,6 +162,8 @@ class ApartTraining(LaneTraining):
                         filling, full = full, filling
                         if filling.clients:
                             yield self._emptied(filling)
+                if step == 0:
+                    self.engine.meanwhile()  # early, since samples of the next round may have to be read
             for box in (full, filling):
                 if box.clients:
                     yield self._emptied(box)
@@ -198,6 +200,6 @@ class ApartTraining(LaneTraining):
     def _emptied(self, box: Box) -> JobResults:
         """The results of the clients in a box."""
         self.finished.append(box.content())
-        results = self._flush()
+        results = self.results()
         box.empty()
         return results

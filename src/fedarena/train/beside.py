@@ -1,68 +1,126 @@
 """Clients with far more to do than others train beside them, so that nobody waits for them alone in the end.
 
 A GPU takes a step of few clients about as fast as one of a single client, and much faster than one of many: those with
-very many steps need not wait for all others in each of theirs.
+very many steps need not wait for all others in each of theirs. So the one with most steps trains alone, the few after
+it together, and so on in groups that are several times larger; a GPU computes all of them at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
 
 import numpy as np
 import torch
 
+from fedarena.models import Tensors
+from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import JobResults
-from fedarena.train.lane_pool import LanePool
-from fedarena.train.lanes import LaneTraining, PlannedWork
+from fedarena.train.jobs import IntArray
+from fedarena.train.lane_pool import LaneEngine, LanePool
+from fedarena.train.lanes import LaneTraining
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, Widths, place_work
+from fedarena.train.program import Changing
 from fedarena.train.streams import LaneStream
+from fedarena.train.tensors import Groups
 
 _FAR_MORE = 2  # times as many steps as all lanes have if everything is shared out evenly
+_LARGER = 4  # times as many clients as in the group before
 
 
-def divide_by_length(
-    some: PlannedWork | None, all_work: PlannedWork, lanes: int
-) -> tuple[PlannedWork | None, PlannedWork | None]:
-    """Of some clients, those with far more steps than there would be if all work were shared out evenly; the rest."""
-    working = int((all_work.steps > 0).sum())
-    if some is None or not working:
-        return None, some
-    evenly = -(-int(all_work.steps.sum()) // min(lanes, working))
-    is_long = some.steps > _FAR_MORE * evenly
-    if not is_long.any() or (is_long.all() and len(some.steps) == len(all_work.steps)):
-        return None, some
-    long, others = np.flatnonzero(is_long), np.flatnonzero(~is_long)
-    return some.of(long), some.of(others) if len(others) else None
+def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntArray]:
+    """Groups of clients with far more steps than there would be if all work were shared out evenly; the rest.
+
+    The last group is filled up with those who have most to do of the others.
+    """
+    working = int((steps > 0).sum())
+    evenly = -(-int(steps.sum()) // max(1, min(lanes, working)))
+    longest_first = np.argsort(-steps, kind="stable")
+    is_long = steps[longest_first] > _FAR_MORE * evenly
+    groups: list[IntArray] = []
+    begin, size = 0, 1
+    while begin < len(steps) and is_long[begin] and size <= lanes:
+        groups.append(longest_first[begin : begin + size])
+        begin, size = begin + size, size * _LARGER
+    return groups, np.sort(longest_first[begin:])
+
+
+class LongTraining(LaneTraining):
+    """The local training of such a group, in as many lanes."""
+
+    def __init__(
+        self, engine: LaneEngine, work: PlannedWork, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]
+    ):
+        super().__init__(engine, work, broadcasts, states)
+        self._fewest_lanes = 1
+        self._done: Tensors = {}  # parameters of lanes whose clients have finished, and sums of their losses
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, one for everybody, of the widths of the groups before it."""
+        size = 1
+        while size < len(work.steps):
+            size *= _LARGER
+        widths = Widths(per_octave=1, least=size, narrowing=_LARGER)
+        return place_work(engine, work, len(work.steps), widths, samples_for)
+
+    def _is_often_taken(self, step: int) -> bool:
+        return True
+
+    def _finish(self, changing: Changing, clients: IntArray, keep: bool) -> None:
+        """Copies of all go to one place, since they finish one by one."""
+        lanes = self.schedule.lane[clients]
+        place = slice(int(lanes.min()), int(lanes.max()) + 1)  # who has as many steps is beside them
+        now = {**changing.params, "": changing.loss_sums}
+        if not self._done:
+            self._done = {name: torch.empty_like(t[: self.schedule.lanes]) for name, t in now.items()}
+        torch._foreach_copy_([t[place] for t in self._done.values()], [t[place] for t in now.values()])
+
+    def _flush(self) -> None:
+        """Results of all groups are asked for together."""
+        if self._done:
+            loss_sums = self._done.pop("")
+            working = np.flatnonzero(self.schedule.steps)
+            self.finished.append((working[np.argsort(self.schedule.lane[working])], self._done, loss_sums))
+            self._done = {}
 
 
 class Beside:
-    """Where such clients train: on a GPU on a stream of their own, which goes first."""
+    """Where such groups train: on a GPU each on a stream of its own, which goes first."""
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._pool = LanePool()
+        self._pools: list[LanePool] = []
+        self._streams: list[LaneStream | None] = []
 
-    @cached_property
-    def _stream(self) -> LaneStream | None:
-        return LaneStream(urgent=True) if self._device.type == "cuda" else None
+    def train(
+        self, long: ClientsAtWork, groups: Sequence[LongTraining], usual: Iterator[JobResults | None]
+    ) -> Iterator[JobResults]:
+        """The results of all, those of the groups' clients, who are all the `long` ones, together.
 
-    def train(self, long: LaneTraining, usual: Iterator[JobResults | None], usual_steps: int) -> Iterator[JobResults]:
-        """The results of both; so that both are told to a GPU in time, some of the long steps follow each usual one."""
-        stream, results = self._stream, []
-        course = long.course(self._pool, stream)
-        if stream is not None:
-            stream.stream.wait_stream(torch.cuda.current_stream())
-        for finished in usual:
-            if finished is not None:
-                yield finished
-                continue
-            until = long.taken + -(-long.schedule.length // max(1, usual_steps))
+        A GPU is told what groups have to do, those with most steps first, before it starts with the others.
+        """
+        while len(self._pools) < len(groups):
+            self._pools.append(LanePool())
+            self._streams.append(LaneStream(urgent=True) if self._device.type == "cuda" else None)
+        courses = []
+        for training, pool, stream in zip(groups, self._pools, self._streams, strict=False):
+            course = training.course(pool, stream)
+            if stream is not None:
+                stream.stream.wait_stream(torch.cuda.current_stream())
             with stream or nullcontext():
-                while long.taken < min(until, long.schedule.length):  # results are for later: they are waited for
+                while training.taken < training.schedule.length:
                     next(course)
-        with stream or nullcontext():
-            results = [finished for finished in course if finished is not None]
-        if stream is not None:
-            torch.cuda.current_stream().wait_stream(stream.stream)
-        yield from results
+            courses.append((course, stream))
+        yield from (results for results in usual if results is not None)
+        before = 0
+        for training, (course, stream) in zip(groups, courses, strict=True):
+            with stream or nullcontext():
+                for _ in course:
+                    pass
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream.stream)
+            long.finished += [(before + clients, params, sums) for clients, params, sums in training.finished]
+            before += len(training.steps)
+        if groups:
+            yield long.results()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +18,9 @@ from fedarena.train.streams import LaneStream
 
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
 _ALIGNED_BYTES = 16
+# The compiler computes what is used twice again each time if that takes no more operations than this. A number drawn at
+# random takes about as many, but whether it is above a threshold is to be known once, and not its hash be kept.
+_OPERATIONS_OF_A_MASK = 40
 _WARM_UPS = 2  # calls before a capture, in which libraries set themselves up
 
 
@@ -24,15 +31,17 @@ def capture(
     example: list[Tensor],
     on: LaneStream,
     times: int = 1,
+    after: Callable[[int], None] | None = None,
 ) -> Callable[[list[Tensor]], None]:
     """A graph of a step that changes some tensors, reads others, and is given more, such as a batch, every time.
 
-    Taken several `times` in a row, it is given the tensors of all times at once, as rows.
+    Taken several `times` in a row, it is given the tensors of all times at once, as rows. What is to be done `after`
+    each of these, which are numbered, is part of the graph.
     """
     rooms = [_room(t, times) for t in example]  # a graph always reads from the same memory
     place = [room for room, _ in rooms]
     given_at = list(zip(*(each for _, each in rooms), strict=True))
-    replay = captured_graph(step, changed, read, given_at, on)
+    replay = captured_graph(step, changed, read, given_at, on, after)
 
     def run(given: list[Tensor]) -> None:
         torch._foreach_copy_(place, [t.reshape(times, -1) for t in given])
@@ -47,6 +56,7 @@ def captured_graph(
     read: list[Tensor],
     given_at: Sequence[Sequence[Tensor]],
     on: LaneStream,
+    after: Callable[[int], None] | None = None,
 ) -> Callable[[], None]:
     """A graph of a step for each of the tensors that it is given, which it always reads from the same memory."""
     copies = [t.clone() for t in changed]  # they are in use already
@@ -58,20 +68,22 @@ def captured_graph(
     del copies
     graph = torch.cuda.CUDAGraph()
     replay: Callable[[], None] = graph.replay
+
+    def take_all() -> None:
+        for number, given in enumerate(given_at):
+            step(*changed, *read, *given)
+            if after is not None:
+                after(number)
+
     try:
         # Other threads may copy samples meanwhile.
         with torch.cuda.graph(graph, pool=on.pool, stream=on.stream, capture_error_mode="thread_local"):
-            for given in given_at:
-                step(*changed, *read, *given)
+            take_all()
         on.pool = on.pool or graph.pool()
     except RuntimeError as error:
         torch.cuda.synchronize()
         warnings.warn(f"The training step could not be captured as a CUDA graph ({_first_line(error)})", stacklevel=2)
-
-        def replay() -> None:
-            for given in given_at:
-                step(*changed, *read, *given)
-
+        return take_all
     return replay
 
 
@@ -90,16 +102,59 @@ def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     """A recorded computation that is made for tensors like these; as it is where there is no compiler for it."""
     if len(pure.graph.nodes) > _MOST_COMPILED:
         return pure
+    mark = _mark(pure, tensors)
     try:
-        made: Callable[..., Any] = torch.compile(pure, dynamic=False)
-        with warnings.catch_warnings():
+        options: dict[str, Any] | None = {"realize_opcount_threshold": _OPERATIONS_OF_A_MASK} if _draws(pure) else None
+        with warnings.catch_warnings(), _without_helpers() if mark is not None and mark.exists() else nullcontext():
             # The compiler's advice on how to be faster is for its users, not for ours.
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
+            made: Callable[..., Any] = torch.compile(pure, dynamic=False, options=options)
             made(*tensors)
+        if mark is not None:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
     except Exception as error:  # no compiler on this machine, or one that fails on this model
         warnings.warn(f"The training step runs without being compiled ({_first_line(error)})", stacklevel=2)
         return pure
     return made
+
+
+def _draws(pure: GraphModule) -> bool:
+    """Whether random numbers are hashed in it."""
+    return any(node.target == torch.ops.aten.bitwise_xor.Tensor for node in pure.graph.nodes)
+
+
+def _mark(pure: GraphModule, tensors: list[Tensor]) -> Path | None:
+    """A file that is there once a computation like this has been compiled: torch finds that in the folder beside it.
+
+    Nothing but the time to get it depends on whether that is still so.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if folder is None:
+        return None
+    forms = [(t.shape, t.stride(), t.dtype, t.device.type) for t in tensors]
+    name = hashlib.sha256(repr((torch.__version__, pure.code, forms)).encode()).hexdigest()
+    return Path(folder) / "fedarena" / name
+
+
+@contextmanager
+def _without_helpers() -> Iterator[None]:
+    """Lets torch's compiler start no processes that help it: each takes seconds, as it imports torch itself.
+
+    They are worth it only if there is something to compile.
+    """
+    from torch._inductor import config
+
+    before = os.environ.get("TORCH_WARM_POOL")
+    os.environ["TORCH_WARM_POOL"] = "0"
+    try:
+        with config.patch(compile_threads=1):
+            yield
+    finally:
+        if before is None:
+            del os.environ["TORCH_WARM_POOL"]
+        else:
+            os.environ["TORCH_WARM_POOL"] = before
 
 
 def _first_line(error: Exception) -> str:

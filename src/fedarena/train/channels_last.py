@@ -2,11 +2,12 @@
 
 Torch's group normalization wants another layout, so that pictures would be turned around before and after each, and
 gives a whole group of a sample to one processor of the GPU, of which there are many more than a client has samples.
+Where kernels of our own can be made, they normalize and filter channels, and apply a ReLU while they are at it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,32 +16,54 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedarena.models.normalization import group_norm_before_relu
+from fedarena.train.kernel_layers import DepthwiseConvolution, KernelGroupNorm, PointwiseConvolution
 from fedarena.train.usable_kernels import usable_kernels
 
+POINTWISE = DEPTHWISE = True
 
-class NormalizedAsTheyLie(TorchFunctionMode):
-    """Within this context, group normalization of pictures leaves them in the layout in which they come."""
+
+class ChannelsInnermost(TorchFunctionMode):
+    """Within this context, layers leave pictures in the layout in which they come, and do so as fast as they can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replacements: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+            F.group_norm: _group_norm,
+            group_norm_before_relu: _group_norm,
+            F.hardtanh: _unless_done,
+            F.relu: _unless_done,
+            torch.relu: _unless_done,
+            torch.conv2d: _convolution,
+        }
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replaces group normalization with a weight, and leaves everything else alone."""
-        if function is F.group_norm:
-            found = _group_norm(*args, **(kwargs or {}))
-            if found is not None:
-                return found
+        """Replaces the layers for which there is something better, and leaves everything else alone."""
+        replacement = self._replacements.get(function)
+        found = replacement(*args, **(kwargs or {})) if replacement else None
+        if found is not None:
+            return found
         return function(*args, **(kwargs or {}))
 
 
 def _group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    ceiling: float | None = None,
 ) -> Tensor | None:
     if input.dim() != 4 or weight is None or bias is None:
         return None
     output: Tensor
     kernels = _kernels() if input.is_cuda else None
     if kernels is not None:
-        output = _KernelGroupNorm.apply(kernels, input, num_groups, weight, bias, eps)  # type: ignore[no-untyped-call]
+        output = KernelGroupNorm.apply(input, num_groups, weight, bias, eps, ceiling)  # type: ignore[no-untyped-call]
+        if ceiling is not None:
+            output.relu_done = ceiling  # type: ignore[attr-defined]
         return output
     if input.dtype != weight.dtype:
         return None
@@ -48,31 +71,51 @@ def _group_norm(
     return output
 
 
+def _unless_done(input: Tensor, min_val: float = 0.0, max_val: float = 0.0, inplace: bool = False) -> Tensor | None:
+    """What the normalization before has made of it already, if it was to the same ceiling."""
+    return input if min_val == 0 and getattr(input, "relu_done", None) == max_val else None
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """By kernels or as a product, if it filters every channel by itself or every pixel."""
+    steps, around = _pair(stride), _pair(padding)
+    if input.dim() != 4 or bias is not None or not input.is_cuda or _pair(dilation) != (1, 1) or steps[0] != steps[1]:
+        return None
+    if torch.is_autocast_enabled("cuda"):
+        input = input.to(torch.get_autocast_dtype("cuda"))
+    outputs, _, *side = weight.shape
+    output: Tensor
+    if (
+        DEPTHWISE
+        and groups == outputs == input.shape[1]
+        and side == [3, 3]
+        and around == (1, 1)
+        and _kernels() is not None
+    ):
+        output = DepthwiseConvolution.apply(input, weight, steps[0])  # type: ignore[no-untyped-call]
+        return output
+    if POINTWISE and groups == 1 and side == [1, 1] and around == (0, 0) and steps == (1, 1):
+        output = PointwiseConvolution.apply(input, weight)  # type: ignore[no-untyped-call]
+        return output
+    return None
+
+
+def _pair(value: int | Sequence[int] | str) -> tuple[Any, Any]:
+    if isinstance(value, int | str):
+        return value, value
+    return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
+
+
 def _kernels() -> ModuleType | None:
     return usable_kernels("fedarena.train.group_norm_kernels", "Layers of group normalization run")
-
-
-class _KernelGroupNorm(torch.autograd.Function):
-    """Group normalization by kernels, see `group_norm_kernels`; pictures may be rounded more than weights are."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, kernels: ModuleType, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float
-    ) -> Tensor:
-        """Normalizes ``[batch, channels, height, width]``."""
-        ctx.kernels, ctx.picture = kernels, x.shape[2:]
-        pixels = x.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-        output, mean, inverse = kernels.normalized(pixels, groups, weight, bias, eps)
-        ctx.save_for_backward(pixels, mean, inverse, weight)
-        return _pictures(output, ctx.picture)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, Tensor, Tensor, None]:
-        """The gradients of pictures, weight and bias."""
-        pixels, mean, inverse, weight = ctx.saved_tensors
-        grad = grad.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-        of_x, of_weight, of_bias = ctx.kernels.gradients(grad, pixels, weight, mean, inverse)
-        return None, _pictures(of_x, ctx.picture), None, of_weight, of_bias, None
 
 
 class _GroupNorm(torch.autograd.Function):

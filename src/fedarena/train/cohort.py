@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,71 +15,52 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.func import vmap
 
 from fedarena.core.errors import BadInputError
-from fedarena.models import Task, Tensors, trainable_parameters
-from fedarena.models.dropout import KeyedDropout, dropout_share
-from fedarena.models.probes import counts_padding
-from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
+from fedarena.models import Task, Tensors
+from fedarena.models.dropout import KeyedDropout
 from fedarena.train import convolution_kernels
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.apart import ApartTraining
-from fedarena.train.beside import Beside, divide_by_length
-from fedarena.train.channels_last import NormalizedAsTheyLie
+from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
+from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
-from fedarena.train.evaluation import evaluate_clients
+from fedarena.train.evaluation import begin_evaluation, evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
-from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of, newcomer
+from fedarena.train.jobs import Client, IntArray, JobArrays
 from fedarena.train.kept_samples import KeptSamples
 from fedarena.train.lane_pool import Convolutions, LanePool, Plan
-from fedarena.train.lanes import LaneTraining, PlannedWork, place_work, rounded_width
-from fedarena.train.layers import LayerTracker
-from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
-from fedarena.train.own_code import check_own_hooks, corrected_gradient, is_own, passes_of
+from fedarena.train.lanes import LaneTraining
+from fedarena.train.optimizers import LocalTraining, training_of
+from fedarena.train.own_code import check_own_hooks
 from fedarena.train.personal import PersonalEvaluation
+from fedarena.train.placing import Division, PlannedWork, rounded_width
 from fedarena.train.product_rows import written_down
-from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Batch, Changing, Given, StepPrograms
-from fedarena.train.recurrent import RecurrentLayers
+from fedarena.train.program import Given, StepPrograms
 from fedarena.train.reference import ReferenceEngine
 from fedarena.train.resident import FreshSamples, ResidentSamples, SampleSource
-from fedarena.train.schedule import batch_width, deal_out, draw_batches
+from fedarena.train.schedule import batch_width, deal_out, draw_batches, make_schedule, order_of_starts
 from fedarena.train.shards import Shard, T
-from fedarena.train.sizes import bytes_per_lane, gate_bytes, has_convolutions, has_recurrence, output_bytes
-from fedarena.train.tensors import Groups, innermost_channels, map_groups
+from fedarena.train.sizes import output_bytes
+from fedarena.train.stacked_steps import StackedSteps
+from fedarena.train.suitable import Suitable
+from fedarena.train.tensors import Groups
 from fedarena.train.unwritten_training import Dense, Unwritten
 from fedarena.train.validation import Validated, Validation
-from fedarena.train.vectorizing import noting_slow_operations
 
-# Found by measuring: with more than this in use, wider is slower. A constant, so that all machines get the same bits.
-_CACHE_BYTES = 1 << 23
-_MOST_LANES = 256
 # Clients are dealt out to workers in shards. Large ones cost less per client; a multiple of four of them keeps two or
 # four workers equally busy.
 _CLIENTS_PER_LANE = 4
 _SHARDS_FOR_WORKERS = 16
 _SHARDS_MULTIPLE = 4
-# A GPU is busy from about so many bytes on; more lanes would not make it faster.
-_GPU_BYTES = 1 << 32
-# Of recurrent layers it has one step of the sequence at a time to do, so that it takes more to be busy.
-_GPU_RECURRENT_BYTES = 1 << 34
-_MOST_GPU_LANES = 4096
-# Convolutions with patches written down are slower than a library's from about so many bytes of a lane on. Below and
-# above, there is a range in which that depends on the model and the GPU, and is tried out.
-_LARGE_LANE_BYTES = 1 << 28
-_OPEN_LANE_BYTES = (1 << 26, 1 << 30)
-_MOST_APART = 8  # more beside each other are not faster
 # Between a power of two and the next, widths of which programs are made: more where cohorts are alike.
 _WIDTHS_PER_OCTAVE, _FEW_WIDTHS_PER_OCTAVE = 8, 2
 # By how many deviations cohorts in which everybody is by chance are larger than usual: few of them, and next to none.
 _MOST_DEVIATE, _FEWEST_DEVIATE = 2, 5
 # Of the GPU's memory that is free at the beginning.
-_GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
-_GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
 _GPU_SHARE_FOR_SAMPLES = 0.4
 _GPU_SHARE_FOR_EVALUATED_SAMPLES = 0.1
 # What of an algorithm may look at a job. To keep what nobody asks about with every lane would cost small models much.
@@ -148,10 +128,11 @@ class CohortEngine:
             self.training_samples = ResidentSamples(data, self.device, int(_GPU_SHARE_FOR_SAMPLES * free_bytes))
             limit_bytes = int(_GPU_SHARE_FOR_EVALUATED_SAMPLES * free_bytes)
             self._evaluated_samples = KeptSamples(data, self.device, limit_bytes)
-        self.lanes, self.plan = self._suitable(lanes, plan)
+        self._suitable = Suitable(task, algorithm, local, self.hardware)
+        self.lanes, self.plan = self._suitable.lanes_and_plan(lanes, plan)
         # Runs from before there was a choice have lanes alone.
         before: Convolutions | None = "products" if lanes is not None else None
-        self.convolutions = convolutions or before or self._suitable_convolutions(self.plan)
+        self.convolutions = convolutions or before or self._suitable.convolutions(self.plan)
         self.fewest_lanes, self.widths_per_octave = 1, _WIDTHS_PER_OCTAVE
         self.usual_width: int | None = None
         self._cohorts: Cohorts | None = "steady" if cohorts is None and lanes is not None else cohorts
@@ -159,19 +140,20 @@ class CohortEngine:
         drops = any(isinstance(layer, KeyedDropout) for layer in task.module.modules())
         self.draws = drops or task.augmentation is not None
         check_own_hooks(algorithm, task)
-        # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
-        self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
-        self.exact_batches = counts_padding(task)
+        self._steps = StackedSteps(task, algorithm, local, self.hardware, self.convolutions)
         self._pool, self._beside = LanePool(), Beside(self.device)
         self._fallback: ReferenceEngine | None = None
-        obstacle = self._find_obstacle()
+        obstacle = self._steps.find_obstacle(seed, self.notes)
+        self.exact_batches = self._steps.exact_batches
         if obstacle is not None:
             self._fallback = ReferenceEngine(task, algorithm, local, data, seed, **self.hardware.options)
             self.notes.append(f"Clients train one at a time, because {obstacle}")
-        if obstacle is None and lanes is None and plan is None and self._leaves_plan_open():
-            self.lanes, self.plan = self._suitable(None, faster_plan(self.plan, self.compile, self._tried))
-            self.convolutions = convolutions or self._suitable_convolutions(self.plan)
-        self.programs = StepPrograms(self._step_alone if self.plan == "apart" else self._step)
+        if obstacle is None and lanes is None and plan is None and self._suitable.leaves_plan_open():
+            faster = faster_plan(self.plan, self.compile, self._tried)
+            self.lanes, self.plan = self._suitable.lanes_and_plan(None, faster)
+            self.convolutions = convolutions or self._suitable.convolutions(self.plan)
+            self._steps.convolutions = self.convolutions
+        self.programs = StepPrograms(self._steps.step_alone if self.plan == "apart" else self._steps.step)
         self.choices: dict[str, Any] = {**self.hardware.choices, "lanes": self.lanes}
         if self.hardware.is_gpu:
             self.choices["plan"] = self.plan
@@ -224,6 +206,11 @@ class CohortEngine:
 
         self.usual_width, self.fewest_lanes = wide_enough(_MOST_DEVIATE), wide_enough(_FEWEST_DEVIATE)
 
+    @property
+    def computes_beside_host(self) -> bool:
+        """Whether training goes on by itself, on a GPU, when it has begun."""
+        return self.hardware.is_gpu and self._fallback is None
+
     def do_meanwhile(self, other_work: Callable[[], None]) -> None:
         """Has `other_work` done in every round while a GPU or several workers are busy and nobody could go on."""
         (self._other_work if self.hardware.is_gpu else self._beside_workers).append(other_work)
@@ -239,7 +226,7 @@ class CohortEngine:
 
     def initial_params(self) -> Tensors:
         """The parameters of the freshly built model that are trained."""
-        return {name: p.detach().clone() for name, p in trainable_parameters(self.task.module).items()}
+        return self._steps.initial_params()
 
     def divide(self, jobs: JobArrays, broadcasts: Mapping[int, Groups], states: Mapping[int, Groups]) -> list[Shard]:
         """Clients that train together, those with most to do first. It does not depend on the number of workers."""
@@ -250,7 +237,7 @@ class CohortEngine:
             width = self._batch_width(some)
             ahead, self._planned_ahead = self._planned_ahead, None
             if ahead is not None and ahead.is_about(some):
-                work = replace(ahead, jobs=some)
+                work = ahead.of_jobs(some)
             else:  # done for all at once, and not by the workers, who would wait for each other's Python
                 work = self._plan_work(some, width, self._start_losses(some, broadcasts))
             for positions in self._shards(work.steps):
@@ -259,12 +246,38 @@ class CohortEngine:
         return shards
 
     def plan_ahead(self, jobs: JobArrays) -> None:
-        """Draws batches of jobs that are likely to be next."""
+        """Draws batches of jobs that are likely to be next, and has their samples read if that takes long."""
         if len(jobs) and self._fallback is None and not self.algorithm.needs_start_loss:
             work = self._plan_work(jobs, self._batch_width(jobs), None)
-            if len(self._shards(work.steps)) == 1 and not self._unwritten.layers and self.plan != "apart":
-                work = replace(work, placed=place_work(self, work, self.lanes))
+            if self.plan == "apart":
+                self.training_samples.expect(jobs.holders[order_of_starts(make_schedule(work.steps, self.lanes))])
+            elif len(self._shards(work.steps)) == 1:
+                work = replace(work, division=self._placed(self._divided(work)))
             self._planned_ahead = work
+
+    def _divided(self, work: PlannedWork) -> Division:
+        """Who of these clients trains how."""
+        groups: list[IntArray] = []
+        others: PlannedWork | None = work
+        if self.plan == "beside":
+            # Without large layers, everybody has a lane.
+            at_once = len(work.steps) if self._unwritten.layers else self.lanes
+            groups, rest = divide_by_length(work.steps, at_once)
+            others = work.of(rest) if len(rest) else None
+        long = work.of(np.concatenate(groups)) if groups else None
+        parts = [work.of(group) for group in groups]
+        if others is None or self._validation is not None:
+            return Division(others, [], long, parts)
+        return Division(*self._unwritten.divide(others), long, parts)
+
+    def _placed(self, division: Division) -> Division:
+        """The same clients with their places in lanes."""
+        written = division.written
+        if written is not None:
+            written = replace(written, placed=LaneTraining.place(self, written))
+        unwritten = [(layers, replace(some, placed=self._unwritten.place(some))) for layers, some in division.unwritten]
+        groups = [replace(group, placed=LongTraining.place(self, group)) for group in division.groups]
+        return Division(written, unwritten, division.long, groups)
 
     def _batch_width(self, jobs: JobArrays) -> int:
         largest = int(self.data.counts(jobs.clients, "train").max(initial=1))
@@ -309,22 +322,21 @@ class CohortEngine:
         return without_gradients(self._trained(work, shard))
 
     def _trained(self, work: PlannedWork, shard: Shard) -> Iterator[JobResults]:
-        written, unwritten = (work, []) if self._validation is not None else self._unwritten.divide(work, shard)
         training = ApartTraining if self.plan == "apart" else LaneTraining
-        long, others = divide_by_length(written, work, self.lanes) if self.plan == "beside" else (None, written)
+        division = work.division or self._divided(work)
 
         def usual() -> Iterator[JobResults | None]:
-            for layers, some in unwritten:
+            for layers, some in division.unwritten:
                 yield from self._unwritten.train(some, shard, layers)
-            if others is not None:
-                yield from training(self, others, shard.broadcasts, shard.states).course(self._pool)
+            if division.written is not None:
+                yield from training(self, division.written, shard.broadcasts, shard.states).course(self._pool)
 
-        if long is None:
+        if division.long is None:
             yield from (results for results in usual() if results is not None)
-        else:
-            usual_steps = sum(int(some.steps.max()) for _, some in unwritten)
-            usual_steps += 0 if others is None else int(others.steps.max())
-            yield from self._beside.train(training(self, long, shard.broadcasts, shard.states), usual(), usual_steps)
+            return
+        long = ClientsAtWork(self, division.long, shard.broadcasts, shard.states)
+        groups = [LongTraining(self, group, shard.broadcasts, shard.states) for group in division.groups]
+        yield from self._beside.train(long, groups, usual())
 
     def execute(self, shards: Sequence[Shard], work: Callable[[Shard], T]) -> Iterator[T]:
         """What `work` makes of every shard, in their order; the workers are threads."""
@@ -351,60 +363,14 @@ class CohortEngine:
             return [np.arange(len(steps))]
         return deal_out(steps, -(-shards // _SHARDS_MULTIPLE) * _SHARDS_MULTIPLE)
 
-    def lane_bytes(self) -> int:
-        """What a lane takes with this algorithm."""
-        of_model = bytes_per_lane(self.task, self.local.batch_size)
-        if not self.algorithm.keeps_sample_gradients:
-            return of_model
-        return of_model + self.local.batch_size * sum(
-            p.numel() * p.element_size() for p in self.task.module.parameters()
-        )
-
-    def _leaves_plan_open(self) -> bool:
-        """Whether sizes do not tell how clients train fastest."""
-        if not self.hardware.is_gpu or not has_convolutions(self.task):
-            return False
-        least, most = _OPEN_LANE_BYTES
-        return least <= self.lane_bytes() < most
-
     def _tried(self, plan: Plan) -> CohortEngine:
         """An engine like this one with another plan, for a few steps of made-up clients."""
         local = replace(self.local, epochs=None, steps=STEPS_TRIED)
-        lanes, _ = self._suitable(None, plan)
-        choices = {"plan": plan, "lanes": lanes, "convolutions": self._suitable_convolutions(plan)}
+        lanes, _ = self._suitable.lanes_and_plan(None, plan)
+        choices = {"plan": plan, "lanes": lanes, "convolutions": self._suitable.convolutions(plan)}
         options = {**self.hardware.options, **choices, "compile": False}
         clients = ExampleClients(self.task, self.local.batch_size)
         return CohortEngine(self.task, self.algorithm, local, clients, self.seed, **options)
-
-    def _suitable(self, lanes: int | None, plan: Plan | None) -> tuple[int, Plan]:
-        """How many clients train at once, and how, as far as sizes tell."""
-        if lanes is not None:  # such as in runs from before there were plans
-            return lanes, plan or "together"
-        bytes_per_lane = self.lane_bytes()
-        if plan is None:
-            large = self.hardware.is_gpu and bytes_per_lane >= _LARGE_LANE_BYTES
-            plan = "apart" if large and has_convolutions(self.task) else "together"
-        if plan == "apart" and self.hardware.is_gpu:
-            room = int(_GPU_SHARE_APART * self.hardware.free_bytes()) // bytes_per_lane
-            return max(1, min(_MOST_APART, room)), plan
-        return self._suitable_lanes(bytes_per_lane), plan
-
-    def _suitable_convolutions(self, plan: Plan) -> Convolutions:
-        """How many clients convolve at once, by what a GPU is told to do."""
-        suit = self.hardware.is_gpu and self.hardware.precision == "tf32" and plan != "apart"
-        suit = suit and has_convolutions(self.task) and not self.algorithm.keeps_sample_gradients
-        return "kernels" if suit and convolution_kernels.available() else "products"
-
-    def _suitable_lanes(self, bytes_per_lane: int) -> int:
-        """A power of two of lanes: on a CPU as fit into a cache, on a GPU as many as it takes to keep it busy."""
-        if self.hardware.is_gpu:
-            busy_bytes = _GPU_RECURRENT_BYTES if has_recurrence(self.task) else _GPU_BYTES
-            most_bytes = min(busy_bytes, int(_GPU_SHARE_FOR_LANES * self.hardware.free_bytes()))
-            bytes_per_lane += gate_bytes(self.task, self.local.batch_size)
-            fitting = min(_MOST_GPU_LANES, most_bytes // bytes_per_lane)
-        else:
-            fitting = min(_MOST_LANES, _CACHE_BYTES // bytes_per_lane)
-        return int(2 ** (max(1, fitting).bit_length() - 1))
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
         """Scores one model on these clients."""
@@ -414,6 +380,21 @@ class CohortEngine:
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
         kept = self._evaluated_samples
         return evaluate_clients(self.task, params, data, clients, part, batch_size, self.workers, metrics, kept)
+
+    def evaluate_later(
+        self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None
+    ) -> Callable[[], ClientScores]:
+        """Has a GPU begin to score one model on these clients, if that is little work; gives what waits for it."""
+        data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
+        self.hardware.set_up()
+        self.task.module.eval()
+        begun = begin_evaluation(
+            self.task, params, data, clients, part, self._evaluation_batch_size, metrics, self._evaluated_samples
+        )
+        if begun is not None:
+            return begun
+        scores = self.evaluate(params, clients, part, other)
+        return lambda: scores
 
     def evaluate_personal(
         self, broadcast: Groups, states: Mapping[int, Groups], clients: IntArray, part: Part, round: int
@@ -429,167 +410,21 @@ class CohortEngine:
         self.hardware.set_up()
         return self._personal.own_model(broadcast, states, client, part, round)
 
-    def _find_obstacle(self) -> str | None:
-        """Why this model or algorithm cannot train many clients at once, found out by trying."""
-        if self.algorithm.trains_freely:
-            return f"{type(self.algorithm).__name__} has a training loop of its own"
-        broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
-        states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
-        jobs = JobArrays.of([Job(0, 1), Job(1, 1)]).tensors(next(iter(broadcast["params"].values())), self.seed)
-        given = Given(states, broadcast, jobs)
-        columns = {name: torch.stack([t, t]).to(self.device) for name, t in self.task.example(2).items()}
-        self.task.module.train()
-        with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(self.notes):
-            hook = "local_start"
-            try:
-                params = self.start_params(given, 2)
-                two = torch.ones(2, device=self.device, dtype=self.hardware.dtype)
-                changing = Changing(params, optimizer_init(self.local, params), two, two)
-                mask = torch.ones(2, 2, device=self.device)
-                hook = "local_loss or local_gradient"
-                self._step(changing, given, Batch(columns, mask, two.long()))
-                hook = "client_update"
-                ones = np.ones(2, dtype=np.int64)
-                losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None
-                self.updates(params, given, Work(ones, ones, ones, losses))
-                if self.algorithm.personalizes and states:
-                    hook = "personal_models"
-                    example = newcomer(broadcast, {})
-                    vmap(lambda kept: self.algorithm.personal_models(replace(example, state=kept)))(states)
-            except BadInputError:
-                raise
-            except SealedBatchError:
-                self.exact_batches = True
-                return self._find_obstacle()
-            except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
-                reason = str(error).strip().partition("\n")[0].partition(". ")[0]
-                where = tracker.present if tracker.inside else f"{hook} of {type(self.algorithm).__name__}"
-                return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
-        return None
-
-    def _step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
-        """One gradient step in every lane."""
-        products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
-        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
-        # Attention in plain operations: what else torch has for it would be computed client by client.
-        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
-            params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
-                changing.params,
-                changing.optimizer,
-                changing.numbers,
-                {
-                    name: values if self.hardware.is_gpu else innermost_channels(values)
-                    for name, values in batch.columns.items()
-                },
-                batch.mask,
-                batch.keys,
-                given.states,
-                given.jobs,
-                given.broadcast,
-            )
-        loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
-        return Changing(params, state, changing.numbers + 1, loss_sums)
-
-    def _step_alone(self, changing: Changing, given: Given, batch: Batch) -> Changing:
-        """The same for a single lane, without `vmap`: libraries convolve with one set of weights better than we do."""
-
-        def first(groups: Groups) -> Groups:
-            return map_groups(lambda t: t[0], groups)
-
-        in_layout = NormalizedAsTheyLie() if self.hardware.is_gpu else nullcontext()
-        with in_layout:
-            params, state, loss = self._client_step(
-                {name: p[0] for name, p in changing.params.items()},
-                first(changing.optimizer),
-                changing.numbers[0],
-                {name: innermost_channels(values)[0] for name, values in batch.columns.items()},
-                batch.mask[0],
-                batch.keys[0],
-                first(given.states),
-                {name: t[0] for name, t in given.jobs.items()},
-                given.broadcast if given.shared else first(given.broadcast),
-                alone=True,
-            )
-        return Changing(
-            {name: p.unsqueeze(0) for name, p in params.items()},
-            map_groups(lambda t: t.unsqueeze(0), state),
-            changing.numbers + 1,
-            changing.loss_sums + loss * batch.mask.sum(1),
-        )
-
-    def _client_step(
-        self,
-        params: Tensors,
-        state: Groups,
-        number: Tensor,
-        columns: Tensors,
-        mask: Tensor,
-        key: Tensor,
-        kept: Groups,
-        job: Tensors,
-        broadcast: Groups,
-        alone: bool = False,
-    ) -> tuple[Tensors, Groups, Tensor]:
-        """One gradient step of one client: its parameters, the state of its optimizer, and the loss.
-
-        If it is `alone`, and not one of many in `vmap`, torch has shorter ways.
-        """
-        known = context_of(job)
-        client = Client(broadcast, kept, known.at_step(number) if job else known)  # nobody asks if nothing is known
-        loss_of = self.loss_of(columns, mask, key, client)
-        grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
-        grad = corrected_gradient(self.algorithm, grad, params, client)
-        scale, own = client.job.lr_scale, client.job.hyperparameters
-        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
-        return params, state, loss
+    def lane_bytes(self) -> int:
+        """What a lane takes with this algorithm."""
+        return self._suitable.lane_bytes()
 
     def loss_of(self, columns: Tensors, mask: Tensor, key: Tensor, client: Client) -> Callable[[Tensors], Tensor]:
         """What a client minimizes in a step, as a function of its parameters."""
-        samples = {**self.task.batch(columns), "key": key}
-        if not self.exact_batches:
-            samples["mask"] = mask
-
-        def loss_of(params: Tensors) -> Tensor:
-            dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
-            with self.hardware.rounding(), passes_of(self.algorithm), dropped:
-                return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
-
-        return loss_of
-
-    def _handed_out(self, samples: Tensors) -> Any:
-        """The batch as an algorithm gets it: sealed, if it is padded and the loss is somebody's own."""
-        return SealedBatch(samples) if self._seals_batches and not self.exact_batches else samples
+        return self._steps.loss_of(columns, mask, key, client)
 
     def start_params(self, given: Given, clients: int) -> Tensors:
         """What so many clients start from; to be read only."""
-
-        def local_start(state: Groups, job: Tensors, broadcast: Groups) -> Tensors:
-            return self.algorithm.local_start(Client(broadcast, state, context_of(job)))
-
-        if given.shared and type(self.algorithm).local_start is Algorithm.local_start:
-            start = local_start({}, {name: t[0] for name, t in given.jobs.items()}, given.broadcast)
-            return {name: p.expand(clients, *p.shape) for name, p in start.items()}
-        rows: Tensors = vmap(local_start, in_dims=(0, 0, None if given.shared else 0))(
-            given.states, given.jobs, given.broadcast
-        )
-        return rows
+        return self._steps.start_params(given, clients)
 
     def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
         """What finished clients (rows of `params`) upload, and what they keep."""
-
-        def client_update(
-            params: Tensors, state: Groups, job: Tensors, broadcast: Groups, *amounts: Tensor
-        ) -> tuple[Groups, Groups]:
-            client = Client(broadcast, state, context_of(job))
-            return self.algorithm.client_update(params, client, Work(*amounts))
-
-        known = (amount for amount in vars(work).values() if amount is not None)
-        amounts = [torch.from_numpy(amount).to(self.device, self.hardware.dtype) for amount in known]
-        in_dims = (0, 0, 0, None if given.shared else 0, *[0] * len(amounts))
-        result: tuple[Groups, Groups] = vmap(client_update, in_dims=in_dims)(
-            params, given.states, given.jobs, given.broadcast, *amounts
-        )
-        return result
+        return self._steps.updates(params, given, work)
 
     def validated(self, params: Tensors, given: Given, clients: IntArray) -> Validated | None:
         """How good the models of finished clients (rows of `params`) are, if somebody asks."""
@@ -602,16 +437,3 @@ class CohortEngine:
                 before = {name: p.expand(len(clients), *p.shape) for name, p in before.items()}
         trained = vmap(self.algorithm.trained_model)(params)
         return self._validation.of(trained, before, clients)
-
-
-def _gradient_and_value(function: Callable[[Tensors], Tensor]) -> Callable[[Tensors], tuple[Tensors, Tensor]]:
-    """What torch.func's function of this name gives, by layers' own gradients, which need not have gradients again."""
-
-    def both(params: Tensors) -> tuple[Tensors, Tensor]:
-        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
-        with torch.enable_grad():
-            loss = function(leaves)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True)), loss.detach()
-
-    return both

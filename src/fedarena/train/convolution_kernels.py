@@ -18,6 +18,9 @@ from fedarena.train.usable_kernels import usable_kernels
 
 Pair = tuple[int, int]
 
+# Parts of a product that keep a GPU busy, and how many times each goes on at least: fewer would not be worth adding up.
+_BUSY, _FEWEST_TURNS = 512, 4
+
 
 def available() -> bool:
     """Whether such kernels can be made on this machine's GPU; torch usually brings what compiles them."""
@@ -42,20 +45,24 @@ def tiles(channels: int, outputs: int, rows: int) -> dict[str, int]:
     }
 
 
-def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int) -> dict[str, int]:
-    """The same for gradients of weights, which are sums over parts of the rows.
+def gradient_tiles(channels: int, outputs: int, kernel: Pair, rows: int, lanes: int) -> dict[str, int]:
+    """The same for gradients of weights, which are sums over parts of the rows: more of them where lanes are few.
 
     Two warps, because four would multiply by instructions that want these operands turned around in memory.
     """
     patch = channels * kernel[0] * kernel[1]
-    return {
-        "PARTS": max(1, min(8, rows // (512 if patch <= 32 else 2048))),
+    t = {
         "ROWS": 64 if patch <= 32 else 32,
         "COLUMNS": min(64, max(16, 1 << (outputs - 1).bit_length())),
         "DEPTH": 32 if patch <= 32 else 64,
         "num_warps": 2,
         "num_stages": 4,
     }
+    parts = max(1, min(8, rows // (512 if patch <= 32 else 2048)))
+    of_lanes = lanes * _divide_up(patch, t["DEPTH"]) * _divide_up(outputs, t["COLUMNS"])
+    while parts * of_lanes * 2 <= _BUSY and parts * 2 * _FEWEST_TURNS * t["ROWS"] <= rows:
+        parts *= 2
+    return {"PARTS": parts, **t}
 
 
 def convolve(x: Tensor, weight: Tensor, padding: Pair, exact: bool, own: dict[str, int] | None = None) -> Tensor:
@@ -83,7 +90,7 @@ def weight_gradient(
     """The gradients of every lane's weights, from the pictures that came in and the gradients of what went out."""
     lanes, samples, height, width, channels = x.shape
     out_height, out_width, outputs = grad.shape[2:]
-    t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width)
+    t = own or gradient_tiles(channels, outputs, kernel, samples * out_height * out_width, lanes)
     out = x.new_empty(lanes, t["PARTS"], outputs, *kernel, channels, dtype=torch.float32)
     tiles_of_lane = (_divide_up(kernel[0] * kernel[1] * channels, t["DEPTH"]), _divide_up(outputs, t["COLUMNS"]))
     grid = (*tiles_of_lane, lanes * t["PARTS"])

@@ -6,7 +6,7 @@ nobody's business but the crew's. What a crew is made of is not known here; with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -121,6 +121,7 @@ class RayEngine(CohortEngine):
             cohorts=cohorts,
         )
         self.crew: Crew | None = None
+        self._work_beside_crew: list[Callable[[], None]] = []
         self.address, self.crew_size, self.cores = address, workers, cores
         self.mixed_hardware = mixed_hardware
         if self.hardware.is_gpu and shards is None:
@@ -155,6 +156,23 @@ class RayEngine(CohortEngine):
                 of_shard = None if losses is None else losses[positions]
                 shards.append(Shard(some.take(positions), broadcasts, states, width, of_shard))
         return shards
+
+    def do_meanwhile(self, other_work: Callable[[], None]) -> None:
+        """Has `other_work` done in every round while the crew is busy, or a GPU of this process."""
+        if self.crew is None:
+            super().do_meanwhile(other_work)
+        else:  # kept apart: threads of this process may train as well, such as models that are fine-tuned
+            self._work_beside_crew.append(other_work)
+
+    def while_crew_works(self) -> None:
+        """Does what there is to do while nobody could go on with the round."""
+        for work in self._work_beside_crew:
+            work()
+
+    def plan_ahead(self, jobs: JobArrays) -> None:
+        """A crew draws batches itself."""
+        if self.crew is None:
+            super().plan_ahead(jobs)
 
     def count_steps(self, shard: Shard) -> int:
         """How many gradient steps a shard takes: how long it takes compared with others."""

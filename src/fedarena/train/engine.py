@@ -17,6 +17,7 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import IntArray as IntArray
 from fedarena.train.jobs import Job, JobArrays
+from fedarena.train.late import Numbers
 from fedarena.train.optimizers import LocalTraining, training_of
 from fedarena.train.shards import Shard, T
 from fedarena.train.tensors import Groups
@@ -75,7 +76,7 @@ class JobResults:
     update: Groups
     client_states: Groups  # what clients keep; empty for algorithms without such
     work: Work  # of arrays
-    losses: npt.NDArray[np.float64]  # mean over the samples a client processed
+    losses: Numbers  # mean over the samples a client processed
     validated: Validated | None = None  # how good their models are, if somebody asks
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.train.engine import ClientData, ClientScores, IntArray, Part
 from fedarena.train.execution import in_order, one_ahead
 from fedarena.train.kept_samples import KeptSamples, TensorSamples, tensor_samples
+from fedarena.train.late import copied
 
 Array = npt.NDArray[Any]
 _BATCHES_IN_BLOCK = 16
@@ -63,6 +64,41 @@ def evaluate_clients(
     for states in measure_blocks(task, params, data, clients, part, blocks, batch_size, workers, metrics, kept):
         totals.add(states)
     return client_scores(totals, clients, samples)
+
+
+def begin_evaluation(
+    task: Task,
+    params: Tensors,
+    data: ClientData,
+    clients: IntArray,
+    part: Part,
+    batch_size: int,
+    metrics: Sequence[Metric] | None = None,
+    kept: KeptSamples | None = None,
+) -> Callable[[], ClientScores] | None:
+    """The same for a GPU, which goes on by itself; what waits for it. None if it is too much for one block."""
+    samples = data.counts(clients, part)
+    batch_size = evaluation_batch_size(task, batch_size)
+    blocks = blocks_of_clients(samples, batch_size)
+    if len(blocks) != 1:
+        return None
+    metrics = task.metrics if metrics is None else metrics
+    read = tensor_samples(data, clients, part) if kept is None else kept.samples(data, clients, part)
+    device = next(iter(params.values())).device
+    measured = [
+        {name: copied(t) for name, t in states.items()}
+        for states in _measured(OwnTask(task, params), read.columns, batch_size, device, metrics)
+    ]
+
+    def finish() -> ClientScores:
+        sums = SampleSums(np.repeat(np.arange(len(clients)), np.diff(read.offsets)), len(clients))
+        for states in measured:
+            sums.add({name: as_doubles(name, read_state()) for name, read_state in states.items()})
+        totals = Totals(metrics)
+        totals.add(sums.finish(np.arange(len(clients))))
+        return client_scores(totals, clients, samples)
+
+    return finish
 
 
 def measure_blocks(
@@ -128,21 +164,30 @@ def _measure(
     sums: SampleSums,
     metrics: Sequence[Metric],
 ) -> None:
-    task, params = own.task, own.params
+    found = _measured(own, columns, batch_size, device, metrics)
+    if device.type == "cuda":  # which goes on with the next batch while nobody waits for the last
+        found = iter(list(found))
+    for states in found:
+        sums.add({name: to_array(name, t) for name, t in states.items()})
+
+
+def _measured(
+    own: OwnTask, columns: Tensors, batch_size: int, device: torch.device, metrics: Sequence[Metric]
+) -> Iterator[Tensors]:
+    """The states of one batch after the other."""
     rows = len(next(iter(columns.values())))
-    with torch.no_grad():
-        batches = (
-            task.batch({name: t[start : start + batch_size].to(device) for name, t in columns.items()})
-            for start in range(0, rows, batch_size)
-        )
-        found: Iterable[Tensors] = (task.measure(params, batch, metrics) for batch in batches)
-        if device.type == "cuda":  # which goes on with the next batch while nobody waits for the last
-            found = list(found)
-        for states in found:
-            sums.add({name: to_array(name, t) for name, t in states.items()})
+    for start in range(0, rows, batch_size):
+        with torch.no_grad():
+            some = {name: t[start : start + batch_size].to(device) for name, t in columns.items()}
+            states = own.task.measure(own.params, own.task.batch(some), metrics)
+        yield states
 
 
 def to_array(name: str, values: Tensor) -> Array:
-    """States as numbers of double precision, in which they are added up; scores to be ranked as they are."""
-    found: Array = values.cpu().numpy()
-    return found if name in (SCORES, RIGHT) else found.astype(np.float64)
+    """States as numbers to be added up."""
+    return as_doubles(name, values.cpu().numpy())
+
+
+def as_doubles(name: str, values: Array) -> Array:
+    """States in double precision, in which they are added up; scores to be ranked as they are."""
+    return values if name in (SCORES, RIGHT) else values.astype(np.float64)

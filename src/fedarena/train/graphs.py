@@ -201,7 +201,6 @@ def separate_updates(traced: GraphModule, replaced: int) -> tuple[GraphModule, l
         else:
             updates.append(Update(number, "subtract", numbered(value), factor))
     output.args = (computed,)
-    graph.set_codegen(torch.fx.graph.CodeGen())
     graph.eliminate_dead_code()
     traced.recompile()
     return traced, updates
@@ -315,9 +314,21 @@ def _add_slices_directly(graph: Graph) -> None:
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:
     """The whole step again, as a function that changes its arguments."""
 
+    alike: dict[tuple[str, float], list[Update]] = {}
+    for update in updates:
+        alike.setdefault((update.kind, update.factor), []).append(update)
+
     def step(*tensors: Tensor) -> None:
         computed = pure(*tensors)
-        for update in updates:
-            update.apply(tensors[update.tensor], computed)
+        for (kind, factor), some in alike.items():
+            if tensors[0].is_cuda and kind != "subtract_product":  # as few kernels as possible
+                old, new = [tensors[update.tensor] for update in some], [computed[update.values[0]] for update in some]
+                if kind == "copy":
+                    torch._foreach_copy_(old, new)
+                else:
+                    torch._foreach_sub_(old, new, alpha=factor)
+            else:
+                for update in some:
+                    update.apply(tensors[update.tensor], computed)
 
     return step

@@ -4,6 +4,9 @@ Pictures are ``[samples, pixels, channels]`` here. Plain operations would go thr
 clients would wait for how many operations there are. Here, pixels are divided into blocks: of every block and channel
 mean and spread are noted, then those of groups follow from them, and a last kernel reads and writes every number once.
 The gradient takes the same three steps. All sums have a fixed order, so that the same numbers give the same bits.
+
+A ReLU that follows is applied at once: ``CEILING`` is None where there is none, 0 if it has no ceiling. Pictures that
+are small enough need a single kernel, see `small_group_norm_kernels`.
 """
 
 # mypy: disable-error-code="import-not-found,untyped-decorator"
@@ -26,18 +29,37 @@ _ANY = ["pixels", "groups", "blocks"]
 
 
 @triton.jit
+def activated(values: tl.tensor, CEILING: tl.constexpr) -> tl.tensor:
+    """The ReLU of values; what is not a number stays none."""
+    if CEILING is not None:
+        values = tl.where(values < 0, 0.0, values)
+        if CEILING > 0:
+            values = tl.where(values > CEILING, CEILING, values)
+    return values
+
+
+@triton.jit
+def passed_back(slope: tl.tensor, values: tl.tensor, CEILING: tl.constexpr) -> tl.tensor:
+    """The gradient of values, from that of their ReLU."""
+    if CEILING is not None:
+        slope = tl.where(values <= 0, 0.0, slope)
+        if CEILING > 0:
+            slope = tl.where(values >= CEILING, 0.0, slope)
+    return slope
+
+
+@triton.jit
 def _block(
-    pixels: tl.tensor,
-    channels: tl.tensor,
-    PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Where the numbers of this program's block lie, and which of them exist: ``[pixels, channels]``."""
-    sample = tl.program_id(0).to(tl.int64)
+    pixels: tl.tensor, channels: tl.tensor, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The sample of this program's block, where in it the numbers ``[pixels, channels]`` lie, which exist; channels.
+
+    Programs that start one after the other take neighbouring channels, so that lines of memory are read once.
+    """
     pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     inside = (pixel < pixels)[:, None] & (channel < channels)[None, :]
-    return (sample * pixels + pixel[:, None]) * channels + channel[None, :], inside, channel
+    return tl.program_id(2), pixel[:, None] * channels + channel[None, :], inside, channel
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -52,12 +74,13 @@ def _note_blocks(
     CHANNELS: tl.constexpr,
 ) -> None:
     """Mean and squared distances from it, of every channel of a block."""
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
-    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
+    values = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE)
     count = tl.minimum(pixels - tl.program_id(1) * PIXELS, PIXELS)
     mean = tl.sum(values, 0) / count
     distance = tl.where(inside, values - mean[None, :], 0.0)
-    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
     tl.store(means + note, mean, mask=channel < channels)
     tl.store(spreads + note, tl.sum(distance * distance, 0), mask=channel < channels)
 
@@ -117,25 +140,29 @@ def _normalize(
     pixels: tl.tensor,
     channels: tl.tensor,
     groups: tl.tensor,
+    CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0) * tl.load(weight + channel, mask=exists, other=0.0)
     shift = tl.load(bias + channel, mask=exists, other=0.0)
-    values = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE)
+    values = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE)
     result = (values - center[None, :]) * scale[None, :] + shift[None, :]
-    tl.store(output + where, result, mask=inside)
+    tl.store(output + begin + where, activated(result, CEILING), mask=inside)
 
 
 @triton.jit(do_not_specialize=_ANY)
 def _note_gradients(
     grad: tl.tensor,
     x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
     mean: tl.tensor,
     inverse: tl.tensor,
     sums: tl.tensor,
@@ -143,21 +170,27 @@ def _note_gradients(
     pixels: tl.tensor,
     channels: tl.tensor,
     groups: tl.tensor,
+    CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
     """Of every channel of a block, the sum of gradients and of their products with what was normalized."""
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0)
-    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
-    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
-    note = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * channels + channel
+    distance = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+    slope = tl.load(grad + begin + where, mask=inside, other=0.0).to(ACCURATE)
+    if CEILING is not None:
+        factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
+        shift = tl.load(bias + channel, mask=exists, other=0.0)
+        slope = passed_back(slope, distance * factor[None, :] + shift[None, :], CEILING)
+    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
     tl.store(sums + note, tl.sum(slope, 0), mask=exists)
-    tl.store(products + note, tl.sum(slope * normal, 0), mask=exists)
+    tl.store(products + note, tl.sum(slope * distance, 0) * scale, mask=exists)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -233,6 +266,7 @@ def _gradient(
     grad: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
+    bias: tl.tensor,
     mean: tl.tensor,
     inverse: tl.tensor,
     of_groups: tl.tensor,
@@ -240,32 +274,39 @@ def _gradient(
     pixels: tl.tensor,
     channels: tl.tensor,
     groups: tl.tensor,
+    CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
+    begin = sample.to(tl.int64) * pixels * channels
     exists = channel < channels
-    group = tl.program_id(0) * groups + channel // (channels // groups)
+    group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0)
-    mean_sum = tl.load(of_groups + group, mask=exists, other=0.0)
-    mean_product = tl.load(of_groups + tl.num_programs(0) * groups + group, mask=exists, other=0.0)
-    factor = tl.load(weight + channel, mask=exists, other=0.0)
-    normal = (tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]) * scale[None, :]
-    slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE) * factor[None, :]
-    result = scale[None, :] * (slope - mean_sum[None, :] - normal * mean_product[None, :])
-    tl.store(output + where, result, mask=inside)
+    mean_sum = scale * tl.load(of_groups + group, mask=exists, other=0.0)
+    mean_product = scale * scale * tl.load(of_groups + tl.num_programs(2) * groups + group, mask=exists, other=0.0)
+    factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
+    distance = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+    slope = tl.load(grad + begin + where, mask=inside, other=0.0).to(ACCURATE)
+    if CEILING is not None:
+        shift = tl.load(bias + channel, mask=exists, other=0.0)
+        slope = passed_back(slope, distance * factor[None, :] + shift[None, :], CEILING)
+    result = slope * factor[None, :] - mean_sum[None, :] - distance * mean_product[None, :]
+    tl.store(output + begin + where, result, mask=inside)
 
 
-def normalized(x: Tensor, groups: int, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalized pictures ``[samples, pixels, channels]`` in the weight's precision; means, inverse deviations."""
+def normalized(
+    x: Tensor, groups: int, weight: Tensor, bias: Tensor, epsilon: float, ceiling: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalized pictures ``[samples, pixels, channels]``, means, and inverse deviations."""
     samples, pixels, channels = x.shape
     grid, form = _division(x, weight)
     blocks = grid[1]
     notes = weight.new_empty(2, samples, blocks, channels)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
-    output = torch.empty_like(x, dtype=weight.dtype)
+    output = torch.empty_like(x)
     _note_blocks[grid](x, notes[0], notes[1], pixels, channels, **form)
     _join_blocks[samples, groups](
         *(notes[0], notes[1], mean, inverse, pixels, channels, groups, blocks),
@@ -274,11 +315,13 @@ def normalized(x: Tensor, groups: int, weight: Tensor, bias: Tensor, epsilon: fl
         PIXELS=_PIXELS,
         NOTES=_NOTES,
     )
-    _normalize[grid](x, weight, bias, mean, inverse, output, pixels, channels, groups, **form)
+    _normalize[grid](x, weight, bias, mean, inverse, output, pixels, channels, groups, CEILING=ceiling, **form)
     return output, mean, inverse
 
 
-def gradients(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, inverse: Tensor, ceiling: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of pictures, weight and bias."""
     samples, pixels, channels = x.shape
     groups = mean.shape[1]
@@ -287,30 +330,44 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse: Te
     notes = weight.new_empty(2, samples, blocks, channels)
     of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
     of_x = torch.empty_like(x)
-    _note_gradients[grid](grad, x, mean, inverse, notes[0], notes[1], pixels, channels, groups, **form)
+    known = (weight, bias, mean, inverse)
+    _note_gradients[grid](*(grad, x, *known, notes[0], notes[1], pixels, channels, groups), CEILING=ceiling, **form)
     _join_gradients[samples, groups](
         *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, blocks),
         ACCURATE=form["ACCURATE"],
         BLOCKS=_BLOCKS,
         CHANNELS=_CHANNELS,
     )
-    _gradient[grid](grad, x, weight, mean, inverse, of_groups, of_x, pixels, channels, groups, **form)
-    of_params = weight.new_empty(2, channels)
-    _add_samples[grid[2], 2](
-        *(of_samples, of_params, samples, channels), ACCURATE=form["ACCURATE"], SAMPLES=_SAMPLES, CHANNELS=_CHANNELS
+    _gradient[grid](grad, x, *known, of_groups, of_x, pixels, channels, groups, CEILING=ceiling, **form)
+    return of_x, *added_up(of_samples)
+
+
+def added_up(of_samples: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums over samples of ``[2, samples, channels]``."""
+    _, samples, channels = of_samples.shape
+    sums = of_samples.new_empty(2, channels)
+    _add_samples[triton.cdiv(channels, _CHANNELS), 2](
+        *(of_samples, sums, samples, channels),
+        ACCURATE=accurate_type(of_samples),
+        SAMPLES=_SAMPLES,
+        CHANNELS=_CHANNELS,
     )
-    return of_x, of_params[0], of_params[1]
+    return sums[0], sums[1]
 
 
 def try_out() -> None:
     """Makes and runs kernels, to see whether that is possible here."""
     ones = torch.ones(16, device="cuda")
-    normalized(ones.view(1, 1, -1), 1, ones, ones, 1e-5)
+    normalized(ones.view(1, 1, -1), 1, ones, ones, 1e-5, None)
+
+
+def accurate_type(weight: Tensor) -> tl.dtype:
+    """In which kernels compute: as exactly as weights are kept, however pictures are rounded."""
+    return tl.float64 if weight.dtype == torch.float64 else tl.float32
 
 
 def _division(x: Tensor, weight: Tensor) -> tuple[tuple[int, int, int], dict[str, object]]:
     """How many blocks there are, and what kernels must know about them."""
     samples, pixels, channels = x.shape
-    grid = (samples, triton.cdiv(pixels, _PIXELS), triton.cdiv(channels, _CHANNELS))
-    accurate = tl.float64 if weight.dtype == torch.float64 else tl.float32
-    return grid, {"ACCURATE": accurate, "PIXELS": _PIXELS, "CHANNELS": _CHANNELS, "num_warps": _WARPS}
+    grid = (triton.cdiv(channels, _CHANNELS), triton.cdiv(pixels, _PIXELS), samples)
+    return grid, {"ACCURATE": accurate_type(weight), "PIXELS": _PIXELS, "CHANNELS": _CHANNELS, "num_warps": _WARPS}

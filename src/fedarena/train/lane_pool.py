@@ -100,21 +100,23 @@ class Lanes:
 
     def step(self, width: int, batch: Batch, frequent: bool) -> None:
         """One gradient step in each of the first `width` lanes; those that are `frequent` are worth being compiled."""
-        self._step(width, batch, batch, frequent, 1)
-
-    def steps(self, width: int, first: Batch, batches: Batch, frequent: bool) -> None:
-        """As many steps as there are batches, of which the first is given apart, without a pause on a GPU."""
-        self._step(width, first, batches, frequent, len(batches.mask))
-
-    def _step(self, width: int, example: Batch, given: Batch, frequent: bool, times: int) -> None:
-        form = (width, example.mask.shape[1], frequent, times)
+        form = (width, batch.mask.shape[-1], frequent, 1)
         if form not in self._steps:
-            lanes, read = self.changing.first(width), self.given.first(width)
-            compile = frequent and self._compile
-            self._steps[form] = self._programs.bind(
-                lanes, read, example, compile=compile, stream=self._stream, times=times
-            )
-        self._steps[form](given)
+            self._steps[form] = self._bind(width, batch, frequent, 1)
+        self._steps[form](batch)
+
+    def steps(self, width: int, batches: Batch, frequent: bool) -> None:
+        """As many steps as there are batches, without a pause on a GPU."""
+        times = len(batches.mask)
+        form = (width, batches.mask.shape[-1], frequent, times)
+        if form not in self._steps:
+            self._steps[form] = self._bind(width, batches.at(0), frequent, times)
+        self._steps[form](batches)
+
+    def _bind(self, width: int, example: Batch, frequent: bool, times: int) -> Program:
+        lanes, read = self.changing.first(width), self.given.first(width)
+        compile = frequent and self._compile
+        return self._programs.bind(lanes, read, example, compile=compile, stream=self._stream, times=times)
 
     def step_exactly(self, width: int, batch: Batch, samples: IntArray, frequent: bool) -> None:
         """The same for batches without padding, of so many `samples` each (0: the lane is idle).

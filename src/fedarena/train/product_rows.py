@@ -14,7 +14,7 @@ from torch import Tensor
 from fedarena.train.algorithm import Work
 from fedarena.train.engine import JobResults
 from fedarena.train.jobs import IntArray
-from fedarena.train.tensors import Groups, finite_rows
+from fedarena.train.tensors import Groups, finite_rows, sent_to
 
 # A norm is that of the written matrix if its square is less of the square that it could have at most.
 _LEAST_LEFT = 1e-3
@@ -85,7 +85,10 @@ class ProductRows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the matrices of all clients, each times its weight: one product."""
-        of_samples = weights.repeat_interleave(torch.from_numpy(self.counts).to(self.device))
+        if len(self) and (self.counts == self.counts[0]).all():  # a GPU has less to do
+            of_samples = weights.repeat_interleave(int(self.counts[0]))
+        else:
+            of_samples = weights.repeat_interleave(sent_to(self.device, self.counts), output_size=len(self.left))
         total = (self.left * (self.factors * of_samples).unsqueeze(-1)).t() @ self.right
         return total if self.shift is None else total + (self.shift @ weights) * self.start
 

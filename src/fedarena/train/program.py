@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
+from torch.fx.graph import CodeGen
 from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
@@ -31,6 +32,7 @@ from fedarena.train.graphs import (
     separate_updates,
 )
 from fedarena.train.operations import call_scripts
+from fedarena.train.recording import record_plainly
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
@@ -94,9 +96,13 @@ class Batch:
         columns = {name: values[lanes, :samples] for name, values in self.columns.items()}
         return Batch(columns, self.mask[lanes, :samples], self.keys[lanes])
 
-    def at(self, steps: slice) -> Batch:
-        """Those of some steps, if these are the batches of many."""
+    def at(self, steps: slice | int) -> Batch:
+        """Those of some steps or of one, if these are the batches of many."""
         return Batch({name: values[steps] for name, values in self.columns.items()}, self.mask[steps], self.keys[steps])
+
+    def each(self) -> list[Batch]:
+        """Those of all steps, one by one."""
+        return [self.at(step) for step in range(len(self.mask))]
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
@@ -258,12 +264,25 @@ class StepPrograms:
 
 
 def record(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
-    """The plain operations that a pure function of tensors comes to; `TRACING` must be held."""
+    """The plain operations that a pure function comes to, to be called with the tensors; `TRACING` must be held."""
+    if all(t.device.type == "cpu" for t in tensors):
+        try:
+            traced = record_plainly(function, tensors)
+        except Exception:  # whatever it is, torch's recorder can do it or says what is wrong
+            traced = _record_thoroughly(function, tensors)
+    else:
+        traced = _record_thoroughly(function, tensors)
+    clean(traced.graph)
+    return traced
+
+
+def _record_thoroughly(function: Callable[[list[Tensor]], list[Tensor]], tensors: list[Tensor]) -> GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, which only who records should pay
 
     with _noting_forms_only():
         traced: GraphModule = make_fx(function)(tensors)
-    clean(traced.graph)
+    traced.graph.set_codegen(CodeGen())  # takes the tensors themselves, not a list of them
+    traced.recompile()
     return traced
 
 
@@ -271,10 +290,10 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
     reuse_memory(pure)
     call_scripts(pure)
-    step = in_place(pure, updates)
+    one_by_one = in_place(Interpreter(pure).run, updates)  # to trace them once, no Python code has to be made of them
 
     def traceable(*tensors: Tensor) -> Tensor:
-        step(*tensors)
+        one_by_one(*tensors)
         return tensors[0]  # a script must give something
 
     copies = [t.clone() for t in tensors]
@@ -283,7 +302,7 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
         try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
             made: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
         except (RuntimeError, AttributeError):
-            return step
+            return in_place(pure, updates)
 
     def run(*tensors: Tensor) -> None:
         with torch.inference_mode():  # nothing that is made in it leaves it, and small operations are faster

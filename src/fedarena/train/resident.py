@@ -47,6 +47,9 @@ class SampleSource(Protocol):
     def arriving(self, clients: IntArray) -> Arrival:
         """The samples of these clients, who are needed in this order."""
 
+    def expect(self, clients: IntArray) -> None:
+        """Says who is likely to be asked for next, and needed in this order."""
+
 
 def rows_of(source: SampleSource, clients: IntArray) -> tuple[Tensors, IntArray]:
     """Columns in which these clients' samples are, all of them, and the row at which each client's begin."""
@@ -66,6 +69,9 @@ class FreshSamples:
         columns, begins = self.rows(clients)
         return Arrival(columns, begins, [], np.full(len(clients), -1))
 
+    def expect(self, clients: IntArray) -> None:
+        """Nothing is read before it is needed."""
+
     def rows(self, clients: IntArray) -> tuple[Tensors, IntArray]:
         """Columns with the samples of just these clients."""
         block = self._data.samples(clients, "train")
@@ -77,8 +83,9 @@ class ResidentSamples:
     """Keeps the samples of every client who took part on a device, as long as they fit into `limit_bytes`.
 
     New ones come in pieces, read and copied by other threads: those who are needed first train while the others are
-    still on their way. While one piece is copied to the device, the next is read, and main memory never holds more than
-    two. Of pictures that are decoded when they are read, a large cohort would take many gigabytes.
+    still on their way, and who is expected next is read when all of them are there. While one piece is copied to the
+    device, the next is read, and main memory never holds more than two. Of pictures that are decoded when they are
+    read, a large cohort would take many gigabytes.
     """
 
     def __init__(self, data: ClientData, device: torch.device, limit_bytes: int):
@@ -87,32 +94,72 @@ class ResidentSamples:
         self._columns: Tensors = {}
         self._used = 0
         self._begins: dict[int, int] = {}
-        self._pieces: list[Future[Milestone]] = []  # those of the last time
+        self._pieces: dict[int, Future[Milestone]] = {}  # those of the last time, by client
+        self._expecting: Future[None] | None = None
         self._reading = threading.Lock()
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def arriving(self, clients: IntArray) -> Arrival:
         """Columns with the samples of these clients and others."""
-        if any(piece.exception() for piece in self._pieces):
+        self._stop_expecting()
+        if any(piece.done() and piece.exception() for piece in self._pieces.values()):
             self._forget()  # as nobody knows which samples came
-        self._pieces = []
-        missing = np.array([c for c in dict.fromkeys(clients.tolist()) if c not in self._begins], dtype=np.int64)
-        piece_of: dict[int, int] = {}
+        needed = [*dict.fromkeys(clients.tolist())]
+        missing = np.array([client for client in needed if client not in self._begins], dtype=np.int64)
         if len(missing):
-            piece_of = self._add(missing, np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64))
+            self._finish_pieces()
+            self._add(missing, np.array(needed, dtype=np.int64))
         begins = np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
-        pieces = np.array([piece_of.get(client, -1) for client in clients.tolist()], dtype=np.int64)
-        return Arrival(self._columns, begins, self._pieces, pieces)
+        coming = [*dict.fromkeys(self._pieces.values())]
+        number = {piece: place for place, piece in enumerate(coming)}
+        piece_of = [number[self._pieces[client]] if client in self._pieces else -1 for client in clients.tolist()]
+        return Arrival(self._columns, begins, coming, np.array(piece_of, dtype=np.int64))
 
-    def _add(self, missing: IntArray, needed: IntArray) -> dict[int, int]:
-        """Lets samples come; gives for each client the piece they come in."""
+    def expect(self, clients: IntArray) -> None:
+        """Begins to read the samples of clients who are likely to be next, and needed in this order.
+
+        It waits until all are there that were asked for. Where there is not enough room beside those, it does nothing.
+        """
+        self._stop_expecting()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="expected-samples")
+        self._expecting = pool.submit(self._prepare, np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64))
+        pool.shutdown(wait=False)
+
+    def _prepare(self, clients: IntArray) -> None:
+        self._finish_pieces()
+        missing = np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)
+        if len(missing) and self._has_room(missing):
+            self._add(missing, clients)
+
+    def _stop_expecting(self) -> None:
+        """From now on, nobody but the caller changes what is known."""
+        if self._expecting is not None:
+            self._expecting.exception()  # if there is one, it comes again when the samples are asked for
+            self._expecting = None
+
+    def _finish_pieces(self) -> None:
+        """Returns when all pieces of the last time are there, or known not to come; the current stream sees them."""
+        failed = False
+        for piece in dict.fromkeys(self._pieces.values()):
+            failed = piece.exception() is not None or failed
+            if not failed:
+                piece.result().wait()
+        if failed:
+            self._forget()
+        self._pieces = {}
+
+    def _has_room(self, missing: IntArray) -> bool:
+        rows = int(self._data.counts(missing, "train").sum())
+        return (self._used + rows) * self._row_bytes(missing) <= self._limit_bytes
+
+    def _add(self, missing: IntArray, needed: IntArray) -> None:
+        """Lets samples come."""
+        if self._used and not self._has_room(missing):
+            self._forget()
+            missing = needed  # start over with those who are needed now
         counts = self._data.counts(missing, "train")
-        rows, row_bytes = int(counts.sum()), self._row_bytes(missing)
-        if self._used and (self._used + rows) * row_bytes > self._limit_bytes:
-            self._forget()  # start over with those who are needed now
-            if len(missing) < len(needed):
-                return self._add(needed, needed)
-        total, most = self._used + rows, self._limit_bytes // max(row_bytes, 1)
+        row_bytes = self._row_bytes(missing)
+        total, most = self._used + int(counts.sum()), self._limit_bytes // max(row_bytes, 1)
         self._reserve(self._columns or self._fresh.rows(missing[:1])[0], total, most)
         begins = self._used + np.cumsum(counts) - counts
         self._begins.update(zip(missing.tolist(), begins.tolist(), strict=True))
@@ -121,12 +168,10 @@ class ResidentSamples:
         before = Milestone(self._device)
         before.reach()  # the room is not in use by what came before
         pool = ThreadPoolExecutor(min(_PIECES_AT_ONCE, len(pieces)), thread_name_prefix="samples")
-        self._pieces = [
-            pool.submit(self._bring, self._columns, missing[piece], int(begins[piece.start]), before)
-            for piece in pieces
-        ]
+        for piece in pieces:
+            coming = pool.submit(self._bring, self._columns, missing[piece], int(begins[piece.start]), before)
+            self._pieces.update(dict.fromkeys(missing[piece].tolist(), coming))
         pool.shutdown(wait=False)
-        return {int(client): number for number, piece in enumerate(pieces) for client in missing[piece]}
 
     def _bring(self, columns: Tensors, clients: IntArray, begin: int, before: Milestone) -> Milestone:
         """Reads the samples of clients and copies them to their rows."""
@@ -141,7 +186,7 @@ class ResidentSamples:
         return arrived
 
     def _forget(self) -> None:
-        self._columns, self._used, self._begins = {}, 0, {}
+        self._columns, self._used, self._begins, self._pieces = {}, 0, {}, {}
 
     def _row_bytes(self, clients: IntArray) -> int:
         """What one sample takes, which the first one of all tells."""
@@ -156,7 +201,8 @@ class ResidentSamples:
         capacity = max(rows, min(2 * rows, most_rows))
         columns: Tensors = {}
         for name, t in like.items():
-            grown: Tensor = torch.empty(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
+            # Zeros, since batches are filled up with a row that may not be there yet: it does not count, but is read.
+            grown: Tensor = torch.zeros(capacity, *t.shape[1:], dtype=t.dtype, device=self._device)
             if self._used:
                 grown[: self._used] = self._columns[name][: self._used]
             columns[name] = grown

@@ -37,6 +37,11 @@ class Schedule:
         return self.lanes - np.searchsorted(np.sort(self.lane_lengths), np.arange(self.length), side="right")
 
 
+def order_of_starts(schedule: Schedule) -> IntArray:
+    """The clients, those first who begin first."""
+    return np.argsort(schedule.start, kind="stable")
+
+
 def make_schedule(steps: IntArray, lanes: int) -> Schedule:
     """Longest client first, each to the lane that is free earliest; ties go to the lower number."""
     working = np.flatnonzero(steps)
@@ -118,26 +123,59 @@ def draw_batches(
     Batches may have another size for every client.
     """
     first = np.cumsum(steps) - steps
-    shape = (int(steps.sum()), int(np.max(batch_size, initial=1)) if width is None else width)
+    places = int(np.max(batch_size, initial=1)) if width is None else width
     sizes = np.broadcast_to(batch_size, len(clients))
-    rows, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
-    steps_per_epoch = -(-samples // batch_size)
+    steps_per_epoch = -(-samples // sizes)
+    rows = np.zeros((int(steps.sum()), places), dtype=np.int64)
+    owner = np.repeat(np.arange(len(steps)), steps)
+    number = (np.arange(len(owner)) - first[owner]) % np.maximum(steps_per_epoch, 1)[owner]  # within its epoch
+    mask = np.arange(places) < np.minimum(sizes[owner], samples[owner] - number * sizes[owner])[:, None]
     epoch = 0
     unfinished = np.flatnonzero(steps)
     while len(unfinished):
-        owner = np.repeat(unfinished, samples[unfinished])
-        begins = np.cumsum(samples[unfinished]) - samples[unfinished]
-        place = np.arange(len(owner)) - np.repeat(begins, samples[unfinished])  # 0, 1, … within each client
-        keys = streams.bits(seed, "batches", rounds[owner], clients[owner], epoch, place)
-        shuffled = place[_sort_within(owner, keys)]  # sample that comes at this place of its client's epoch
-        of_batch = sizes[owner]
-        step = epoch * steps_per_epoch[owner] + place // of_batch
-        counts = step < steps[owner]
-        where = (first[owner] + step)[counts], (place % of_batch)[counts]
-        rows[where], mask[where] = shuffled[counts], True
+        before = epoch * steps_per_epoch
+        for some in _of_similar_size(unfinished, samples):
+            shuffled = _shuffled(seed, rounds[some], clients[some], epoch, samples[some])
+            place = np.arange(shuffled.shape[1])  # 0, 1, … within each client
+            most = np.minimum(samples[some], (steps - before)[some] * sizes[some])
+            alike = sizes[some][:1] if (sizes[some] == sizes[some[0]]).all() else sizes[some][:, None]
+            step, within = np.divmod(place, alike)
+            where = (first + before)[some, None] * places + (step * places + within)
+            if most.min() < len(place):
+                counts = place < most[:, None]
+                where, shuffled = where[counts], shuffled[counts]
+            rows.reshape(-1)[where] = shuffled
         epoch += 1
         unfinished = unfinished[epoch * steps_per_epoch[unfinished] < steps[unfinished]]
     return Batches(rows, mask, first)
+
+
+def _of_similar_size(clients: IntArray, samples: IntArray) -> list[IntArray]:
+    """Groups of clients of whom none has twice as many samples as another."""
+    octaves = np.frexp(samples[clients])[1]
+    return [clients[octaves == octave] for octave in np.unique(octaves)]
+
+
+def _shuffled(seed: int, rounds: IntArray, clients: IntArray, epoch: int, samples: IntArray) -> IntArray:
+    """Which sample of each client comes at which place of an epoch: ``[clients, most samples]``, rubbish at the end.
+
+    Short rows are sorted many times faster than all samples at once, by whom they belong to and their keys.
+    """
+    place = np.arange(samples.max())
+    keys = streams.bits(seed, "batches", rounds[:, None], clients[:, None], epoch, place)
+    if samples.min() < len(place):
+        keys[place >= samples[:, None]] = np.iinfo(np.uint64).max
+    return _ranked(keys, samples)
+
+
+def _ranked(keys: npt.NDArray[np.uint64], counts: IntArray) -> IntArray:
+    """The order of so many keys of each row, of which none after them is less; equal ones stay in their order."""
+    order: IntArray = np.argsort(keys, axis=1)
+    ordered = np.take_along_axis(keys, order, 1)
+    equal = ordered[:, 1:] == ordered[:, :-1]
+    if equal.any() and (equal & (np.arange(1, keys.shape[1]) <= counts[:, None])).any():
+        order = np.argsort(keys, axis=1, kind="stable")
+    return order
 
 
 def place_steps(schedule: Schedule, widths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -153,14 +191,3 @@ def place_steps(schedule: Schedule, widths: IntArray) -> tuple[IntArray, IntArra
     where = begins[schedule.start[owner] + step] + schedule.lane[owner]
     client[where], number[where] = owner, step
     return client, number, begins
-
-
-def _sort_within(owner: IntArray, keys: npt.NDArray[np.uint64]) -> IntArray:
-    """The order of the keys of each owner; owners are in ascending order."""
-    owner_bits = int(owner[-1]).bit_length() + 1  # a shift by all 64 is not defined
-    joined = (owner.astype(np.uint64) << np.uint64(64 - owner_bits)) | (keys >> np.uint64(owner_bits))
-    order = np.argsort(joined)
-    ordered = joined[order]
-    if (ordered[1:] == ordered[:-1]).any():  # what was cut off from the keys would decide
-        return np.lexsort((keys, owner))
-    return order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,14 @@ from fedarena.train.tensors import Groups
 
 T = TypeVar("T")
 FloatArray = npt.NDArray[np.float64]
+
+
+class StateFile(NamedTuple):
+    """A file with what some clients keep, which whoever trained them has written for the driver."""
+
+    name: str  # in the folder in which the driver keeps such
+    bytes: int
+    crc32: int  # of the headers of its records
 
 
 @dataclass(frozen=True)

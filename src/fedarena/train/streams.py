@@ -18,14 +18,14 @@ class LaneStream:
     def __init__(self, urgent: bool = False) -> None:
         self.stream = torch.cuda.Stream(priority=-1 if urgent else 0)  # type: ignore[no-untyped-call]
         self.pool: Any = None
-        self._within: Any = None
+        self._within: list[Any] = []  # it may be entered again within itself
 
     def __enter__(self) -> None:
-        self._within = torch.cuda.stream(self.stream)
-        self._within.__enter__()
+        self._within.append(torch.cuda.stream(self.stream))
+        self._within[-1].__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        self._within.__exit__(*error)
+        self._within.pop().__exit__(*error)
 
 
 class Milestone:

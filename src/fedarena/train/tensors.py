@@ -42,6 +42,11 @@ def column_tensor(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
+def sent_to(device: torch.device, array: npt.NDArray[Any]) -> Tensor:
+    """An array as a tensor on a device, without waiting for what that does: it is copied before this returns."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
 def count_bytes(groups: Groups) -> int:
     """Size of the raw numbers, as they would be sent."""
     return sum(t.numel() * t.element_size() for tensors in groups.values() for t in tensors.values())
@@ -74,17 +79,22 @@ def finite_rows(groups: Groups, rows: int) -> npt.NDArray[np.bool_]:
     return finite.cpu().numpy()
 
 
+def all_tensors(groups: Groups) -> list[Tensor]:
+    """The tensors of all groups."""
+    return [t for tensors in groups.values() for t in tensors.values()]
+
+
 def is_finite(groups: Groups) -> bool:
     """Whether no number is NaN or infinite."""
-    tensors = [t for tensors in groups.values() for t in tensors.values()]
+    tensors = all_tensors(groups)
     if not tensors:
         return True
-    # A sum is finite only if all terms are, and is one pass over memory; it may overflow though they are.
-    finite = all(bool(torch.isfinite(sums).all()) for sums in _sums_by_device(tensors))
+    finite = all(bool(torch.isfinite(sums).all()) for sums in sums_by_device(tensors))
     return finite or all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
-def _sums_by_device(tensors: list[Tensor]) -> list[Tensor]:
+def sums_by_device(tensors: list[Tensor]) -> list[Tensor]:
+    """Numbers that are finite only if all of the tensors' are, by one pass over memory; they may overflow though."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for t in tensors:
         by_device.setdefault(t.device, []).append(t)

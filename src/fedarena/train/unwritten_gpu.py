@@ -26,12 +26,14 @@ from fedarena.train.optimizers import optimizer_init
 from fedarena.train.product_rows import ProductRows
 from fedarena.train.program import TRACING, Batch, Changing, record
 from fedarena.train.streams import LaneStream
+from fedarena.train.tensors import sent_to
 from fedarena.train.unwritten import DenseLayer, linear_course
 from fedarena.train.unwritten_lanes import UnwrittenPrograms, UnwrittenTraining, begin
 
 _ALIGNED = 8  # rows: products of other numbers of rows are slow
 # Steps that the smallest part of a room is for, how many times larger the next is; the largest is a multiple of 16.
 _FEWEST_READ, _MORE_READ, _ROUNDED = 8, 4, 16
+_MOST_AT_ONCE = 16  # steps of which one graph is made
 
 
 class CapturedLanes:
@@ -68,7 +70,7 @@ class CapturedLanes:
 
         self.room = both(lambda layer: _rows(layer, steps, self._places))
         self._new = both(lambda layer: self._places * layer.positions)
-        self._steps: dict[tuple[int, int, bool], Callable[[list[Tensor]], None]] = {}
+        self._steps: dict[tuple[int, int, bool, int], Callable[[list[Tensor]], None]] = {}
 
     @cached_property
     def _stream(self) -> LaneStream:
@@ -77,8 +79,7 @@ class CapturedLanes:
     def begin(self, width: int, start: Tensors, jobs: Tensors) -> None:
         """Puts clients into the first lanes; all of them have downloaded the same."""
         begin(self.changing.first(width), start)
-        for name, p in start.items():
-            self._start[name].copy_(p)
+        torch._foreach_copy_([self._start[name] for name in start], list(start.values()))
         for name, t in jobs.items():
             self._jobs[name][:width] = t
         for sides in self.room.values():
@@ -90,21 +91,41 @@ class CapturedLanes:
 
         It reads as many steps before it as there are `factors` ``[width, steps]``.
         """
-        form = (width, factors.shape[1], compile)
-        given = [factors, scales, *batch.tensors()]
-        if form not in self._steps:
-            with TRACING:
-                self._steps[form] = self._bind(width, factors, scales, batch, compile)
-        self._steps[form](given)
+        self._program(width, factors, scales, batch, compile)([factors, scales, *batch.tensors()])
+        self._keep(width, number)
+
+    def all_steps(
+        self, width: int, first: Batch, batches: Batch, factors: Tensor, scales: Tensor, compile: bool
+    ) -> None:
+        """All steps at once, which a GPU takes without a pause; the first batch is given apart, too.
+
+        Factors are ``[steps, width, steps]``, scales ``[steps, width]``.
+        """
+        program = self._program(width, factors[0], scales[0], first, compile, times=len(scales))
+        program([factors, scales, *batches.tensors()])
+
+    def _keep(self, width: int, number: int) -> None:
+        """Puts the factors of the step of this number to those of the steps before it."""
         for layer in self._layers:
             samples = self._places * layer.positions
             for side, new in zip(self.room[layer.name], self._new[layer.name], strict=True):
                 side[:width, number * samples : (number + 1) * samples] = new[:width]
 
-    def _bind(
-        self, width: int, factors: Tensor, scales: Tensor, batch: Batch, compile: bool
+    def _program(
+        self, width: int, factors: Tensor, scales: Tensor, batch: Batch, compile: bool, times: int = 0
     ) -> Callable[[list[Tensor]], None]:
+        form = (width, factors.shape[1], compile, times)
+        if form not in self._steps:
+            with TRACING:
+                self._steps[form] = self._bind(width, factors, scales, batch, compile, times)
+        return self._steps[form]
+
+    def _bind(
+        self, width: int, factors: Tensor, scales: Tensor, batch: Batch, compile: bool, times: int
+    ) -> Callable[[list[Tensor]], None]:
+        """A program that takes one step, or several `times` all of them, whose factors it keeps."""
         layers, places = self._layers, self._places
+        factors, scales = factors.contiguous(), scales.contiguous()  # as they lie where a graph reads them
         changing = self.changing.first(width)
         new = [side[:width] for layer in layers for side in self._new[layer.name]]
         rows = {layer.name: _rows(layer, factors.shape[1], places) for layer in layers}
@@ -130,9 +151,20 @@ class CapturedLanes:
         pure, updates = separate_updates(recorded, len(changed))
         step = in_place(compiled(pure, tensors) if compile else pure, updates)
         lasting = pytree.tree_leaves(read)
-        if factors.device.type != "cuda":
-            return lambda given: step(*changed, *lasting, *given)
-        return capture(step, changed, lasting, pytree.tree_leaves(given), self._stream)
+
+        def keep(number: int) -> None:
+            self._keep(width, number)
+
+        if factors.device.type == "cuda":
+            example, after = pytree.tree_leaves(given), keep if times else None
+            return capture(step, changed, lasting, example, self._stream, max(1, times), after)
+
+        def all_steps(given: list[Tensor]) -> None:
+            for number in range(times):
+                step(*changed, *lasting, *(t[number] for t in given))
+                keep(number)
+
+        return all_steps if times else lambda given: step(*changed, *lasting, *given)
 
 
 class CapturedTraining(UnwrittenTraining):
@@ -157,9 +189,10 @@ class CapturedTraining(UnwrittenTraining):
         with pool.borrow((names, tuple(self._job_rows), steps, places), width, make) as lanes:
             lanes.begin(width, self._start_of_all, jobs)
             scales, factors = self._courses(by_lane, width)
-            for step in range(self.schedule.length):
-                self._take_captured(lanes, step, scales, factors)
-                yield None
+            if not self._take_all_at_once(lanes, scales, factors):
+                for step in range(self.schedule.length):
+                    self._take_captured(lanes, step, scales, factors)
+                    yield None
             yield self._results(
                 {layer.name: self._rows_of_lanes(layer, lanes, scales, factors) for layer in self._layers}
             )
@@ -167,21 +200,41 @@ class CapturedTraining(UnwrittenTraining):
     def _steps_read(self, before: int) -> int:
         """For how many steps a program reads factors, after so many."""
         length = self.schedule.length
-        if (self.schedule.steps == length).all():
+        if self._is_even:
             return max(1, length - 1)  # nobody reads those of the last
         steps = _FEWEST_READ
         while steps < before:
             steps *= _MORE_READ
         return min(steps, -(-length // _ROUNDED) * _ROUNDED)
 
+    def _take_all_at_once(self, lanes: CapturedLanes, scales: Tensor, factors: Tensor) -> bool:
+        """Takes all steps, if everybody takes equally many, and few."""
+        length, width, read = self.schedule.length, int(self.widths[0]), self._steps_read(0)
+        if length > _MOST_AT_ONCE or not self._is_even:
+            return False
+        batches = self._gather(0)
+        if len(batches.mask) < length:
+            return False
+        compile = self.engine.compile and self._is_frequent(0)
+        lanes.all_steps(
+            width, batches.at(0), batches, factors[:length, :width, :read], scales[:length, :width], compile
+        )
+        self._finish(lanes.changing, self._ending[length - 1], keep=True)
+        return True
+
+    @cached_property
+    def _is_even(self) -> bool:
+        """Whether everybody takes equally many steps."""
+        return bool((self.schedule.steps == self.schedule.length).all())
+
     def _take_captured(self, lanes: CapturedLanes, step: int, scales: Tensor, factors: Tensor) -> None:
         if not self._batches:
-            self._batches = self._gather(step)[1][::-1]
+            self._batches = self._gather(step).each()[::-1]
         width, length, read = int(self.widths[step]), self.schedule.length, self._steps_read(step)
         of_steps = F.pad(factors[step, :width], (0, max(0, read - length)))[:, :read]
         compile = self.engine.compile and self._is_frequent(step)
         lanes.step(step, width, self._batches.pop(), of_steps, scales[step, :width], compile)
-        if len(self._ending[step]):
+        if step in self._ending:
             self._finish(lanes.changing, self._ending[step], keep=True)
 
     def _courses(self, by_lane: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
@@ -189,7 +242,7 @@ class CapturedTraining(UnwrittenTraining):
         like = next(iter(self._start_of_all.values()))
         lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
         scales, factors = (
-            torch.from_numpy(course).to(like)
+            sent_to(like.device, course).to(like.dtype)
             for course in linear_course(self.engine.local, self.schedule.length, lr_scales)
         )
         if len(lr_scales) == 1:  # the same for everybody
@@ -209,16 +262,20 @@ class CapturedTraining(UnwrittenTraining):
             left, right = (side[:lanes, : counts[0]].flatten(0, 1) for side in (left, right))
         else:
             number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            rows = torch.from_numpy(np.repeat(np.arange(lanes), counts) * left.shape[1] + number).to(left.device)
+            rows = sent_to(left.device, np.repeat(np.arange(lanes), counts) * left.shape[1] + number)
             left, right = (side.flatten(0, 1).index_select(0, rows) for side in (left, right))
+        if self._is_even:
+            of_rows = factors[steps[0], :lanes, : steps[0]].reshape(-1).repeat_interleave(samples)
+            shift = scales[steps[0], :lanes] - 1 if self.engine.local.weight_decay else None
+            return ProductRows(left, right, of_rows, counts, shift, self._start_of_all[layer.name])
         # The factors of a lane after its last step, of which there are as many as it took.
         owner = np.repeat(np.arange(lanes), steps)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(steps) - steps, steps)
-        at = (torch.from_numpy(t).to(left.device) for t in (steps[owner], owner, number))
+        at = (sent_to(left.device, t) for t in (steps[owner], owner, number))
         of_rows = factors[tuple(at)].repeat_interleave(samples)
         shift = None
         if self.engine.local.weight_decay:
-            last, each = (torch.from_numpy(t).to(left.device) for t in (steps, np.arange(lanes)))
+            last, each = (sent_to(left.device, t) for t in (steps, np.arange(lanes)))
             shift = scales[last, each] - 1
         return ProductRows(left, right, of_rows, counts, shift, self._start_of_all[layer.name])
 

@@ -21,13 +21,16 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
+from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
 from fedarena.train.factor_rooms import FactorRoom, LayerInStep
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import LaneTraining, PlannedWork, clients_at, concatenate
+from fedarena.train.lanes import LaneTraining, clients_at
+from fedarena.train.late import late_array
 from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import TRACING, Batch, Changing, record, script
@@ -95,7 +98,7 @@ class UnwrittenTraining(LaneTraining):
         layers: tuple[DenseLayer, ...],
         programs: UnwrittenPrograms,
     ):
-        super().__init__(engine, work, broadcasts, {}, lanes=len(work.steps), widths_per_octave=_WIDTHS_PER_OCTAVE)
+        super().__init__(engine, work, broadcasts, {})
         self._programs = programs
         self._start_of_all = self._downloads[0]["params"]
 
@@ -108,6 +111,11 @@ class UnwrittenTraining(LaneTraining):
         # Nobody has a sample in the last places of batches when all clients are small.
         places = min(self.mask.shape[1], 4 ** -(-int(self.batch_samples.max() - 1).bit_length() // 2))
         self.rows, self.mask = self.rows[..., :places].contiguous(), self.mask[..., :places].contiguous()
+
+    @classmethod
+    def place(cls, engine: LaneEngine, work: PlannedWork, samples_for: SamplesFor | None = None) -> PlacedWork:
+        """Puts such work into lanes, one for everybody."""
+        return place_work(engine, work, len(work.steps), usual_widths(engine, _WIDTHS_PER_OCTAVE), samples_for)
 
     def run_in_products(self, pool: LanePool) -> Iterator[JobResults | None]:
         """The results of all clients; instead of large dense layers' updates there are `ProductRows`."""
@@ -130,7 +138,7 @@ class UnwrittenTraining(LaneTraining):
         step_of: _Bound | None = None
         for step, width in enumerate(self.widths.tolist()):
             if not batches:
-                batches = self._gather(step)[1][::-1]
+                batches = self._gather(step).each()[::-1]
             now = [room.in_step(step, width, factors[room.layer.positions][step]) for room in rooms]
             batch = batches.pop()
             if step_of is None or step_of.width != width:
@@ -140,7 +148,7 @@ class UnwrittenTraining(LaneTraining):
                 lasting = [*self._start_of_all.values(), *of_lanes.values()]
                 step_of = _Bound(width, self._programs.program(*example), changing.tensors(), lasting)
             step_of.run(now, scales[step, :width], batch)
-            if len(ending[step]):
+            if step in ending:
                 self._finish(lanes.changing, ending[step], keep=True)
         return {room.layer.name: self._product_rows(room, scales, factors) for room in rooms}
 
@@ -168,18 +176,12 @@ class UnwrittenTraining(LaneTraining):
         step = np.repeat(np.arange(len(self.widths)), self.widths)
         return np.arange(len(step)) - self.begins[step], step
 
-    def _gather(self, first: int) -> tuple[Batch, list[Batch]]:
+    def _gather(self, first: int) -> Batch:
         """The batches of some steps, with placeholders for samples that are known to their layers."""
-        stacked, batches = super()._gather(first)
-        if not self._known:
-            return stacked, batches
-
-        def completed(batch: Batch) -> Batch:
-            form = batch.mask.shape
-            columns = {name: placeholder(t[0].expand(*form, *t.shape[1:])) for name, t in self._known.items()}
-            return replace(batch, columns={**columns, **batch.columns})
-
-        return completed(stacked), [completed(batch) for batch in batches]
+        batches = super()._gather(first)
+        form = batches.mask.shape
+        columns = {name: placeholder(t[0].expand(*form, *t.shape[1:])) for name, t in self._known.items()}
+        return replace(batches, columns={**columns, **batches.columns})
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
@@ -233,7 +235,7 @@ class UnwrittenTraining(LaneTraining):
         self.finished = []
         start_losses = None if self.start_losses is None else self.start_losses[clients]
         work = Work(self.samples[clients], self.schedule.steps[clients], self.processed[clients], start_losses)
-        losses = loss_sums.cpu().numpy() / np.maximum(work.processed_samples, 1)
+        losses = late_array(loss_sums, lambda sums: sums / np.maximum(work.processed_samples, 1))
         return JobResults(self.jobs.take(clients), {"params": update}, {}, work, losses)
 
 

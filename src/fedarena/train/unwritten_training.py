@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -12,9 +12,9 @@ from fedarena.models import Task, Tensors
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.engine import JobResults
 from fedarena.train.hardware import Hardware
-from fedarena.train.jobs import Client
+from fedarena.train.jobs import Client, IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
-from fedarena.train.lanes import PlannedWork
+from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
 from fedarena.train.unwritten_gpu import CapturedTraining
@@ -79,24 +79,27 @@ class Unwritten:
             return self._engine.lanes
         return max(self._engine.lanes, min(_SHARING, -(-clients // _FEWEST_SHARDS)))
 
-    def divide(self, work: PlannedWork, shard: Shard) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
+    def divide(self, work: PlannedWork) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
         """Clients that train as usual, and those that train without some layers, as many together as fit."""
-        if not self.layers or len(shard.versions) > 1 or work.jobs.hyperparameters is not None:
+        if not self.layers or len(np.unique(work.jobs.versions)) > 1 or work.jobs.hyperparameters is not None:
             return work, []
-        width = shard.batch_width
+        width = work.batches.rows.shape[1]
+        numbers, number_of = np.unique(work.steps, return_inverse=True)
         by_layers: dict[Layers, list[int]] = {}
-        for client, steps in enumerate(work.steps.tolist()):
+        for number, steps in enumerate(numbers.tolist()):
             paying = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
-            by_layers.setdefault(paying, []).append(client)
-        usual = by_layers.pop((), [])
+            by_layers.setdefault(paying, []).append(number)
+        clients = {layers: np.flatnonzero(np.isin(number_of, some)) for layers, some in by_layers.items()}
+        usual = clients.pop((), None)
+        in_order = sorted(clients.items(), key=lambda item: int(item[1][0]))
         groups = [
             (layers, work.of(some))
-            for layers, clients in by_layers.items()
-            for some in self._fitting(layers, clients, work, width)
+            for layers, clients_of_layers in in_order
+            for some in self._fitting(layers, clients_of_layers, work, width)
         ]
-        return work.of(np.array(usual)) if usual else None, groups
+        return None if usual is None else work.of(usual), groups
 
-    def _fitting(self, layers: Layers, clients: list[int], work: PlannedWork, width: int) -> Iterator[Any]:
+    def _fitting(self, layers: Layers, clients: IntArray, work: PlannedWork, width: int) -> Iterator[IntArray]:
         """The clients, those with most steps first, in groups whose factors take a limited amount of memory."""
         item_bytes = self._engine.hardware.dtype.itemsize
         row_bytes = item_bytes * width * sum(layer.positions * (layer.inputs + layer.outputs) for layer in layers)
@@ -104,7 +107,7 @@ class Unwritten:
         if self._engine.hardware.is_gpu:
             most_bytes = _GPU_ROOM * self._engine.lanes * self._lane_bytes
             lane_bytes = self._lane_bytes - item_bytes * sum(layer.inputs * layer.outputs for layer in layers)
-        ordered = np.array(clients)[np.argsort(-work.steps[clients], kind="stable")]
+        ordered = clients[np.argsort(-work.steps[clients], kind="stable")]
         while len(ordered):
             room = max(1, most_bytes // (lane_bytes + row_bytes * int(work.steps[ordered[0]])))
             if self._engine.hardware.is_gpu:  # groups of about the same size
@@ -114,9 +117,16 @@ class Unwritten:
 
     def train(self, work: PlannedWork, shard: Shard, layers: Layers) -> Iterator[JobResults | None]:
         """Trains some clients without these layers; their updates are `ProductRows` of them, and None is for steps."""
-        kind = CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
-        training = kind(self._engine, work, shard.broadcasts, layers, self._programs)
+        training = self._kind(self._engine, work, shard.broadcasts, layers, self._programs)
         return training.run_in_products(self._pool)
+
+    def place(self, work: PlannedWork) -> PlacedWork:
+        """Where and when these clients are to train."""
+        return self._kind.place(self._engine, work)
+
+    @property
+    def _kind(self) -> type[UnwrittenTraining]:
+        return CapturedTraining if self._engine.hardware.is_gpu else UnwrittenTraining
 
 
 def _dominate(layers: Layers, engine: UnwrittenEngine) -> bool:

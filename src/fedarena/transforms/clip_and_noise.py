@@ -112,7 +112,7 @@ class ClipAndNoise(Transform):
         """How many clients were longer than the norm."""
         return {"clients": float(len(before)), "clipped": (after[CLIPPING]["within"] < 0).sum()}
 
-    def get_ready(self, update: Groups, context: JobContext) -> None:
+    def draw_ahead(self, update: Groups, context: JobContext) -> None:
         """Draws the noise."""
         noised = [t for group, tensors in update.items() if group not in _NOT_NOISED for t in tensors.values()]
         numbers = normal_numbers(sum(t.numel() for t in noised), "updates", context, noised[0])

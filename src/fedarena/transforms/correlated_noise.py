@@ -28,7 +28,7 @@ class ClipAndCorrelatedNoise(ClipAndNoise):
         self.coefficients = tuple(coefficients)
         self._column_norm = float(torch.tensor(self.coefficients, dtype=torch.float64).norm())
 
-    def get_ready(self, update: Groups, context: JobContext) -> None:
+    def draw_ahead(self, update: Groups, context: JobContext) -> None:
         """Its noise is drawn in another way, and at the end."""
 
     def at_server(self, update: Groups, server: Groups, context: JobContext) -> tuple[Groups, Groups]:

@@ -29,8 +29,10 @@ from fedarena.train import (
     map_groups,
     stack_groups,
 )
+from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.own_code import refusing_own_draws
 from fedarena.train.product_rows import finite_clients
+from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
@@ -51,11 +53,12 @@ class ShardResult:
     partials: dict[int, Partial]  # by the step of the server that uses them, counted within the round
     clients: IntArray
     client_states: list[tuple[IntArray, Groups]]  # what some clients keep, a row each
-    losses: FloatArray
+    losses: Numbers
     uploaded_bytes: IntArray | None  # by every client, where that depends on what it learned
     steps: int  # gradient steps of all clients
     observed: dict[str, float | Tensor]  # what transforms note about these clients, see `Transform.observe`
     validated: Validated | None = None  # how good their models are, where a policy asks; the simulator sees it
+    state_file: StateFile | None = None  # where the clients' states lie instead, if a worker has written them
 
 
 class UpdatePath:
@@ -124,8 +127,13 @@ class UpdatePath:
             wire = transform.sent(wire, None)
         return int(wire_bytes(wire))
 
-    def collect(self, results: Iterable[JobResults], shard: Shard, server: Sequence[Groups]) -> ShardResult:
-        """At the clients: transforms their updates and adds them up. `server` has what that keeps for transforms."""
+    def collect(
+        self, results: Iterable[JobResults], shard: Shard, server: Sequence[Groups], checks: LateChecks | None = None
+    ) -> ShardResult:
+        """At the clients: transforms their updates and adds them up. `server` has what that keeps for transforms.
+
+        What is not finite is refused, unless there are `checks` that note what somebody else will look at.
+        """
         partials: dict[int, Partial] = {}
         states: list[tuple[IntArray, Groups]] = []
         done: list[JobResults] = []
@@ -150,8 +158,14 @@ class UpdatePath:
             add_up = collect_rows if self._colluding else self.aggregator.add_up
             added = {step: add_up(some) for step, some in _by_server_step(rows)}
             # A sum shows whether all terms are finite, and there is less of it to look at.
-            losses = result.losses[~diverged]
-            if not (np.isfinite(losses).all() and all(is_finite(partial.tensors) for partial in added.values())):
+            if checks is not None:
+                checks.note_array(result.losses)
+                for partial in added.values():
+                    checks.note(partial.tensors)
+            elif not (
+                np.isfinite(result.losses[~diverged]).all()
+                and all(is_finite(partial.tensors) for partial in added.values())
+            ):
                 _refuse_what_is_not_finite(result, rows)
             for step, partial in added.items():
                 partials[step] = self.merge(partials[step], partial) if step in partials else partial
@@ -167,7 +181,7 @@ class UpdatePath:
             partials,
             np.concatenate([result.clients for result in done]),
             states,
-            np.concatenate([result.losses for result in done]),
+            concatenated([result.losses for result in done]),
             np.concatenate(uploaded) if uploaded else None,
             sum(int(result.work.steps.sum()) for result in done),
             observed,
@@ -228,10 +242,10 @@ class UpdatePath:
         with refusing_own_draws(self.aggregator, "conclude"):
             return self.aggregator.conclude(total, kept, ServerStep(context, trusted))
 
-    def get_ready(self, update: Groups, round: int, version: int) -> None:
+    def draw_ahead(self, update: Groups, round: int, version: int) -> None:
         """Lets transforms get ready for a step of the server; `update` shows what one looks like."""
         for number, transform in enumerate(self.transforms):
-            transform.get_ready(update, self._context(f"server transform {number}", round, version))
+            transform.draw_ahead(update, self._context(f"server transform {number}", round, version))
 
     def finish(self, update: Groups, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: what transforms make of the aggregated update, and what the server keeps for them."""
@@ -330,14 +344,18 @@ class UpdatePath:
 
 
 def train_and_collect(
-    engine: Engine, path: UpdatePath, shards: Sequence[Shard], server: Sequence[Groups]
+    engine: Engine,
+    path: UpdatePath,
+    shards: Sequence[Shard],
+    server: Sequence[Groups],
+    checks: LateChecks | None = None,
 ) -> Iterable[ShardResult]:
-    """What is left of every shard, in their order."""
+    """What is left of every shard, in their order; with `checks`, nobody has looked whether it is finite."""
     if isinstance(engine, RayEngine) and engine.crew is not None:
         return engine.crew.collect(shards, server)
 
     def work(shard: Shard) -> ShardResult:
-        return path.collect(path.results_of(engine, shard), shard, server)
+        return path.collect(path.results_of(engine, shard), shard, server, checks)
 
     return engine.execute(shards, work)
 

@@ -15,6 +15,7 @@ from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
 from fedarena.train.product_rows import ProductRows
+from fedarena.train.tensors import sent_to
 from fedarena.train.validation import Validated
 
 FloatArray = npt.NDArray[np.float64]
@@ -151,7 +152,7 @@ def weighted_sum(updates: Groups, weights: FloatArray, factors: Groups | None = 
     def add_up(rows: Tensor | ProductRows, factor: Tensor | None) -> Tensor:
         plain, scaled = (rows.dtype, rows.device), (rows.dtype, rows.device, id(factor))
         if plain not in counting:
-            counting[plain] = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+            counting[plain] = sent_to(rows.device, weights).to(rows.dtype)
         if factor is not None and scaled not in counting:
             counting[scaled] = counting[plain] * factor
         counts = counting[plain if factor is None else scaled]

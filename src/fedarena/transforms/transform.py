@@ -41,7 +41,7 @@ class Transform:
         """What a client keeps before its first job."""
         return {}
 
-    def get_ready(self, update: Groups, context: JobContext) -> None:
+    def draw_ahead(self, update: Groups, context: JobContext) -> None:
         """Computes before, while clients train, what `at_server` will need in this context whatever they send.
 
         `update` shows what one looks like. It need not be called, and must not change what `at_server` gives.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.core.errors import BadInputError
+from fedarena.core.outside_text import quoted
 from fedarena.core.streams import bits
 from fedarena.data.many_users.texts import TextIndex, UserTexts
 from fedarena.data.sampling import Sampling
 from fedarena.data.splits import SampleOrder, Split, apportion
-from fedarena.data.store.schema import GROUPS, PARTS, Group, IntArray
+from fedarena.data.store.schema import GROUPS, PARTS, AnyArray, Group, IntArray
 from fedarena.data.store.stretches import rows_of
 from fedarena.data.text.words import WordCounts
 
@@ -21,6 +23,26 @@ class Published:
     """The division that came with the texts: a column has the part of each."""
 
     column: str
+
+
+@dataclass(frozen=True)
+class PublishedGroups:
+    """The division that came with the samples: a column has the group of their client, whose samples are all in it."""
+
+    where: Callable[[int, int], str]  # words for the line of a group's file
+    column: str = "group"
+    line_column: str = "line"
+
+    def groups_of(self, ids: Sequence[str], sizes: IntArray, groups: AnyArray, lines: AnyArray) -> list[Group]:
+        """The group of every client, from those of all their samples, one client after the other."""
+        client = np.repeat(np.arange(len(ids)), sizes)
+        first = (np.cumsum(sizes) - sizes)[client]
+        wrong = np.flatnonzero(groups != groups[first])
+        if len(wrong):
+            row = int(wrong[0])
+            places = " and ".join(self.where(int(groups[at]), int(lines[at])) for at in (int(first[row]), row))
+            raise BadInputError(f"The client {quoted(ids[client[row]])} is in two groups, in {places}")
+        return [GROUPS[code] for code in groups[np.cumsum(sizes) - sizes].tolist()]
 
 
 @dataclass(frozen=True)
@@ -62,7 +84,11 @@ class TextClients:
     """The clients that `sampling` takes out of an index, a bucket at a time."""
 
     def __init__(
-        self, index: TextIndex, sampling: Sampling, division: Split | Published, order: SampleOrder = "shuffled"
+        self,
+        index: TextIndex,
+        sampling: Sampling,
+        division: Split | Published | PublishedGroups,
+        order: SampleOrder = "shuffled",
     ):
         self._index, self._division, self._order = index, division, order
         self._sizes = index.sizes()
@@ -107,8 +133,13 @@ class TextClients:
             return ChosenTexts(
                 texts, users, groups, rows[np.lexsort((part, user))], counts.reshape(len(users), len(PARTS))
             )
+        split = self._division
+        if isinstance(split, PublishedGroups):
+            columns = (texts.columns[name][rows] for name in (split.column, split.line_column))
+            groups = split.groups_of(texts.users.take(users).to_pylist(), sizes, *columns)
+            split = Split("by_client", 1.0, 0.0, 0)
         clients = first_client + np.arange(len(users), dtype=np.int64)
-        order, counts = divide_samples(self._division, groups, clients, sizes, self._order)
+        order, counts = divide_samples(split, groups, clients, sizes, self._order)
         return ChosenTexts(texts, users, groups, rows[order], counts)
 
 

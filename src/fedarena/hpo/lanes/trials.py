@@ -48,6 +48,7 @@ _PLAIN: dict[str, Any] = {
     "privacy": "none",
     "download": "none",
     "policy": "none",
+    "edges": "none",
     "transforms": [],
     "callbacks": [],
 }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedarena.core.errors import BadInputError
+from fedarena.models.normalization import GroupNormBeforeReLU
 
 Norm = Literal["group", "frozen_batch"]
-MakeNorm = Callable[[int], nn.Module]  # a normalization layer for so many channels
 Colours = tuple[float, float, float]
 
 # Mean and standard deviation of red, green and blue on ImageNet, for pictures from 0 to 1.
@@ -68,17 +67,31 @@ class FrozenBatchNorm(nn.Module):
         return str(len(self.weight))
 
 
+class MakeNorm(Protocol):
+    """Makes a normalization layer for so many channels."""
+
+    def __call__(self, channels: int, before_relu: float | None = None) -> nn.Module:
+        """The layer; `before_relu` is the ceiling of a ReLU (0: it has none) into which alone its output goes."""
+
+
 def norm_maker(norm: Norm, groups: int) -> MakeNorm:
     """What makes the normalization layers of a network."""
     if norm == "frozen_batch":
-        return FrozenBatchNorm
+        return frozen_batch_norm
 
-    def group_norm(channels: int) -> nn.Module:
+    def group_norm(channels: int, before_relu: float | None = None) -> nn.Module:
         if channels % groups:
             raise BadInputError(f"model.groups is {groups}, but a layer of the model has {channels} channels to divide")
-        return nn.GroupNorm(groups, channels)
+        if before_relu is None:
+            return nn.GroupNorm(groups, channels)
+        return GroupNormBeforeReLU(groups, channels, before_relu)
 
     return group_norm
+
+
+def frozen_batch_norm(channels: int, before_relu: float | None = None) -> nn.Module:
+    """Frozen BatchNorm, whatever follows."""
+    return FrozenBatchNorm(channels)
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -17,6 +17,7 @@ from fedarena.models.zoo import MODELS, at_least_one
 _FIRST, _LAST = 32, 1280  # channels of the stem, and before the classifier
 # Table 2 of the paper: how much blocks widen within, their channels, how many there are, the stride of the first.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+_CEILING = 6.0  # of ReLU6
 _MULTIPLE = 8  # that numbers of channels are rounded to
 
 
@@ -42,7 +43,8 @@ class InvertedResidual(nn.Module):
 def _filtered(
     inputs: int, outputs: int, kernel: int, make_norm: MakeNorm, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    return nn.Sequential(convolution(inputs, outputs, kernel, stride, groups), make_norm(outputs), nn.ReLU6())
+    norm = make_norm(outputs, before_relu=_CEILING)
+    return nn.Sequential(convolution(inputs, outputs, kernel, stride, groups), norm, nn.ReLU6())
 
 
 class MobileNetV2(ImageNetwork):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fedarena.models.imagenet.layers import FrozenBatchNorm, MakeNorm, NormalizedColours
+from fedarena.models.imagenet.layers import MakeNorm, NormalizedColours, frozen_batch_norm
 from fedarena.models.spec import DataSpec
 from fedarena.models.zoo import require
 
@@ -22,7 +22,7 @@ class ImageNetwork(nn.Module):
     def __init__(self, spec: DataSpec, make_norm: MakeNorm, normalize: bool):
         super().__init__()
         self.colours: nn.Module = NormalizedColours(spec.input_shape[0]) if normalize else nn.Identity()
-        self.expects_weights = make_norm is FrozenBatchNorm  # statistics of nothing normalize nothing
+        self.expects_weights = make_norm is frozen_batch_norm  # statistics of nothing normalize nothing
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores ``[samples, classes]`` of pictures ``[samples, channels, height, width]``."""

@@ -27,7 +27,7 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, make_norm: MakeNorm):
         super().__init__()
-        self.conv1, self.bn1 = convolution(inputs, width, 3, stride), make_norm(width)
+        self.conv1, self.bn1 = convolution(inputs, width, 3, stride), make_norm(width, before_relu=0.0)
         self.conv2, self.bn2 = convolution(width, width, 3), make_norm(width)
         self.downsample = _shortcut(inputs, width, stride, make_norm)
 
@@ -46,8 +46,8 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, make_norm: MakeNorm):
         super().__init__()
         outputs = width * self.expansion
-        self.conv1, self.bn1 = convolution(inputs, width, 1), make_norm(width)
-        self.conv2, self.bn2 = convolution(width, width, 3, stride), make_norm(width)
+        self.conv1, self.bn1 = convolution(inputs, width, 1), make_norm(width, before_relu=0.0)
+        self.conv2, self.bn2 = convolution(width, width, 3, stride), make_norm(width, before_relu=0.0)
         self.conv3, self.bn3 = convolution(width, outputs, 1), make_norm(outputs)
         self.downsample = _shortcut(inputs, outputs, stride, make_norm)
 
@@ -80,7 +80,7 @@ class ResNet(ImageNetwork):
         super().__init__(spec, make_norm, normalize)
         channels = _WIDTHS[0]
         self.conv1 = convolution(spec.input_shape[0], channels, *((3, 1) if small_images else (7, 2)))
-        self.bn1 = make_norm(channels)
+        self.bn1 = make_norm(channels, before_relu=0.0)
         self.maxpool: nn.Module = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
         for number, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), 1):
             blocks: list[nn.Module] = []

@@ -43,12 +43,12 @@ class ShuffleBlock(nn.Module):
         if stride > 1:
             self.branch1 = nn.Sequential(
                 *(convolution(inputs, inputs, 3, stride, groups=inputs), make_norm(inputs)),
-                *(convolution(inputs, half, 1), make_norm(half), nn.ReLU()),
+                *(convolution(inputs, half, 1), make_norm(half, before_relu=0.0), nn.ReLU()),
             )
         self.branch2 = nn.Sequential(
-            *(convolution(half if stride == 1 else inputs, half, 1), make_norm(half), nn.ReLU()),
+            *(convolution(half if stride == 1 else inputs, half, 1), make_norm(half, before_relu=0.0), nn.ReLU()),
             *(convolution(half, half, 3, stride, groups=half), make_norm(half)),
-            *(convolution(half, half, 1), make_norm(half), nn.ReLU()),
+            *(convolution(half, half, 1), make_norm(half, before_relu=0.0), nn.ReLU()),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ class ShuffleNetV2(ImageNetwork):
         widths, last = _WIDTHS[size]
         channels = _FIRST
         stem = convolution(spec.input_shape[0], channels, 3, 1 if small_images else 2)
-        self.conv1 = nn.Sequential(stem, make_norm(channels), nn.ReLU())
+        self.conv1 = nn.Sequential(stem, make_norm(channels, before_relu=0.0), nn.ReLU())
         self.maxpool: nn.Module = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
         for number, (width, depth) in enumerate(zip(widths, _DEPTHS, strict=True), 2):
             blocks: list[nn.Module] = [ShuffleBlock(channels, width, 2, make_norm)]
             blocks += [ShuffleBlock(width, width, 1, make_norm) for _ in range(depth - 1)]
             self.add_module(f"stage{number}", nn.Sequential(*blocks))
             channels = width
-        self.conv5 = nn.Sequential(convolution(channels, last, 1), make_norm(last), nn.ReLU())
+        self.conv5 = nn.Sequential(convolution(channels, last, 1), make_norm(last, before_relu=0.0), nn.ReLU())
         self.fc = nn.Linear(last, spec.classes)
 
     def forward(self, x: Tensor) -> Tensor:

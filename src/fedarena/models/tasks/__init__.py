@@ -10,11 +10,15 @@ from fedarena.core.errors import BadInputError
 from fedarena.models.spec import DataSpec
 from fedarena.models.tasks import (  # noqa: F401
     classification,
+    click,
+    masked_token,
     multi_label,
     next_token,
     node_classification,
     rating,
     regression,
+    transcription,
+    translation,
 )
 from fedarena.models.tasks.base import TASKS, Task, Tensors
 

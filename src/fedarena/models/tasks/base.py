@@ -54,6 +54,7 @@ class Task:
         counts = spec.class_counts
         for metric in named:
             metric.know_classes(counts if counts and len(counts) == spec.classes else None)
+            metric.know_tokens(spec.token_names)
         self.metrics: tuple[Metric, ...] = (WeightedLoss() if self.has_weights else Loss(), *named)
         self.lead = self._lead(lead)
 
@@ -125,8 +126,10 @@ class Task:
         return {**inputs, "y": self.targets(columns["y"])}
 
     def _floats(self, values: Tensor) -> Tensor:
-        """Numbers as the model computes; bytes become 0..1."""
+        """Numbers as the model computes; bytes become 0..1, and waveforms of 16 bits -1..1."""
         scale = 1 / 255 if values.dtype == torch.uint8 else 1
+        if values.dtype == torch.int16 and self.spec.is_audio:
+            scale = 1 / 32_768
         return values.to(self._dtype) * scale
 
     @property

@@ -21,7 +21,7 @@ class MultiLabel(Task):
     predicts = "labels"
     kinds: ClassVar[tuple[str, ...]] = ("multi_label",)
     usual_metrics: ClassVar[tuple[str, ...]] = ("average_precision", "micro_average_precision", "macro_f1", "micro_f1")
-    baseline_rule = "always the labels' frequencies as scores"
+    baseline_rule: ClassVar[str | None] = "always the labels' frequencies as scores"
 
     def example_targets(self, samples: int) -> Tensor:
         """No labels."""
@@ -46,7 +46,7 @@ class Binary(MultiLabel):
 
     kinds: ClassVar[tuple[str, ...]] = ("classification",)
     usual_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "auc", "average_precision")
-    baseline_rule = "always the more frequent label"
+    baseline_rule: ClassVar[str | None] = "always the more frequent label"
 
     @classmethod
     def model_spec(cls, spec: DataSpec) -> DataSpec:

@@ -17,14 +17,16 @@ from fedarena.runs.cluster.joining import import_ray, join, leave
 from fedarena.runs.cluster.messages import (
     Message,
     pack_groups,
+    pack_kept,
     pack_shard,
-    pack_states,
     unpack_measured,
     unpack_result,
 )
-from fedarena.runs.cluster.pool import Patience, Pool, Task
+from fedarena.runs.cluster.pool import Member, Patience, Pool, Task
+from fedarena.runs.cluster.shared_states import SharedFolder
 from fedarena.runs.cluster.working import WorkerSaysError, work_off
 from fedarena.runs.cluster.workplace import Elsewhere, Workplace, workplace_of
+from fedarena.simulate import ClientStates
 from fedarena.train import Groups, OtherTest, RayEngine, Shard, count_bytes
 from fedarena.train.engine import IntArray, Part
 from fedarena.transforms import ShardResult
@@ -69,6 +71,7 @@ class RayCrew:
         self._triggered_test = experiment.simulation.triggered_test
         self._sent: dict[int, tuple[Any, tuple[int, Any]]] = {}  # by its identity: what was sent to all, and as what
         self._numbers = 0
+        self._shared: SharedFolder | None = None
         order, mine = order_for(experiment.config), here() | built(experiment)
         workplace = settled(workplace, engine.hardware.is_gpu)
         self._ray, is_ours = join(workplace.address, (workplace.workers or 1) * workplace.cores)
@@ -88,6 +91,8 @@ class RayCrew:
         if pool is None or not pool.closed:
             if pool is not None:
                 pool.close()
+            if self._shared is not None:
+                self._shared.close()
             self._sent = {}
             leave()
 
@@ -99,17 +104,21 @@ class RayCrew:
         self._forget({id(groups) for groups in known.values()})
         kept_everywhere = self._send([dict(groups) for groups in kept])
 
+        shared = self._shared_folder(shards)
+        everybody = max(1, sum(len(shard.jobs) for shard in shards))
+
         def task(shard: Shard) -> Task:
-            def message() -> Message:
+            def message(member: Member) -> Message:
                 broadcasts = {version: self._send(shard.broadcasts[version]) for version in shard.versions}
                 needed = {number for number, _ in [*broadcasts.values(), kept_everywhere]}
                 needed |= {number for _, (number, _) in self._sent.values()}
-                shared = {"broadcasts": broadcasts, "kept": kept_everywhere, "needed": needed}
-                return {"shard": pack_shard(shard), **shared}
+                sent = {"broadcasts": broadcasts, "kept": kept_everywhere, "needed": needed}
+                offer = None if shared is None else shared.offer(len(shard.jobs) / everybody)
+                return {"shard": pack_shard(shard, member.sees_states), "state_files": offer, **sent}
 
             return Task("train", message, float(max(1, self._engine.count_steps(shard))), lambda: self._whose(shard))
 
-        for answer in self._answers([task(shard) for shard in shards]):
+        for answer in self._answers([task(shard) for shard in shards], self._engine.while_crew_works):
             if "not_finite" in answer:
                 raise NotFiniteError(*answer["not_finite"])
             yield unpack_result(answer)
@@ -130,7 +139,7 @@ class RayCrew:
             needed = {number for _, (number, _) in self._sent.values()} | {sent[0]}
             asked = {"params": sent, "clients": clients[first:last], "part": part, "blocks": inside, "other": other}
             message = {**asked, "needed": needed}
-            return Task("measure", lambda: message, float(len(inside)), lambda: "Evaluation")
+            return Task("measure", lambda member: message, float(len(inside)), lambda: "Evaluation")
 
         answers = self._answers([task(some_blocks) for some_blocks in blocks])
         for some_blocks, answer in zip(blocks, answers, strict=True):
@@ -145,9 +154,9 @@ class RayCrew:
         sent = self._send(broadcast)
 
         def task(clients: IntArray) -> Task:
-            def message() -> Message:
+            def message(member: Member) -> Message:
                 needed = {number for _, (number, _) in self._sent.values()} | {sent[0]}
-                known = pack_states(states, clients.tolist())
+                known = pack_kept(states, clients.tolist(), member.sees_states)
                 shared = {"broadcast": sent, "states": known, "needed": needed}
                 return {"clients": clients, "part": part, "round": round, **shared}
 
@@ -168,11 +177,21 @@ class RayCrew:
             said += f" ({shares[-1]:.1%} to {shares[0]:.1%} each)"
         return said + (f", {self.pool.lost} lost" if self.pool.lost else "")
 
-    def _answers(self, tasks: Sequence[Task]) -> Iterator[Message]:
+    def _answers(self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None) -> Iterator[Message]:
         try:
-            yield from work_off(self.pool, tasks)
+            yield from work_off(self.pool, tasks, meanwhile)
         except WorkerSaysError as error:
             raise (BadInputError if error.is_bad_input else RunFailedError)(str(error)) from None
+
+    def _shared_folder(self, shards: Sequence[Shard]) -> SharedFolder | None:
+        """Where workers may write what clients keep: beside the files in which the driver does."""
+        states = shards[0].states if shards else None
+        folder = states.folder if isinstance(states, ClientStates) else None
+        if folder is None:
+            return None
+        if self._shared is None or self._shared.folder != folder:
+            self._shared = SharedFolder(folder)
+        return self._shared
 
     # ---- what is sent to all
 

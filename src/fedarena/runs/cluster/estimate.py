@@ -3,6 +3,9 @@
 Some shards of a run's first round are trained in this process, and what the driver does with a result is done once.
 From these seconds, and the bytes that would travel, a round's schedule is played with any number of workers, in the way
 that the pool works: whoever is free takes the largest shard that is left, and results are taken in their order.
+
+In a first round nobody keeps anything yet. What clients keep after it goes down with their jobs in all further ones, so
+it is counted as if everybody had been there before.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.cluster.messages import pack_groups, pack_result, pack_shard, unpack_result
 from fedarena.runs.config import RunConfig, resolve
 from fedarena.runs.observer import Observer
-from fedarena.simulate import simulate
+from fedarena.simulate import ClientStateChanges, ClientStates, simulate
 from fedarena.train import Groups, OtherTest, RayEngine, Shard
 from fedarena.train.crew import GPU_SHARDS
 from fedarena.train.engine import IntArray, Part
@@ -35,7 +38,8 @@ _MEASURED_SECONDS = 10.0  # are enough for shards; one at least is trained twice
 WAITS = {
     "training": "more workers help",
     "largest shard": "one worker trains it alone; smaller engine.lanes (on GPUs, more engine.shards) give smaller ones",
-    "link": "the model goes out to machines, and a sum comes back for every shard; fewer and larger shards help",
+    "link": "the model goes out to machines, and for every shard a sum comes back, and what its clients keep goes both "
+    "ways; fewer and larger shards help against sums",
     "driver": "it adds up the results; fewer and larger shards (engine.lanes, or engine.shards on GPUs) help",
 }
 
@@ -49,8 +53,9 @@ class RoundCost:
     planning_seconds: float  # of the driver, before shards are handed out
     merging_seconds: float  # of the driver, for every result
     down_bytes: int  # to every machine, what is broadcast
-    message_bytes: int  # to a worker, for a shard
-    up_bytes: int  # from a worker, for a shard
+    message_bytes: int  # to a worker, for a shard, with what its clients keep
+    up_bytes: int  # from a worker, for a shard, with what its clients keep
+    kept_bytes: int = 0  # of either: what the clients of a shard keep between their rounds
     device: str = "cpu"  # that it was measured on
 
     @property
@@ -180,12 +185,20 @@ class _Stopwatch:
             seconds += time.perf_counter() - began
             done += int(steps[place])
             place += 1
-        packed = pack_result(result)
+        packed, shard = pack_result(result), shards[place - 1]
         began = time.perf_counter()
         first, second = unpack_result(packed), unpack_result(packed)
         for step, partial in first.partials.items():
             path.merge(partial, second.partials[step])
         merging = (time.perf_counter() - began) / 2
+        began = time.perf_counter()
+        changes = ClientStateChanges(ClientStates())
+        for clients, kept_by_them in first.client_states:
+            changes.add(clients, kept_by_them)
+        message = pack_shard(replace(shard, states=changes.client_states(), prepared=None))  # of a later round
+        merging += time.perf_counter() - began
+        kept_bytes, usual = _bytes_of(packed["client_states"]), np.mean([len(one.jobs) for one in shards])
+        scale = float(usual) / len(shard.jobs)  # shards differ in how many clients they have
         broadcasts = {version: groups for shard in shards for version, groups in shard.broadcasts.items()}
         self.cost = RoundCost(
             steps=steps,
@@ -193,8 +206,9 @@ class _Stopwatch:
             planning_seconds=planned,
             merging_seconds=merging,
             down_bytes=sum(_bytes_of(pack_groups(groups)) for groups in broadcasts.values()),
-            message_bytes=_bytes_of(pack_shard(replace(shards[0], prepared=None))),
-            up_bytes=_bytes_of(packed),
+            message_bytes=round(scale * _bytes_of(message)),
+            up_bytes=_bytes_of(packed) + round((scale - 1) * kept_bytes),
+            kept_bytes=round(scale * kept_bytes),
             device=engine.hardware.device.type,
         )
         raise _MeasuredError

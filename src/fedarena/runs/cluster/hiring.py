@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedarena.core.errors import BadInputError
-from fedarena.core.words import some
+from fedarena.core.words import counted, some
 from fedarena.runs.cluster.admission import why_refused
 from fedarena.runs.cluster.joining import from_bench, take_seat
 from fedarena.runs.cluster.messages import Message
@@ -91,7 +91,7 @@ def check_room(ray: Any, workplace: Workplace, on_gpu: bool) -> None:
     largest = max((resources.get("CPU", 0.0) for resources in _machines(ray)), default=0.0)
     if not on_gpu and workplace.address is not None and largest < workplace.cores:
         raise BadInputError(
-            f"No machine of the Ray cluster has the {workplace.cores} cores of a worker (engine.cores); the "
+            f"No machine of the Ray cluster has the {counted(workplace.cores, 'core')} of a worker (engine.cores); the "
             f"largest has {largest:g}"
         )
 

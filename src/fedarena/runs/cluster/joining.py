@@ -176,6 +176,12 @@ def _why_not(address: str | None, error: BaseException) -> str:
     reason = (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
     if address is None:
         return f"Ray cannot be started on this machine: {reason}; engine=cohort does without it"
+    if reason.startswith("Failed to connect"):  # something is there, as far as Ray knows
+        where = "on this machine" if address == "auto" else f"at {address}"
+        return (
+            f"The Ray cluster {where} lets nobody in ({reason}); see that it runs (ray status) and that this process "
+            "has its token (RAY_AUTH_MODE, ~/.ray/auth_token), or leave engine.address out to use this machine alone"
+        )
     if address == "auto":
         return (
             f"There is no Ray cluster on this machine to join ({reason}); start one (ray start --head), or leave "

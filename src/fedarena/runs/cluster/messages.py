@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from fedarena.metrics.totals import MetricStates, RankedSamples
+from fedarena.runs.cluster.shared_states import pack_places, unpack_places
 from fedarena.train import Groups, JobArrays, Shard, map_groups
+from fedarena.train.shards import StateFile
 from fedarena.train.validation import Validated
 from fedarena.transforms import Partial, ShardResult
 
@@ -89,11 +91,24 @@ def unpack_states(packed: list[tuple[list[int], PackedGroups]]) -> dict[int, Gro
     return states
 
 
-def pack_shard(shard: Shard) -> Message:
-    """A shard without what was broadcast, which is sent once to all."""
+def pack_kept(states: Mapping[int, Groups], clients: Sequence[int], reads_files: bool) -> Message:
+    """What some clients keep: itself, and for a worker that reads the driver's files, where it lies there."""
+    places = pack_places(states, clients) if reads_files else None
+    placed = set() if places is None else set(places["clients"])
+    return {"rows": pack_states(states, [client for client in clients if client not in placed]), "places": places}
+
+
+def unpack_kept(message: Message) -> dict[int, Groups]:
+    """What every one of them keeps, from wherever it is."""
+    places = message["places"]
+    return unpack_states(message["rows"]) | ({} if places is None else unpack_places(places))
+
+
+def pack_shard(shard: Shard, reads_files: bool = False) -> Message:
+    """A shard without what was broadcast, which is sent once to all; see `pack_kept`."""
     return {
         "jobs": vars(shard.jobs),
-        "states": pack_states(shard.states, shard.jobs.clients.tolist()),
+        "states": pack_kept(shard.states, shard.jobs.clients.tolist(), reads_files),
         "batch_width": shard.batch_width,
         "start_losses": shard.start_losses,
     }
@@ -102,7 +117,7 @@ def pack_shard(shard: Shard) -> Message:
 def unpack_shard(message: Message, broadcasts: Mapping[int, Groups]) -> Shard:
     """The shard again."""
     jobs = JobArrays(**_own(message["jobs"]))
-    states = unpack_states(message["states"])
+    states = unpack_kept(message["states"])
     return Shard(jobs, broadcasts, states, message["batch_width"], _own(message["start_losses"]))
 
 
@@ -110,6 +125,7 @@ def pack_result(result: ShardResult) -> Message:
     """What is left of a shard."""
     return {
         **vars(result),
+        "losses": np.asarray(result.losses),
         "partials": {step: (pack_groups(one.tensors), one.numbers) for step, one in result.partials.items()},
         "client_states": [(clients, pack_groups(kept)) for clients, kept in result.client_states],
         "observed": {
@@ -117,6 +133,7 @@ def pack_result(result: ShardResult) -> Message:
             for name, value in result.observed.items()
         },
         "validated": None if result.validated is None else vars(result.validated),
+        "state_file": None if result.state_file is None else tuple(result.state_file),
     }
 
 
@@ -132,6 +149,7 @@ def unpack_result(message: Message) -> ShardResult:
             for name, value in message["observed"].items()
         },
         validated=None if message["validated"] is None else Validated(**_own(message["validated"])),
+        state_file=None if message["state_file"] is None else StateFile(*message["state_file"]),
     )
 
 

@@ -35,10 +35,10 @@ class Patience:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to do: for which method, what to send (made when somebody takes it), and how large it is."""
+    """Something to do: for which method, what to send (made for whoever takes it), and how large it is."""
 
     method: Method
-    message: Callable[[], Message]
+    message: Callable[[Member], Message]
     size: float
     about: Callable[[], str]  # what it is, for people
 
@@ -52,6 +52,7 @@ class Member:
     has_room: Any  # where it is seen that it has found room
     node: str = "?"
     pid: int = 0
+    sees_states: bool = False  # whether it reads and writes files of what clients keep
     begun: dict[Any, tuple[int, float]] = field(default_factory=dict)  # what it works on: the task, and since when
     done: float = 0.0  # sizes of tasks
     seconds: float = 0.0  # that it worked

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from fedarena.runs.cluster.messages import (
     pack_measured,
     pack_result,
     unpack_groups,
+    unpack_kept,
     unpack_shard,
-    unpack_states,
 )
+from fedarena.runs.cluster.shared_states import sees, write_states
 from fedarena.runs.cluster.troubles import is_full_disk
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
@@ -86,7 +88,13 @@ class Worker:
             kept = self._unpacked(message["kept"])
             with self._one_at_a_time if engine.trains_one_at_a_time else threading.Lock():
                 results = engine.execute([shard], lambda one: path.collect(path.results_of(engine, one), one, kept))
-                return pack_result(next(iter(results)))
+                result = next(iter(results))
+            offer = message["state_files"]
+            if not sees(offer):
+                return pack_result(result)
+            if (file := write_states(offer, result.client_states)) is not None:
+                result = replace(result, client_states=[], state_file=file)
+            return {**pack_result(result), "sees_states": True}
 
         return self._answer(message, do)
 
@@ -105,7 +113,7 @@ class Worker:
         """Scores some clients with models of their own."""
 
         def do() -> Message:
-            broadcast, states = self._unpacked(message["broadcast"]), unpack_states(message["states"])
+            broadcast, states = self._unpacked(message["broadcast"]), unpack_kept(message["states"])
             arrays = (message["clients"], message["part"], message["round"])
             return {"measured": [pack_measured(self._engine.score_personal(broadcast, states, *arrays))]}
 

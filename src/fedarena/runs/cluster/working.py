@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedarena.core.errors import RunFailedError
@@ -22,9 +22,12 @@ _AHEAD = 4  # results that may wait for their turn, for everything that can be u
 _SLOW_FACTOR, _SLOW_SECONDS = 3.0, 2.0
 
 
-def work_off(pool: Pool, tasks: Sequence[Task]) -> Iterator[Message]:
-    """The answers to all tasks, in their order; each has been checked to be one."""
-    return _Working(pool, tasks).results()
+def work_off(pool: Pool, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None) -> Iterator[Message]:
+    """The answers to all tasks, in their order; each has been checked to be one.
+
+    `meanwhile` is done here as soon as everybody has something to do.
+    """
+    return _Working(pool, tasks).results(meanwhile)
 
 
 class _Working:
@@ -37,9 +40,12 @@ class _Working:
         self._lost: Counter[int] = Counter()  # workers that a task has ended
         self._next = 0  # whose turn it is
 
-    def results(self) -> Iterator[Message]:
+    def results(self, meanwhile: Callable[[], None] | None = None) -> Iterator[Message]:
         pool = self._pool
         try:
+            if meanwhile is not None:
+                self._hand_out()
+                meanwhile()
             while self._next < len(self._tasks):
                 pool.look_around()
                 self._hand_out()
@@ -82,7 +88,7 @@ class _Working:
     def _give(self, member: Member, place: int) -> None:
         task = self._tasks[place]
         method = getattr(member.actor, task.method)
-        member.begun[method.remote(task.message())] = (place, time.monotonic())
+        member.begun[method.remote(task.message(member))] = (place, time.monotonic())
 
     def _repeat_slow_ones(self, members: Sequence[Member]) -> None:
         """Whoever has nothing to do repeats what takes another one too long; the first result counts."""
@@ -146,6 +152,7 @@ class _Working:
         if place in self._done or place < self._next:
             return  # somebody else was faster
         task = self._tasks[place]
+        member.sees_states = answer.get("sees_states", member.sees_states)
         member.done += task.size
         member.seconds += answer["seconds"]
         self._pool.learn(task, answer["seconds"])

@@ -11,13 +11,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedarena.core.errors import RunFailedError
 from fedarena.simulate.client_states.layout import Layout, PackedState
-from fedarena.simulate.client_states.log import ClientStateLog
+from fedarena.simulate.client_states.log import ClientStateLog, StatePlace
 from fedarena.train import Groups
 from fedarena.train.engine import IntArray
+from fedarena.train.shards import StateFile
 
 DEFAULT_RAM_BYTES = 2 * 2**30
 
@@ -56,6 +58,16 @@ class ClientStates(Mapping[int, Groups]):
         """How much of the states is in RAM now."""
         return self._store.bytes_in_ram
 
+    @property
+    def folder(self) -> Path | None:
+        """Where files of states lie that others may write for `ClientStateChanges.adopt`; None without a log."""
+        return self._store.folder
+
+    def place_in_part(self, client: int) -> StatePlace | None:
+        """Where a client's state can be read by others, if it lies in such a file."""
+        with self._store.lock:
+            return self._store.place_in_part(client, self._includes_new())
+
     def keep_in(self, log: ClientStateLog, ram_bytes: int) -> None:
         """From now on states are written to this log, and RAM holds at most so many bytes of them."""
         with self._store.lock:
@@ -89,22 +101,38 @@ class ClientStateChanges:
         """The new states of some clients: a row each, from any device; no groups where there is nothing to keep."""
         if not rows:
             return
-        layout = Layout.of_rows(rows)
-        contents = layout.pack_rows(rows, len(clients))
+        packed = packed_states(clients, rows)
+        with self._changing() as store:
+            for client, state in packed:
+                store.put_new(client, state)
+
+    def adopt(self, file: StateFile) -> None:
+        """The new states of some clients, which somebody has written to a file in `ClientStates.folder`."""
+        with self._changing() as store:
+            store.adopt_new(file)
+
+    def client_states(self) -> ClientStates:
+        """What every client keeps after the round."""
+        return self._before if self._after is None else self._after
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Store]:
         store = self._before._store
         with store.lock:
             if self._after is None:
                 self._before.settle()
                 self._after = ClientStates(store, store.begin())
             try:
-                for client, content in zip(clients, contents, strict=True):
-                    store.put_new(int(client), PackedState(layout, content))
+                yield store
             except OSError as error:
                 raise RunFailedError(f"Cannot write the states of clients to disk: {error.strerror}") from error
 
-    def client_states(self) -> ClientStates:
-        """What every client keeps after the round."""
-        return self._before if self._after is None else self._after
+
+def packed_states(clients: Sequence[int] | IntArray, rows: Groups) -> list[tuple[int, PackedState]]:
+    """The states of some clients, of which `rows` has a row each."""
+    layout = Layout.of_rows(rows)
+    contents = layout.pack_rows(rows, len(clients))
+    return [(int(client), PackedState(layout, content)) for client, content in zip(clients, contents, strict=True)]
 
 
 class _Store:
@@ -169,9 +197,29 @@ class _Store:
         self._new[client] = state
         self._new_bytes += len(state.content) - (len(before.content) if before else 0)
         if self._log is not None and self._new_bytes > self._ram_bytes:
-            self._log.append(self._new.items())
-            self._new, self._new_bytes = {}, 0
+            self._flush_new()
         self._make_room()
+
+    def adopt_new(self, file: StateFile) -> None:
+        assert self._log is not None
+        self._flush_new()  # what came before in this round is outdated by what the file has of the same client
+        self._log.append_part(file)
+
+    def _flush_new(self) -> None:
+        assert self._log is not None
+        self._log.append(self._new.items())
+        self._new, self._new_bytes = {}, 0
+
+    def place_in_part(self, client: int, new: bool) -> StatePlace | None:
+        if self._log is None or (new and client in self._new):
+            return None
+        if new and client in self._log.unsettled_clients:
+            return self._log.place_in_part(client, unsettled=True)
+        return self._log.place_in_part(client)
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self._log is None else self._log.path.parent
 
     def settle(self) -> None:
         """The new version is the settled one from now on."""

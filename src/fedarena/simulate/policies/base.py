@@ -21,7 +21,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.registry import Registry
 from fedarena.core.space import Space
 from fedarena.models import Tensors
-from fedarena.simulate.policies.settings import check_space, joined_names, usual_space
+from fedarena.simulate.phones import Speeds
+from fedarena.simulate.policies.settings import WHOLE, check_space, joined_names, usual_space
 from fedarena.train import Algorithm, Groups, JobContext, LocalTraining
 from fedarena.train.engine import IntArray as IntArray
 from fedarena.transforms import Transform
@@ -58,6 +59,14 @@ class PolicyFacts:
 
 
 @dataclass(frozen=True)
+class RoundSettings:
+    """What a policy wants to be otherwise in one round; None: it is as the run has it."""
+
+    cohort: int | None = None  # how many clients' updates the round is meant to use
+    deadline_seconds: float | None = None  # of a protocol that has one
+
+
+@dataclass(frozen=True)
 class Judged:
     """What clients say about their jobs; every array has an entry per job."""
 
@@ -74,10 +83,13 @@ class Policy(Transform):
 
     `decide` is called when jobs are planned, since what a job takes may depend on it; a decision is a row of numbers,
     and `hyperparameters` says what settings it means. `message` is what clients send about theirs, and `learn` what the
-    server makes of the (weighted) mean of the messages.
+    server makes of the (weighted) mean of the messages. One that `judges` nothing decides without hearing from clients,
+    and these send nothing. `round_settings` changes whole rounds: how many take part, and for how long is waited.
     """
 
     learns = True
+    judges = True  # whether clients say how well their hyperparameters did
+    speeds: Callable[[IntArray, IntArray], Speeds] | None = None  # of phones in these jobs; None: no time passes
     judgement: Judgement = "after"
     judged_on: JudgedOn = "validation"
     space: Space  # the settings that it decides on
@@ -108,6 +120,20 @@ class Policy(Transform):
         `kept` is what their clients keep for the policy; empty for those who never took part.
         """
         raise NotImplementedError
+
+    def round_settings(self, server: Groups, round: int) -> RoundSettings:
+        """What is otherwise in this round; `server` is what the policy knows before it."""
+        return RoundSettings()
+
+    @property
+    def changes_rounds(self) -> bool:
+        """Whether rounds differ in more than the hyperparameters of jobs."""
+        return type(self).round_settings is not Policy.round_settings
+
+    @property
+    def changes_work(self) -> bool:
+        """Whether how much there is to do, or how much time for it, is not what the settings of the run say."""
+        return self.changes_rounds or any(name in WHOLE for name in self.space.names)
 
     def hyperparameters(self, decisions: FloatArray) -> dict[str, FloatArray]:
         """The settings that decisions mean, by their names."""
@@ -149,6 +175,8 @@ class Policy(Transform):
 
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """Adds the clients' messages."""
+        if not self.judges:
+            return rows.update, kept
         like = next((t for tensors in rows.update.values() for t in tensors.values() if t.is_floating_point()), None)
         device, dtype = ("cpu", torch.float32) if like is None else (like.device, like.dtype)
         judged = self._judged(rows)
@@ -168,6 +196,8 @@ class Policy(Transform):
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:
         """The message as it is."""
+        if not self.judges:
+            return wire
         form = {name: t.float() for name, t in self.empty_message().items()}
         numbers = sum(t.numel() for t in form.values())
         return wire | {POLICY_GROUP: Sent(4 * numbers, form, numbers)}

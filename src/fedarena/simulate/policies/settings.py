@@ -12,7 +12,7 @@ from fedarena.core.registry import nearest
 from fedarena.core.space import Hyperparameter, Space
 from fedarena.train import Algorithm, LocalTraining
 
-_WHOLE = ("local.steps", "local.epochs", "local.batch_size")
+WHOLE = ("local.steps", "local.epochs", "local.batch_size")
 # Least and largest values; the largest of a share that must be below 1 is the number before it.
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 _LIMITS = {
@@ -58,16 +58,16 @@ def check_space(space: Space, algorithm: Algorithm, local: LocalTraining) -> Non
                 raise BadInputError(f"policy.search: {one.name} must be numbers, not {quoted(value)}")
             if not least <= value <= most:
                 raise BadInputError(f"policy.search: {one.name} cannot be {value:g}")
-        if one.name in _WHOLE and not all(float(value).is_integer() for value in _ends(one)):
+        if one.name in WHOLE and not all(float(value).is_integer() for value in _ends(one)):
             raise BadInputError(f"policy.search: {one.name} must be whole numbers")
-        if one.name in _WHOLE and one.kind == "float":
+        if one.name in WHOLE and one.kind == "float":
             raise BadInputError(f"policy.search: {one.name} must go from a whole number to another, such as 1 to 4")
     if "local.steps" in space.names and "local.epochs" in space.names:
         raise BadInputError("policy.search: give local.steps or local.epochs, not both")
     if "local.momentum" in space.names and local.optimizer != "sgd":
         raise BadInputError(f"policy.search: local.momentum is for local.optimizer=sgd, not for {local.optimizer}")
     partial = algorithm.partial_work
-    if partial is not None and (changing := [name for name in _WHOLE if name in space.names]):
+    if partial is not None and (changing := [name for name in WHOLE if name in space.names]):
         raise BadInputError(
             f"policy.search: with {type(algorithm).__name__}, clients that would be late do less, so how much there is "
             f"to do cannot differ from job to job as well; leave out {changing[0]}, or choose another algorithm"

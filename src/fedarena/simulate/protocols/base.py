@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field, replace
 
@@ -75,6 +76,22 @@ class Protocol:
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
         """The next round."""
         raise NotImplementedError
+
+    def for_round(self, cohort: int | None, deadline_seconds: float | None) -> Protocol:
+        """The same with another cohort or deadline, for one round; None: that stays as it is."""
+        changed = copy.copy(self)
+        if cohort is not None:
+            changed.cohort = cohort
+        if deadline_seconds is not None:
+            changed.set_deadline(deadline_seconds)
+        return changed
+
+    def set_deadline(self, seconds: float) -> None:
+        """Has the next round end after so many seconds."""
+        raise BadInputError(
+            f"A policy sets a deadline of {seconds:g} seconds, and the protocol {type(self).__name__} has none; choose "
+            "protocol=deadline"
+        )
 
     def oldest_useful(self, version: int) -> int:
         """The oldest version whose updates can still be used when the server has made so many steps."""

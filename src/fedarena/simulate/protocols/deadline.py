@@ -31,7 +31,7 @@ class Deadline(Protocol):
         if minimum_invited < 1:
             raise BadInputError(f"protocol.minimum_invited must be at least 1, not {minimum_invited}")
         check_share("minimum_success_share", minimum_success_share)
-        self.seconds = self.deadline_seconds = self.patience_seconds = seconds
+        self.set_deadline(seconds)
         self.minimum_invited = minimum_invited
         self.minimum_success_share = minimum_success_share
 
@@ -42,6 +42,10 @@ class Deadline(Protocol):
             raise BadInputError(
                 f"protocol.minimum_invited is {self.minimum_invited}, but only the cohort of {cohort} is ever invited"
             )
+
+    def set_deadline(self, seconds: float) -> None:
+        """How long is waited."""
+        self.seconds = self.deadline_seconds = self.patience_seconds = seconds
 
     def play(self, round: int, clock: Clock, world: World) -> RoundPlan:
         """The next round."""

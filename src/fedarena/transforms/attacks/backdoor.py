@@ -72,6 +72,8 @@ class Backdoor(PoisoningAttack):
             )
         if run.task.predicts == "numbers":
             raise BadInputError("The attack backdoor needs a task that predicts classes, labels or tokens")
+        if run.task.spec.kind == "masked_token":  # which sees what comes behind a trigger, and hides others
+            raise BadInputError("The attack backdoor is not for the task masked_token; choose task=next_token")
         target = self._target_number(run)
         if not spec.is_text:
             if self.token is not None:

@@ -1,0 +1,228 @@
+"""A gradient step of many clients at once: what one client does, as a computation on rows of stacked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedarena.core.errors import BadInputError
+from fedarena.models import Task, Tensors, trainable_parameters
+from fedarena.models.dropout import dropout_share
+from fedarena.models.probes import counts_padding
+from fedarena.models.sealed_batch import SealedBatch, SealedBatchError
+from fedarena.train.algorithm import Algorithm, Work
+from fedarena.train.channels_last import ChannelsInnermost
+from fedarena.train.hardware import Hardware
+from fedarena.train.jobs import Client, Job, JobArrays, context_of, newcomer
+from fedarena.train.lane_pool import Convolutions
+from fedarena.train.layers import LayerTracker
+from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
+from fedarena.train.own_code import corrected_gradient, is_own, passes_of
+from fedarena.train.products import LayersAsProducts
+from fedarena.train.program import Batch, Changing, Given
+from fedarena.train.recurrent import RecurrentLayers
+from fedarena.train.tensors import Groups, innermost_channels, map_groups, sent_to
+from fedarena.train.vectorizing import noting_slow_operations
+
+
+class StackedSteps:
+    """The steps of an algorithm's clients, with `convolutions` computed as it is said here."""
+
+    def __init__(
+        self, task: Task, algorithm: Algorithm, local: LocalTraining, hardware: Hardware, convolutions: Convolutions
+    ):
+        self.task, self.algorithm, self.local, self.hardware = task, algorithm, local, hardware
+        self.convolutions = convolutions
+        # Our own losses leave out what fills batches up to the same size; others might count it, and look first.
+        self._seals_batches = is_own(type(algorithm).local_loss) or is_own(type(task).loss)
+        self.exact_batches = counts_padding(task)
+
+    def initial_params(self) -> Tensors:
+        """The parameters of the freshly built model that are trained."""
+        return {name: p.detach().clone() for name, p in trainable_parameters(self.task.module).items()}
+
+    def find_obstacle(self, seed: int, notes: list[str]) -> str | None:
+        """Why this model or algorithm cannot train many clients at once, found out by trying.
+
+        The `notes` get what is slow.
+        """
+        if self.algorithm.trains_freely:
+            return f"{type(self.algorithm).__name__} has a training loop of its own"
+        broadcast = self.algorithm.broadcast(self.algorithm.server_init(self.initial_params()))
+        states = map_groups(lambda t: torch.stack([t, t]), self.algorithm.client_init(broadcast))
+        jobs = JobArrays.of([Job(0, 1), Job(1, 1)]).tensors(next(iter(broadcast["params"].values())), seed)
+        given = Given(states, broadcast, jobs)
+        columns = {name: torch.stack([t, t]).to(self.hardware.device) for name, t in self.task.example(2).items()}
+        self.task.module.train()
+        with torch.no_grad(), LayerTracker(self.task.module) as tracker, noting_slow_operations(notes):
+            hook = "local_start"
+            try:
+                params = self.start_params(given, 2)
+                two = torch.ones(2, device=self.hardware.device, dtype=self.hardware.dtype)
+                changing = Changing(params, optimizer_init(self.local, params), two, two)
+                mask = torch.ones(2, 2, device=self.hardware.device)
+                hook = "local_loss or local_gradient"
+                self.step(changing, given, Batch(columns, mask, two.long()))
+                hook = "client_update"
+                ones = np.ones(2, dtype=np.int64)
+                losses = ones.astype(np.float64) if self.algorithm.needs_start_loss else None
+                self.updates(params, given, Work(ones, ones, ones, losses))
+                if self.algorithm.personalizes and states:
+                    hook = "personal_models"
+                    example = newcomer(broadcast, {})
+                    vmap(lambda kept: self.algorithm.personal_models(replace(example, state=kept)))(states)
+            except BadInputError:
+                raise
+            except SealedBatchError:
+                self.exact_batches = True
+                return self.find_obstacle(seed, notes)
+            except Exception as error:  # whatever a layer or a hook may raise when it is given many clients
+                reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+                where = tracker.present if tracker.inside else f"{hook} of {type(self.algorithm).__name__}"
+                return f"{where} cannot be vectorized ({type(error).__name__}: {reason})"
+        return None
+
+    def step(self, changing: Changing, given: Given, batch: Batch) -> Changing:
+        """One gradient step in every lane."""
+        products = LayersAsProducts(self.convolutions == "kernels") if self.hardware.is_gpu else nullcontext()
+        recurrent = RecurrentLayers(of_samples=self.algorithm.keeps_sample_gradients)
+        # Attention in plain operations: what else torch has for it would be computed client by client.
+        with products, recurrent, sdpa_kernel(SDPBackend.MATH):
+            params, state, losses = vmap(self._client_step, in_dims=(*[0] * 8, None if given.shared else 0))(
+                changing.params,
+                changing.optimizer,
+                changing.numbers,
+                {
+                    name: values if self.hardware.is_gpu else innermost_channels(values)
+                    for name, values in batch.columns.items()
+                },
+                batch.mask,
+                batch.keys,
+                given.states,
+                given.jobs,
+                given.broadcast,
+            )
+        loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
+        return Changing(params, state, changing.numbers + 1, loss_sums)
+
+    def step_alone(self, changing: Changing, given: Given, batch: Batch) -> Changing:
+        """The same for a single lane, without `vmap`: libraries convolve with one set of weights better than we do."""
+
+        def first(groups: Groups) -> Groups:
+            return map_groups(lambda t: t[0], groups)
+
+        in_layout = ChannelsInnermost() if self.hardware.is_gpu else nullcontext()
+        with in_layout:
+            params, state, loss = self._client_step(
+                {name: p[0] for name, p in changing.params.items()},
+                first(changing.optimizer),
+                changing.numbers[0],
+                {name: innermost_channels(values)[0] for name, values in batch.columns.items()},
+                batch.mask[0],
+                batch.keys[0],
+                first(given.states),
+                {name: t[0] for name, t in given.jobs.items()},
+                given.broadcast if given.shared else first(given.broadcast),
+                alone=True,
+            )
+        return Changing(
+            {name: p.unsqueeze(0) for name, p in params.items()},
+            map_groups(lambda t: t.unsqueeze(0), state),
+            changing.numbers + 1,
+            changing.loss_sums + loss * batch.mask.sum(1),
+        )
+
+    def _client_step(
+        self,
+        params: Tensors,
+        state: Groups,
+        number: Tensor,
+        columns: Tensors,
+        mask: Tensor,
+        key: Tensor,
+        kept: Groups,
+        job: Tensors,
+        broadcast: Groups,
+        alone: bool = False,
+    ) -> tuple[Tensors, Groups, Tensor]:
+        """One gradient step of one client: its parameters, the state of its optimizer, and the loss.
+
+        If it is `alone`, and not one of many in `vmap`, torch has shorter ways.
+        """
+        known = context_of(job)
+        client = Client(broadcast, kept, known.at_step(number) if job else known)  # nobody asks if nothing is known
+        loss_of = self.loss_of(columns, mask, key, client)
+        grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
+        grad = corrected_gradient(self.algorithm, grad, params, client)
+        scale, own = client.job.lr_scale, client.job.hyperparameters
+        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
+        return params, state, loss
+
+    def loss_of(self, columns: Tensors, mask: Tensor, key: Tensor, client: Client) -> Callable[[Tensors], Tensor]:
+        """What a client minimizes in a step, as a function of its parameters."""
+        samples = {**self.task.batch(columns), "key": key}
+        if not self.exact_batches:
+            samples["mask"] = mask
+
+        def loss_of(params: Tensors) -> Tensor:
+            dropped = dropout_share(client.job.hyperparameters.get("model.dropout"))
+            with self.hardware.rounding(), passes_of(self.algorithm), dropped:
+                return self.algorithm.local_loss(self.task, params, self._handed_out(samples), client)
+
+        return loss_of
+
+    def _handed_out(self, samples: Tensors) -> Any:
+        """The batch as an algorithm gets it: sealed, if it is padded and the loss is somebody's own."""
+        return SealedBatch(samples) if self._seals_batches and not self.exact_batches else samples
+
+    def start_params(self, given: Given, clients: int) -> Tensors:
+        """What so many clients start from; to be read only."""
+
+        def local_start(state: Groups, job: Tensors, broadcast: Groups) -> Tensors:
+            return self.algorithm.local_start(Client(broadcast, state, context_of(job)))
+
+        if given.shared and type(self.algorithm).local_start is Algorithm.local_start:
+            start = local_start({}, {name: t[0] for name, t in given.jobs.items()}, given.broadcast)
+            return {name: p.expand(clients, *p.shape) for name, p in start.items()}
+        rows: Tensors = vmap(local_start, in_dims=(0, 0, None if given.shared else 0))(
+            given.states, given.jobs, given.broadcast
+        )
+        return rows
+
+    def updates(self, params: Tensors, given: Given, work: Work) -> tuple[Groups, Groups]:
+        """What finished clients (rows of `params`) upload, and what they keep."""
+
+        def client_update(
+            params: Tensors, state: Groups, job: Tensors, broadcast: Groups, *amounts: Tensor
+        ) -> tuple[Groups, Groups]:
+            client = Client(broadcast, state, context_of(job))
+            return self.algorithm.client_update(params, client, Work(*amounts))
+
+        known = (amount for amount in vars(work).values() if amount is not None)
+        amounts = [sent_to(self.hardware.device, amount).to(self.hardware.dtype) for amount in known]
+        in_dims = (0, 0, 0, None if given.shared else 0, *[0] * len(amounts))
+        result: tuple[Groups, Groups] = vmap(client_update, in_dims=in_dims)(
+            params, given.states, given.jobs, given.broadcast, *amounts
+        )
+        return result
+
+
+def _gradient_and_value(function: Callable[[Tensors], Tensor]) -> Callable[[Tensors], tuple[Tensors, Tensor]]:
+    """What torch.func's function of this name gives, by layers' own gradients, which need not have gradients again."""
+
+    def both(params: Tensors) -> tuple[Tensors, Tensor]:
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        with torch.enable_grad():
+            loss = function(leaves)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True)), loss.detach()
+
+    return both

@@ -1,0 +1,127 @@
+"""A round may begin before anybody has looked at the one before: same files, same errors, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import config, content
+
+from fedarena.core.errors import DivergedError
+from fedarena.runs.callbacks import Stop
+from fedarena.runs.run import Run, resume_run, start_run
+from fedarena.simulate import loop
+from fedarena.train import CohortEngine
+from fedarena.train.late import LateArray, LateChecks, concatenated
+
+ENGINE = {"name": "cohort", "workers": 1}
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lets rounds overlap as on a GPU; what happened, in order."""
+    happened: list[str] = []
+    play, outcome = loop._Round._play, loop._Round.outcome
+
+    def noted_play(self, checks):
+        happened.append(f"{'begin' if checks is not None else 'look at'} {self._before.round + 1}")
+        return play(self, checks)
+
+    def noted_outcome(self, watch):
+        happened.append(f"finish {self.after.round}")
+        return outcome(self, watch)
+
+    monkeypatch.setattr(loop._Round, "_play", noted_play)
+    monkeypatch.setattr(loop._Round, "outcome", noted_outcome)
+    monkeypatch.setattr(CohortEngine, "computes_beside_host", True)
+    return happened
+
+
+def test_rounds_overlap_and_files_are_the_same(tmp_path: Path, order: list[str]) -> None:
+    start_run(config(engine=ENGINE, rounds=4), tmp_path / "overlapping")
+    begun = ["begin 1", "begin 2", "finish 1", "begin 3", "finish 2", "begin 4", "finish 3", "finish 4"]
+    assert order == begun
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CohortEngine, "computes_beside_host", False)
+        start_run(config(engine=ENGINE, rounds=4), tmp_path / "before")
+    assert content(tmp_path / "overlapping" / "small") == content(tmp_path / "before" / "small")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "scaffold"},
+        {"algorithm": "ditto"},
+        {"algorithm": {"name": "qfedavg", "q": 1.0}},
+        {"selector": "power_of_choice"},
+        {"transforms": [{"name": "top_k", "share": 0.1}]},
+        {"engine": {"name": "reference"}},
+    ],
+    ids=lambda settings: str(next(iter(settings.values()))),
+)
+def test_rounds_that_depend_on_each_other_do_not(tmp_path: Path, order: list[str], settings: dict) -> None:
+    start_run(config(**{"engine": ENGINE, "rounds": 2, **settings}), tmp_path)
+    assert order == ["look at 1", "finish 1", "look at 2", "finish 2"]
+
+
+def test_a_run_that_was_paused_goes_on_with_the_same_bits(tmp_path: Path, order: list[str]) -> None:
+    start_run(config(engine=ENGINE, rounds=5), tmp_path / "one go")
+    run = Run.create(config(engine=ENGINE, rounds=5), tmp_path / "pieces")
+    assert run.advance(2).round == 2
+    run.close()
+    resume_run(tmp_path / "pieces" / "small")
+    assert content(tmp_path / "pieces" / "small") == content(tmp_path / "one go" / "small")
+
+
+def test_a_callback_ends_the_run_where_it_says(tmp_path: Path, order: list[str]) -> None:
+    def enough(run: Run, row: dict) -> Stop | None:
+        return Stop("enough") if row["round"] == 3 else None
+
+    found = start_run(config(engine=ENGINE, rounds=6), tmp_path, callbacks=[enough])
+    assert found.rounds["round"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_what_diverges_is_said_of_its_own_round(tmp_path: Path, order: list[str]) -> None:
+    said = []
+    settings = {"engine": ENGINE, "rounds": 6, "local": {"lr": 1e30}}
+    for overlaps in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CohortEngine, "computes_beside_host", overlaps)
+            with pytest.raises(DivergedError) as error:
+                start_run(config(**settings), tmp_path / str(overlaps))
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    first = order.index("finish 1")
+    assert order[first + 1 :][0] == "look at 1"
+
+
+def test_late_numbers_are_read_when_they_are_looked_at() -> None:
+    read = []
+
+    def slow() -> np.ndarray:
+        read.append(1)
+        return np.array([1.0, 2.0])
+
+    late = LateArray(slow)
+    both = concatenated([late, np.array([3.0])])
+    assert read == []
+    assert np.asarray(both).tolist() == [1, 2, 3]
+    assert late[1] == 2
+    assert read == [1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_late_checks_find_what_is_not_finite(bad: float) -> None:
+    for groups, array, fine in (
+        ({"params": {"w": torch.ones(3)}}, np.ones(2), True),
+        ({"params": {"w": torch.tensor([1.0, bad])}}, np.ones(2), False),
+        ({"params": {"w": torch.ones(3)}}, np.array([1.0, bad]), False),
+        ({}, np.ones(0), True),
+    ):
+        checks = LateChecks()
+        checks.note(groups)
+        checks.note_array(array)
+        checks.seal()
+        assert checks.found_nothing() is fine
