@@ -278,7 +278,9 @@ def test_noise_that_was_drawn_before_is_the_same() -> None:
 
     def prepared(version: int, numbers: int = 21) -> ClipAndNoise:
         clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=10)
-        clip.prepare({"params": {"w": torch.zeros(numbers)}}, JobContext(1.0, 1, version, False, torch.tensor(version)))
+        clip.draw_ahead(
+            {"params": {"w": torch.zeros(numbers)}}, JobContext(1.0, 1, version, False, torch.tensor(version))
+        )
         return clip
 
     expected = step(ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=10), 5)
@@ -292,13 +294,13 @@ def test_noise_that_was_drawn_before_is_the_same() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_noise_is_drawn_while_workers_are_busy(make_federation, monkeypatch, workers: int) -> None:
     prepared: list[int] = []
-    prepare = ClipAndNoise.prepare
+    draw_ahead = ClipAndNoise.draw_ahead
 
     def noted(self: ClipAndNoise, update, context: JobContext) -> None:
         prepared.append(int(context.version))
-        prepare(self, update, context)
+        draw_ahead(self, update, context)
 
-    monkeypatch.setattr(ClipAndNoise, "prepare", noted)
+    monkeypatch.setattr(ClipAndNoise, "draw_ahead", noted)
     clip = ClipAndNoise(norm=1.0, noise_multiplier=1.0, clients=4)
     simulation = private(make_federation, CohortEngine, clip, cohort=6)
     simulation.engine.workers, simulation.engine.lanes = workers, 1

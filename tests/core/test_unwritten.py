@@ -25,6 +25,7 @@ from fedarena.train import cohort as cohort_module
 from fedarena.train import unwritten as unwritten_module
 from fedarena.train import unwritten_training as training_module
 from fedarena.train.product_rows import ProductRows
+from fedarena.train.unwritten import find_dense_layers
 from fedarena.transforms import Clip, TopK
 from fedarena.transforms.aggregators import NormBound, Partial
 from fedarena.transforms.aggregators.fixed_mean import FixedMean
@@ -84,6 +85,37 @@ class _Network(nn.Module):
             x = torch.tanh(layer(x))
         scores: Tensor = self.layers[-1](x)
         return scores
+
+
+class _Looks(nn.Module):
+    """A dense layer whose rows are what a function makes of samples, and something else that may look at them."""
+
+    def __init__(self, rows: Any, besides: Any = None):
+        super().__init__()
+        self.dense, self.rows, self.besides = nn.Linear(6, 3), rows, besides
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.dense(self.rows(x))
+        return scores if self.besides is None else scores + self.besides(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "known"),
+    [
+        (_Looks(lambda x: x), True),
+        (_Looks(lambda x: x.flatten(1)), True),
+        (_Looks(lambda x: x.flip(1)), False),
+        (_Looks(lambda x: torch.relu(x)), False),
+        (_Looks(lambda x: x.clone().relu_()), False),
+        (_Looks(lambda x: x.relu_()), False),  # which changes none of the example's numbers
+        (_Looks(lambda x: x, lambda x: x.mean(1, keepdim=True)), False),
+        (_Looks(lambda x: x, lambda x: x.mean(1, keepdim=True) * 0), False),
+    ],
+)
+def test_layers_that_see_nothing_but_samples_are_found(module: _Looks, known: bool) -> None:
+    task = make_task(module, FEATURES)
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    assert ("x" in [layer.column for layer in find_dense_layers(task, params)]) == known
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
