@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_cohort import SIZES, assert_same, make_engine, train
 from test_schedule import STEPS
 
-from fedarena.algorithms import ALGORITHMS
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, beside
+from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine, beside, unwritten
 from fedarena.train.beside import divide_by_length
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
@@ -36,6 +36,24 @@ def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.M
     for _ in range(2):  # the second time, in lanes that have been used
         assert_same(train(reference, clients, broadcast, {}), train(cohort, clients, broadcast, {}))
     assert cohort._beside._pools, "nobody had far more to do than others"
+
+
+@pytest.mark.parametrize("dense", ["written", "factored"])
+def test_what_was_planned_ahead_is_the_same(dense: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_FAR_MORE", 1)
+    monkeypatch.setattr(unwritten, "_FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(unwritten, "_WORTHWHILE_SHARE", 1e9)
+    clients = list(range(1, len(SIZES)))
+    found = []
+    for ahead in (False, True):
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCAL, plan="beside", lanes=9, dense=dense)
+        if ahead:
+            engine.plan_ahead(JobArrays.of([Job(client, 1) for client in clients]))
+            division = engine._planned_ahead.division
+            assert [len(group.steps) for group in division.groups] == [1, 4]
+            assert len(division.unwritten) == (dense == "factored")
+        found.append(train(engine, clients, {"params": engine.initial_params()}, {}))
+    assert_same(*found, tolerance=0)
 
 
 @given(STEPS, st.integers(1, 8))
