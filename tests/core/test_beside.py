@@ -56,18 +56,18 @@ def test_what_was_planned_ahead_is_the_same(dense: str, monkeypatch: pytest.Monk
     assert_same(*found, tolerance=0)
 
 
-@given(STEPS, st.integers(1, 8))
-def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int) -> None:
-    groups, others = divide_by_length(steps, lanes)
+@given(STEPS, st.integers(1, 8), st.integers(1, 8))
+def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int, largest: int) -> None:
+    groups, others = divide_by_length(steps, lanes, largest)
     divided = [*groups, *([others] if len(others) else [])]
     assert sorted(np.concatenate([*groups, others]).tolist()) == list(range(len(steps)))
     for longer, shorter in pairwise(divided):
         assert steps[longer].min() >= steps[shorter].max()
     for number, group in enumerate(groups):
         assert steps[group].max() > 4 * steps.sum() / min(lanes, (steps > 0).sum())
-        assert len(group) == 4**number or not len(others)
+        assert len(group) == 4**number <= largest or not len(others)
 
 
 def test_nobody_is_apart_from_equals() -> None:
     steps = np.full(7, 5)
-    assert divide_by_length(steps, 4)[0] == []
+    assert divide_by_length(steps, 4, 4)[0] == []

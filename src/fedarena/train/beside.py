@@ -29,10 +29,10 @@ _LARGER = 4  # times as many clients as in the group before
 _MOST_URGENT = 3  # that torch knows; the group with most steps, which takes longest
 
 
-def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntArray]:
-    """Groups of clients with far more steps than there would be if all work were shared out evenly; the rest.
+def divide_by_length(steps: IntArray, lanes: int, largest: int) -> tuple[list[IntArray], IntArray]:
+    """Groups of clients with far more steps than so many `lanes` would have if all were shared out evenly; the rest.
 
-    The last group is filled up with those who have most to do of the others.
+    The last group is filled up with those who have most to do of the others; none is larger than the `largest`.
     """
     working = int((steps > 0).sum())
     evenly = -(-int(steps.sum()) // max(1, min(lanes, working)))
@@ -40,7 +40,7 @@ def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntAr
     is_long = steps[longest_first] > _FAR_MORE * evenly
     groups: list[IntArray] = []
     begin, size = 0, 1
-    while begin < len(steps) and is_long[begin] and size <= lanes:
+    while begin < len(steps) and is_long[begin] and size <= largest:
         groups.append(longest_first[begin : begin + size])
         begin, size = begin + size, size * _LARGER
     return groups, np.sort(longest_first[begin:])
