@@ -55,6 +55,8 @@ def test_how_clients_train_follows_from_sizes_on_a_gpu(monkeypatch: pytest.Monke
     engine, dense = (make_engine(CohortEngine, model, FedAvg(), LocalTraining()) for model in ("cnn", "mlp"))
     monkeypatch.setattr(type(engine.hardware), "is_gpu", property(lambda self: True))
     monkeypatch.setattr(type(engine.hardware), "free_bytes", lambda self: 1 << 36)
+    assert engine._suitable.lanes_and_plan(None, None)[1] == "beside"
+    monkeypatch.setattr(suitable, "_OPEN_LANE_BYTES", (1, 2))
     assert engine._suitable.lanes_and_plan(None, None)[1] == "together"
     monkeypatch.setattr(suitable, "_LARGE_LANE_BYTES", 1)
     lanes, plan = engine._suitable.lanes_and_plan(None, None)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_cohort import SIZES, assert_same, make_engine, train
 from test_schedule import STEPS
 
-from fedarena.algorithms import ALGORITHMS
-from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine
+from fedarena.algorithms import ALGORITHMS, FedAvg
+from fedarena.train import CohortEngine, Job, JobArrays, LocalTraining, ReferenceEngine, beside, unwritten
 from fedarena.train.beside import divide_by_length
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
@@ -24,6 +24,7 @@ def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.M
         return [np.arange(len(steps))] if shards == 1 else [np.array([0, 1, 4, 7]), np.array([2, 3, 5, 6, 8])]
 
     monkeypatch.setattr(CohortEngine, "_shards", any_clients)
+    monkeypatch.setattr(beside, "_FAR_MORE", 2)
     algorithms = [ALGORITHMS.get(name)() for _ in range(2)]
     for algorithm in algorithms:
         algorithm.prepare(len(SIZES), LOCAL)
@@ -37,18 +38,36 @@ def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.M
     assert cohort._beside._pools, "nobody had far more to do than others"
 
 
-@given(STEPS, st.integers(1, 8))
-def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int) -> None:
-    groups, others = divide_by_length(steps, lanes)
+@pytest.mark.parametrize("dense", ["written", "factored"])
+def test_what_was_planned_ahead_is_the_same(dense: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_FAR_MORE", 1)
+    monkeypatch.setattr(unwritten, "_FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(unwritten, "_WORTHWHILE_SHARE", 1e9)
+    clients = list(range(1, len(SIZES)))
+    found = []
+    for ahead in (False, True):
+        engine = make_engine(CohortEngine, "mlp", FedAvg(), LOCAL, plan="beside", lanes=9, dense=dense)
+        if ahead:
+            engine.plan_ahead(JobArrays.of([Job(client, 1) for client in clients]))
+            division = engine._planned_ahead.division
+            assert [len(group.steps) for group in division.groups] == [1, 4]
+            assert len(division.unwritten) == (dense == "factored")
+        found.append(train(engine, clients, {"params": engine.initial_params()}, {}))
+    assert_same(*found, tolerance=0)
+
+
+@given(STEPS, st.integers(1, 8), st.integers(1, 8))
+def test_only_the_longest_are_apart(steps: np.ndarray, lanes: int, largest: int) -> None:
+    groups, others = divide_by_length(steps, lanes, largest)
     divided = [*groups, *([others] if len(others) else [])]
     assert sorted(np.concatenate([*groups, others]).tolist()) == list(range(len(steps)))
     for longer, shorter in pairwise(divided):
         assert steps[longer].min() >= steps[shorter].max()
     for number, group in enumerate(groups):
-        assert steps[group].max() > 2 * steps.sum() / min(lanes, (steps > 0).sum())
-        assert len(group) == 4**number or not len(others)
+        assert steps[group].max() > 4 * steps.sum() / min(lanes, (steps > 0).sum())
+        assert len(group) == 4**number <= largest or not len(others)
 
 
 def test_nobody_is_apart_from_equals() -> None:
     steps = np.full(7, 5)
-    assert divide_by_length(steps, 4)[0] == []
+    assert divide_by_length(steps, 4, 4)[0] == []

@@ -19,7 +19,7 @@ from fedarena.models.normalization import group_norm_before_relu
 from fedarena.privacy import DPSGD
 from fedarena.simulate import PROTOCOLS, Simulation, simulate
 from fedarena.simulate.trusted import TrustedTraining
-from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, channels_last, program, train_jobs
+from fedarena.train import CohortEngine, Job, LocalTraining, ReferenceEngine, beside, channels_last, program, train_jobs
 from fedarena.train.channels_last import ChannelsInnermost
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS, Clip, ClipAndNoise
 from fedarena.transforms.aggregators import FixedMean
@@ -370,15 +370,19 @@ def test_defences_come_to_the_same_as_on_the_cpu(name: str) -> None:
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
 @pytest.mark.parametrize("plan", ["together", "beside"])
 @pytest.mark.parametrize("model", ["mlp", "leaf_cnn"])
-def test_very_many_steps_are_those_of_the_cpu(model: str, plan: str, compile: bool) -> None:
-    """A client with much more data than others is alone in the end, or beside them; several steps are taken at once."""
+def test_very_many_steps_are_those_of_the_cpu(model: str, plan: str, compile: bool, monkeypatch) -> None:
+    """Clients with much more data than others are alone in the end, or beside them; several steps are taken at once."""
+    monkeypatch.setattr(beside, "_FAR_MORE", 1)
     local = LocalTraining(epochs=5, batch_size=1, lr=0.02, momentum=0.5)
     reference = make_engine(ReferenceEngine, model, FedAvg(), local, device="cpu")
     broadcast, clients = {"params": reference.initial_params()}, list(range(len(SIZES)))
     expected = train(reference, clients, broadcast, {})
-    engine = make_engine(CohortEngine, model, FedAvg(), local, device="cuda", lanes=4, plan=plan, compile=compile)
+    lanes = 16 if plan == "beside" else 4
+    engine = make_engine(CohortEngine, model, FedAvg(), local, device="cuda", lanes=lanes, plan=plan, compile=compile)
     for _ in range(2):
         found = train(engine, clients, engine.place(broadcast), {})
         for client, (update, *_) in expected.items():
             for name, value in update["params"].items():
                 torch.testing.assert_close(found[client][0]["params"][name].cpu(), value, rtol=0, atol=1e-9)
+    assert (len(engine._beside._pools) == 2) == (plan == "beside")  # one client, and four
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()

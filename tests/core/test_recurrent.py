@@ -328,7 +328,7 @@ def test_how_many_train_at_once_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(type(engines[0].hardware), "is_gpu", property(lambda self: True))
     for free_bytes, lanes in ((130 << 30, 256), (24 << 30, 32)):
         monkeypatch.setattr(type(engines[0].hardware), "free_bytes", lambda self, free_bytes=free_bytes: free_bytes)
-        assert [engine._suitable.lanes_and_plan(None, None) for engine in engines] == [(lanes, "together")] * 2
+        assert [engine._suitable.lanes_and_plan(None, None) for engine in engines] == [(lanes, "beside")] * 2
 
 
 def test_operations_of_recurrent_layers_are_counted_in_any_precision() -> None:

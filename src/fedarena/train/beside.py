@@ -24,14 +24,15 @@ from fedarena.train.program import Changing
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups
 
-_FAR_MORE = 2  # times as many steps as all lanes have if everything is shared out evenly
+_FAR_MORE = 4  # times as many steps as all lanes have if everything is shared out evenly
 _LARGER = 4  # times as many clients as in the group before
+_MOST_URGENT = 3  # that torch knows; the group with most steps, which takes longest
 
 
-def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntArray]:
-    """Groups of clients with far more steps than there would be if all work were shared out evenly; the rest.
+def divide_by_length(steps: IntArray, lanes: int, largest: int) -> tuple[list[IntArray], IntArray]:
+    """Groups of clients with far more steps than so many `lanes` would have if all were shared out evenly; the rest.
 
-    The last group is filled up with those who have most to do of the others.
+    The last group is filled up with those who have most to do of the others; none is larger than the `largest`.
     """
     working = int((steps > 0).sum())
     evenly = -(-int(steps.sum()) // max(1, min(lanes, working)))
@@ -39,7 +40,7 @@ def divide_by_length(steps: IntArray, lanes: int) -> tuple[list[IntArray], IntAr
     is_long = steps[longest_first] > _FAR_MORE * evenly
     groups: list[IntArray] = []
     begin, size = 0, 1
-    while begin < len(steps) and is_long[begin] and size <= lanes:
+    while begin < len(steps) and is_long[begin] and size <= largest:
         groups.append(longest_first[begin : begin + size])
         begin, size = begin + size, size * _LARGER
     return groups, np.sort(longest_first[begin:])
@@ -86,7 +87,7 @@ class LongTraining(LaneTraining):
 
 
 class Beside:
-    """Where such groups train: on a GPU each on a stream of its own, which goes first."""
+    """Where such groups train: on a GPU each on a stream of its own, of which those with most steps go first."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -101,8 +102,9 @@ class Beside:
         A GPU is told what groups have to do, those with most steps first, before it starts with the others.
         """
         while len(self._pools) < len(groups):
+            urgency = max(0, _MOST_URGENT - len(self._pools))
             self._pools.append(LanePool())
-            self._streams.append(LaneStream(urgent=True) if self._device.type == "cuda" else None)
+            self._streams.append(LaneStream(urgency) if self._device.type == "cuda" else None)
         courses = []
         for training, pool, stream in zip(groups, self._pools, self._streams, strict=False):
             course = training.course(pool, stream)

@@ -262,7 +262,7 @@ class CohortEngine:
         if self.plan == "beside":
             # Without large layers, everybody has a lane.
             at_once = len(work.steps) if self._unwritten.layers else self.lanes
-            groups, rest = divide_by_length(work.steps, at_once)
+            groups, rest = divide_by_length(work.steps, at_once, self.lanes)
             others = work.of(rest) if len(rest) else None
         long = work.of(np.concatenate(groups)) if groups else None
         parts = [work.of(group) for group in groups]

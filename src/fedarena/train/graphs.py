@@ -343,21 +343,21 @@ def one_by_one(traced: GraphModule) -> Callable[..., Any]:
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:
     """The whole step again, as a function that changes its arguments."""
 
-    alike: dict[tuple[str, float], list[Update]] = {}
-    for update in updates:
-        alike.setdefault((update.kind, update.factor), []).append(update)
-
     def step(*tensors: Tensor) -> None:
         computed = pure(*tensors)
-        for (kind, factor), some in alike.items():
-            if tensors[0].is_cuda and kind != "subtract_product":  # as few kernels as possible
-                old, new = [tensors[update.tensor] for update in some], [computed[update.values[0]] for update in some]
-                if kind == "copy":
-                    torch._foreach_copy_(old, new)
-                else:
-                    torch._foreach_sub_(old, new, alpha=factor)
+        alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+        for update in updates:
+            old, new = tensors[update.tensor], computed[update.values[0]]
+            if old.is_cuda and update.kind != "subtract_product" and old.stride() == new.stride():
+                olds, news = alike.setdefault((update.kind, update.factor, old.dtype, new.dtype), ([], []))
+                olds.append(old)
+                news.append(new)
             else:
-                for update in some:
-                    update.apply(tensors[update.tensor], computed)
+                update.apply(old, computed)
+        for (kind, factor, *_), (olds, news) in alike.items():  # as few kernels for a GPU as possible
+            if kind == "copy":
+                torch._foreach_copy_(olds, news)
+            else:
+                torch._foreach_sub_(olds, news, alpha=factor)
 
     return step

@@ -12,11 +12,11 @@ import torch
 class LaneStream:
     """Where a GPU computes one lane: a stream, which is the current one within this context, and memory for its graphs.
 
-    Only graphs of one stream may share memory, since they never run at the same time. What is `urgent` goes first.
+    Only graphs of one stream may share memory, since they never run at the same time. What is more urgent goes first.
     """
 
-    def __init__(self, urgent: bool = False) -> None:
-        self.stream = torch.cuda.Stream(priority=-1 if urgent else 0)  # type: ignore[no-untyped-call]
+    def __init__(self, urgency: int = 0) -> None:
+        self.stream = torch.cuda.Stream(priority=-urgency)  # type: ignore[no-untyped-call]
         self.pool: Any = None
         self._within: list[Any] = []  # it may be entered again within itself
 

@@ -55,12 +55,17 @@ class Suitable:
             return lanes, plan or "together"
         lane_bytes = self.lane_bytes()
         if plan is None:
-            large = self._hardware.is_gpu and lane_bytes >= _LARGE_LANE_BYTES
-            plan = "apart" if large and has_convolutions(self._task) else "together"
+            plan = self._plan(lane_bytes) if self._hardware.is_gpu else "together"
         if plan == "apart" and self._hardware.is_gpu:
             room = int(_GPU_SHARE_APART * self._hardware.free_bytes()) // lane_bytes
             return max(1, min(_MOST_APART, room)), plan
         return self._lanes(lane_bytes), plan
+
+    def _plan(self, lane_bytes: int) -> Plan:
+        if lane_bytes >= _LARGE_LANE_BYTES and has_convolutions(self._task):
+            return "apart"
+        # Programs of few lanes take a large model's compiler minutes.
+        return "beside" if lane_bytes < _OPEN_LANE_BYTES[0] else "together"
 
     def convolutions(self, plan: Plan) -> Convolutions:
         """How many clients convolve at once, by what a GPU is told to do."""
