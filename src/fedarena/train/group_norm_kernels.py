@@ -384,8 +384,8 @@ def gradients(
         CHANNELS=_CHANNELS,
     )
     grid, form = _division(x, _PIXELS)
-    known = (grad, x, *known, of_groups, of_x, pixels, channels, groups)
-    _gradient[grid](*known, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
+    given = (grad, x, *known, of_groups, of_x, pixels, channels, groups)
+    _gradient[grid](*given, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
     return of_x, *added_up(of_samples)
 
 
