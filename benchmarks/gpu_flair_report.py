@@ -93,12 +93,14 @@ def decoding_lines(found: dict[str, Any]) -> list[str]:
     """How long the GPU waits."""
     facts, most = found["facts"], found["targets"][0]["measured"]
     pictures = facts["pictures_of_cohorts"]
+    first = facts.get("share_waiting_first_round")  # of which nobody could read ahead, if the others were read ahead
+    what = "those of the next round" if first is not None else "photos that are needed later"
+    of_first = "" if first is None else f"; {first:.0%} of the first one"
     return [
         f"*Decoding.* Cohorts of {facts['users_of_a_cohort']} users ({min(pictures):,} to {max(pictures):,} JPEGs of "
-        f"256 pixels) train while {facts['decoding_threads']} threads decode the photos of the next round, and those "
-        f"that are needed later in this one: the GPU waits {facts['median_share_waiting']:.0%} of a round (median; at "
-        f"most {most:.0%}; {facts['share_waiting_first_round']:.0%} of the first one) for pictures that it sees for "
-        "the first time, and not for those that are still in its memory "
+        f"256 pixels) train while {what} are still decoded, by {facts['decoding_threads']} threads: the GPU waits "
+        f"{facts['median_share_waiting']:.0%} of a round (median; at most {most:.0%}{of_first}) for pictures that it "
+        "sees for the first time, and not for those that are still in its memory "
         "(`python benchmarks/gpu_flair_decoding.py`, [numbers](benchmarks/gpu_flair_decoding.json)).",
     ]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from fedarena.models.normalization import GroupNormBeforeReLU
 from fedarena.train.channels_last import ChannelsInnermost
 
 
@@ -35,3 +36,22 @@ def test_pictures_stay_in_their_layout_and_other_norms_alone() -> None:
         torch.testing.assert_close(nn.GroupNorm(2, 4, affine=False)(x), F.group_norm(x, 2))
         flat = torch.randn(3, 4)
         torch.testing.assert_close(nn.GroupNorm(2, 4)(flat), F.group_norm(flat, 2, torch.ones(4), torch.zeros(4)))
+
+
+def test_a_relu_follows_unless_it_was_applied_to_the_same_ceiling() -> None:
+    x = torch.randn(2, 4, 5, 6, dtype=torch.float64)
+    norm = GroupNormBeforeReLU(2, 4, ceiling=6.0).double()
+    with torch.no_grad():
+        norm.weight.fill_(5.0)
+    expected = F.relu6(F.group_norm(x, 2, norm.weight, norm.bias))
+    torch.testing.assert_close(F.relu6(norm(x)), expected)
+    with ChannelsInnermost():  # without a GPU, the norm alone
+        torch.testing.assert_close(nn.ReLU6()(norm(x)), expected)
+        done = x.clone()
+        done.relu_done = 6.0
+        assert nn.ReLU6()(done) is done
+        for others in (torch.relu, F.relu, nn.Hardtanh(-1.0, 6.0)):
+            assert others(done) is not done
+        done.relu_done = 0.0
+        assert all(relu(done) is done for relu in (torch.relu, F.relu, nn.ReLU()))
+        assert nn.ReLU6()(done) is not done

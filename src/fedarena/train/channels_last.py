@@ -2,7 +2,7 @@
 
 Torch's group normalization wants another layout, so that pictures would be turned around before and after each, and
 gives a whole group of a sample to one processor of the GPU, of which there are many more than a client has samples.
-Where kernels of our own can be made, they normalize and filter channels, and apply a ReLU while they are at it.
+Where kernels of our own can be made, they normalize, and apply a ReLU while they are at it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedarena.models.normalization import group_norm_before_relu
-from fedarena.train.kernel_layers import DepthwiseConvolution, KernelGroupNorm, PointwiseConvolution
+from fedarena.train.kernel_layers import KernelGroupNorm, PointwiseConvolution
 from fedarena.train.usable_kernels import usable_kernels
-
-POINTWISE = DEPTHWISE = True
 
 
 class ChannelsInnermost(TorchFunctionMode):
@@ -85,27 +83,14 @@ def _convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """By kernels or as a product, if it filters every channel by itself or every pixel."""
-    steps, around = _pair(stride), _pair(padding)
-    if input.dim() != 4 or bias is not None or not input.is_cuda or _pair(dilation) != (1, 1) or steps[0] != steps[1]:
+    """As a product, if it mixes the channels of every pixel by itself."""
+    is_simple = bias is None and groups == 1 and tuple(weight.shape[2:]) == (1, 1)
+    if not is_simple or input.dim() != 4 or not input.is_cuda or _pair(stride) != (1, 1) or _pair(padding) != (0, 0):
         return None
     if torch.is_autocast_enabled("cuda"):
         input = input.to(torch.get_autocast_dtype("cuda"))
-    outputs, _, *side = weight.shape
-    output: Tensor
-    if (
-        DEPTHWISE
-        and groups == outputs == input.shape[1]
-        and side == [3, 3]
-        and around == (1, 1)
-        and _kernels() is not None
-    ):
-        output = DepthwiseConvolution.apply(input, weight, steps[0])  # type: ignore[no-untyped-call]
-        return output
-    if POINTWISE and groups == 1 and side == [1, 1] and around == (0, 0) and steps == (1, 1):
-        output = PointwiseConvolution.apply(input, weight)  # type: ignore[no-untyped-call]
-        return output
-    return None
+    output: Tensor = PointwiseConvolution.apply(input, weight)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _pair(value: int | Sequence[int] | str) -> tuple[Any, Any]:

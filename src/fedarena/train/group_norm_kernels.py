@@ -1,7 +1,7 @@
 """Group normalization of pictures whose channels are innermost in memory, as kernels for a GPU.
 
 Pictures are ``[samples, pixels, channels]`` here. Plain operations would go through memory a dozen times, and small
-clients would wait for how many operations there are. Here, pixels are divided into blocks: of every block and channel
+clients would wait for how many operations there are. Here, pixels are divided into parts: of every part and channel
 mean and spread are noted, then those of groups follow from them, and a last kernel reads and writes every number once.
 The gradient takes the same three steps. All sums have a fixed order, so that the same numbers give the same bits.
 
@@ -20,7 +20,8 @@ from torch import Tensor
 
 _CHANNELS = 32  # of a block: as many as memory gives at once
 _PIXELS = 256
-_NOTES = 256  # of blocks, that are read at once
+_PIXELS_NOTED, _BLOCKS_NOTED = 128, 8  # of a part, of which notes are made: fewer at once, as sums need room
+_NOTES = 256  # of parts, that are read at once
 _BLOCKS = 64
 _SAMPLES = 32
 _WARPS = 8
@@ -63,7 +64,7 @@ def _block(
 
 
 @triton.jit(do_not_specialize=_ANY)
-def _note_blocks(
+def _note_parts(
     x: tl.tensor,
     means: tl.tensor,
     spreads: tl.tensor,
@@ -71,22 +72,40 @@ def _note_blocks(
     channels: tl.tensor,
     ACCURATE: tl.constexpr,
     PIXELS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    """Mean and squared distances from it, of every channel of a block."""
-    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
-    begin = sample.to(tl.int64) * pixels * channels
-    values = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE)
-    count = tl.minimum(pixels - tl.program_id(1) * PIXELS, PIXELS)
-    mean = tl.sum(values, 0) / count
-    distance = tl.where(inside, values - mean[None, :], 0.0)
-    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
-    tl.store(means + note, mean, mask=channel < channels)
-    tl.store(spreads + note, tl.sum(distance * distance, 0), mask=channel < channels)
+    """Mean and squared distances from it, of every channel of a part, which has some blocks.
+
+    What is added up are distances from the mean of the first block, so that large numbers do not cancel each other.
+    """
+    sample, part = tl.program_id(2), tl.program_id(1)
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    exists, begin = channel < channels, part * PIXELS * BLOCKS
+    x += sample.to(tl.int64) * pixels * channels
+    pixel = begin + tl.arange(0, PIXELS)
+    inside = (pixel < pixels)[:, None] & exists[None, :]
+    values = tl.load(x + pixel[:, None] * channels + channel[None, :], mask=inside, other=0.0).to(ACCURATE)
+    middle = tl.sum(values, 0) / tl.minimum(pixels - begin, PIXELS)
+    total = tl.where(inside, values - middle[None, :], 0.0)
+    squares = total * total
+    for block in range(begin + PIXELS, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS):
+        pixel = block + tl.arange(0, PIXELS)
+        inside = (pixel < pixels)[:, None] & exists[None, :]
+        values = tl.load(x + pixel[:, None] * channels + channel[None, :], mask=inside, other=0.0).to(ACCURATE)
+        distance = tl.where(inside, values - middle[None, :], 0.0)
+        total += distance
+        squares += distance * distance
+    count = tl.minimum(pixels - begin, PIXELS * BLOCKS)
+    beside = tl.sum(total, 0) / count
+    spread = tl.sum(squares, 0) - count * beside * beside
+    note = (sample * tl.num_programs(1) + part) * channels + channel
+    tl.store(means + note, middle + beside, mask=exists)
+    tl.store(spreads + note, tl.where(spread < 0, 0.0, spread), mask=exists)
 
 
 @triton.jit(do_not_specialize=_ANY)
-def _join_blocks(
+def _join_parts(
     means: tl.tensor,
     spreads: tl.tensor,
     mean: tl.tensor,
@@ -100,7 +119,7 @@ def _join_blocks(
     PIXELS: tl.constexpr,
     NOTES: tl.constexpr,
 ) -> None:
-    """Mean and inverse deviation of a sample's group, from those of its blocks and channels."""
+    """Mean and inverse deviation of a sample's group, from those of its parts and channels."""
     sample, group = tl.program_id(0), tl.program_id(1)
     width = channels // groups
     first = sample * blocks * channels + group * width
@@ -173,24 +192,34 @@ def _note_gradients(
     CEILING: tl.constexpr,
     ACCURATE: tl.constexpr,
     PIXELS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    """Of every channel of a block, the sum of gradients and of their products with what was normalized."""
-    sample, where, inside, channel = _block(pixels, channels, PIXELS, CHANNELS)
-    begin = sample.to(tl.int64) * pixels * channels
-    exists = channel < channels
+    """Of every channel of a part, the sum of gradients and of their products with what was normalized."""
+    sample, part = tl.program_id(2), tl.program_id(1)
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    exists, begin = channel < channels, part * PIXELS * BLOCKS
+    x += sample.to(tl.int64) * pixels * channels
+    grad += sample.to(tl.int64) * pixels * channels
     group = sample * groups + channel // (channels // groups)
     center = tl.load(mean + group, mask=exists, other=0.0)
     scale = tl.load(inverse + group, mask=exists, other=0.0)
-    distance = tl.load(x + begin + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
-    slope = tl.load(grad + begin + where, mask=inside, other=0.0).to(ACCURATE)
-    if CEILING is not None:
-        factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
-        shift = tl.load(bias + channel, mask=exists, other=0.0)
+    factor = scale * tl.load(weight + channel, mask=exists, other=0.0)
+    shift = tl.load(bias + channel, mask=exists, other=0.0)
+    total = tl.zeros([PIXELS, CHANNELS], ACCURATE)
+    of_product = tl.zeros([PIXELS, CHANNELS], ACCURATE)
+    for block in range(begin, tl.minimum(begin + PIXELS * BLOCKS, pixels), PIXELS):
+        pixel = block + tl.arange(0, PIXELS)
+        inside = (pixel < pixels)[:, None] & exists[None, :]
+        where = pixel[:, None] * channels + channel[None, :]
+        distance = tl.load(x + where, mask=inside, other=0.0).to(ACCURATE) - center[None, :]
+        slope = tl.load(grad + where, mask=inside, other=0.0).to(ACCURATE)
         slope = passed_back(slope, distance * factor[None, :] + shift[None, :], CEILING)
-    note = (sample * tl.num_programs(1) + tl.program_id(1)) * channels + channel
-    tl.store(sums + note, tl.sum(slope, 0), mask=exists)
-    tl.store(products + note, tl.sum(slope * distance, 0) * scale, mask=exists)
+        total += slope
+        of_product += slope * distance
+    note = (sample * tl.num_programs(1) + part) * channels + channel
+    tl.store(sums + note, tl.sum(total, 0), mask=exists)
+    tl.store(products + note, tl.sum(of_product, 0) * scale, mask=exists)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -208,7 +237,7 @@ def _join_gradients(
     BLOCKS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ) -> None:
-    """The same of all blocks together, for every channel of a sample; and their weighted means over its group."""
+    """The same of all parts together, for every channel of a sample; and their weighted means over its group."""
     samples = tl.num_programs(0)
     sample, group = tl.program_id(0), tl.program_id(1)
     width = channels // groups
@@ -302,20 +331,29 @@ def normalized(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalized pictures ``[samples, pixels, channels]``, means, and inverse deviations."""
     samples, pixels, channels = x.shape
-    grid, form = _division(x, weight)
-    blocks = grid[1]
-    notes = weight.new_empty(2, samples, blocks, channels)
+    accurate = accurate_type(weight)
+    grid, form = _division(x, _PIXELS_NOTED * _BLOCKS_NOTED)
+    parts = grid[1]
+    notes = weight.new_empty(2, samples, parts, channels)
     mean, inverse = weight.new_empty(2, samples, groups).unbind()
     output = torch.empty_like(x)
-    _note_blocks[grid](x, notes[0], notes[1], pixels, channels, **form)
-    _join_blocks[samples, groups](
-        *(notes[0], notes[1], mean, inverse, pixels, channels, groups, blocks),
+    _note_parts[grid](
+        *(x, notes[0], notes[1], pixels, channels),
+        ACCURATE=accurate,
+        PIXELS=_PIXELS_NOTED,
+        BLOCKS=_BLOCKS_NOTED,
+        **form,
+    )
+    _join_parts[samples, groups](
+        *(notes[0], notes[1], mean, inverse, pixels, channels, groups, parts),
         EPSILON=epsilon,
-        ACCURATE=form["ACCURATE"],
-        PIXELS=_PIXELS,
+        ACCURATE=accurate,
+        PIXELS=_PIXELS_NOTED * _BLOCKS_NOTED,
         NOTES=_NOTES,
     )
-    _normalize[grid](x, weight, bias, mean, inverse, output, pixels, channels, groups, CEILING=ceiling, **form)
+    grid, form = _division(x, _PIXELS)
+    known = (x, weight, bias, mean, inverse, output, pixels, channels, groups)
+    _normalize[grid](*known, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
     return output, mean, inverse
 
 
@@ -324,21 +362,30 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of pictures, weight and bias."""
     samples, pixels, channels = x.shape
-    groups = mean.shape[1]
-    grid, form = _division(x, weight)
-    blocks = grid[1]
-    notes = weight.new_empty(2, samples, blocks, channels)
+    groups, accurate = mean.shape[1], accurate_type(weight)
+    grid, form = _division(x, _PIXELS_NOTED * _BLOCKS_NOTED)
+    parts = grid[1]
+    notes = weight.new_empty(2, samples, parts, channels)
     of_samples, of_groups = weight.new_empty(2, samples, channels), weight.new_empty(2, samples, groups)
     of_x = torch.empty_like(x)
     known = (weight, bias, mean, inverse)
-    _note_gradients[grid](*(grad, x, *known, notes[0], notes[1], pixels, channels, groups), CEILING=ceiling, **form)
+    _note_gradients[grid](
+        *(grad, x, *known, notes[0], notes[1], pixels, channels, groups),
+        CEILING=ceiling,
+        ACCURATE=accurate,
+        PIXELS=_PIXELS_NOTED,
+        BLOCKS=_BLOCKS_NOTED,
+        **form,
+    )
     _join_gradients[samples, groups](
-        *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, blocks),
-        ACCURATE=form["ACCURATE"],
+        *(notes[0], notes[1], weight, of_samples, of_groups, pixels, channels, groups, parts),
+        ACCURATE=accurate,
         BLOCKS=_BLOCKS,
         CHANNELS=_CHANNELS,
     )
-    _gradient[grid](grad, x, *known, of_groups, of_x, pixels, channels, groups, CEILING=ceiling, **form)
+    grid, form = _division(x, _PIXELS)
+    given = (grad, x, *known, of_groups, of_x, pixels, channels, groups)
+    _gradient[grid](*given, CEILING=ceiling, ACCURATE=accurate, PIXELS=_PIXELS, **form)
     return of_x, *added_up(of_samples)
 
 
@@ -366,8 +413,8 @@ def accurate_type(weight: Tensor) -> tl.dtype:
     return tl.float64 if weight.dtype == torch.float64 else tl.float32
 
 
-def _division(x: Tensor, weight: Tensor) -> tuple[tuple[int, int, int], dict[str, object]]:
-    """How many blocks there are, and what kernels must know about them."""
+def _division(x: Tensor, most_pixels: int) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """Into how many parts of so many pixels pictures are divided, and what kernels must know about that."""
     samples, pixels, channels = x.shape
-    grid = (triton.cdiv(channels, _CHANNELS), triton.cdiv(pixels, _PIXELS), samples)
-    return grid, {"ACCURATE": accurate_type(weight), "PIXELS": _PIXELS, "CHANNELS": _CHANNELS, "num_warps": _WARPS}
+    grid = (triton.cdiv(channels, _CHANNELS), triton.cdiv(pixels, most_pixels), samples)
+    return grid, {"CHANNELS": _CHANNELS, "num_warps": _WARPS}

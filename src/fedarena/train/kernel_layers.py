@@ -40,32 +40,6 @@ class KernelGroupNorm(torch.autograd.Function):
         return _pictures(of_x, ctx.picture), None, of_weight, of_bias, None, None
 
 
-class DepthwiseConvolution(torch.autograd.Function):
-    """Filters of 3 x 3 for every channel by itself; see `depthwise_kernels`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> Tensor:
-        """Filters pictures that are padded by one pixel."""
-        from fedarena.train import depthwise_kernels
-
-        pictures, filters = _innermost(x), weight.flatten(1).t().contiguous()
-        ctx.save_for_backward(pictures, filters)
-        ctx.stride, ctx.kernels = stride, depthwise_kernels
-        return depthwise_kernels.filtered(pictures, filters, stride).permute(0, 3, 1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        """The gradients of pictures and filters."""
-        pictures, filters = ctx.saved_tensors
-        slopes = _innermost(grad)
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = ctx.kernels.gradient_of_pictures(slopes, filters, ctx.stride, *pictures.shape[1:3])
-            of_x = of_x.permute(0, 3, 1, 2)
-        of_filters = ctx.kernels.gradient_of_weights(pictures, slopes, filters, ctx.stride)
-        return of_x, of_filters.t().unflatten(1, (1, 3, 3)), None
-
-
 class PointwiseConvolution(torch.autograd.Function):
     """A convolution of single pixels as a product of matrices."""
 
@@ -76,6 +50,7 @@ class PointwiseConvolution(torch.autograd.Function):
         factors = weight.flatten(1).to(x.dtype)
         ctx.save_for_backward(pictures, factors)
         ctx.exact = weight.dtype
+        ctx.strides = weight.stride() if weight.flatten(1).is_contiguous() else None
         output: Tensor = pictures @ factors.t()
         return output.permute(0, 3, 1, 2)
 
@@ -87,7 +62,9 @@ class PointwiseConvolution(torch.autograd.Function):
         of_x = (slopes @ factors).permute(0, 3, 1, 2) if ctx.needs_input_grad[0] else None
         rows, inputs = slopes.flatten(0, 2), pictures.flatten(0, 2)
         exactly = {} if rows.dtype == ctx.exact else {"out_dtype": ctx.exact}
-        return of_x, torch.mm(rows.t(), inputs, **exactly)[:, :, None, None]
+        of_weight = torch.mm(rows.t(), inputs, **exactly)[:, :, None, None]
+        # In the layout of the weight: optimizers take all parameters at once only if their gradients lie like them.
+        return of_x, of_weight if ctx.strides is None else of_weight.as_strided(of_weight.shape, ctx.strides)
 
 
 def _innermost(pictures: Tensor) -> Tensor:
