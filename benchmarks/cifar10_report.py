@@ -144,7 +144,7 @@ def page(measured: dict[str, Any]) -> str:
     environment = measured["environment"]
     runs, rounds = measured["runs"], measured["rounds"]
     longer = longer_at_first(runs, "alike")
-    at_first = " Compiled programs were on disk, as they are from the second run on a machine on" + (
+    at_first = " What is compiled, Python's bytecode and ours, was on disk, as it is from the second run on" + (
         "." if longer is None else f"; the first, which compiles the step, takes {longer:.0f} s more."
     )
     ended = sorted({run["rounds"] for case in LABELS for run in alone(runs, "pfl", case)})
@@ -154,6 +154,7 @@ def page(measured: dict[str, Any]) -> str:
         if shortened
         else ""
     )
+    apart = f" {measured['apart']}" if measured.get("apart") else ""  # what was not measured in one go
     return f"""# pfl-research's benchmark on CIFAR-10
 
 <!-- Written by benchmarks/cifar10_report.py from docs/benchmarks/cifar10.json; do not edit. -->
@@ -164,7 +165,7 @@ classes (Dirichlet 0.1); with privacy, updates are clipped to 0.4 and get the no
 clients. The time is that of whole processes, one at a time on one {environment["hardware"]["gpus"][0]}: from the start
 of Python to its end, with evaluation and everything that is recorded on the way.{at_first}{computed} Accuracies are
 means over seeds with 95 % intervals (Student's t); where both are compared, pfl's are of a round later, which is when
-it evaluates. Both tools have the same clients with the same photos.
+it evaluates. Both tools have the same clients with the same photos.{apart}
 
 {table(measured)}
 

@@ -10,7 +10,7 @@ from test_cohort import assert_same, make_engine, train
 
 from fedarena.algorithms import FedAvg
 from fedarena.runs.run import Run, start_run
-from fedarena.storage import recorder
+from fedarena.storage import recorder, round_rows
 from fedarena.storage.checkpoint import read_state
 from fedarena.storage.recorder import Recorder
 from fedarena.storage.run_data import load_run
@@ -39,7 +39,7 @@ def test_rows_of_several_rounds_are_those_of_one_after_the_other(tmp_path: Path,
 
     monkeypatch.setattr(Recorder, "_append_rounds", noted)
     for most_rows, folder in ((0, "one by one"), (40, "some at once")):
-        monkeypatch.setattr(recorder, "_MOST_WAITING_ROWS", most_rows)
+        monkeypatch.setattr(round_rows, "_MOST_WAITING_ROWS", most_rows)
         seldom(monkeypatch)
         start_run(config(engine=ONE_WORKER), tmp_path / folder)
     assert content(tmp_path / "one by one" / "small") == content(tmp_path / "some at once" / "small")
@@ -50,7 +50,7 @@ def test_rows_of_several_rounds_are_those_of_one_after_the_other(tmp_path: Path,
 
 
 def test_the_server_s_tensors_of_few_rounds_are_kept_in_memory(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(recorder, "_MOST_WAITING_BYTES", 0)
+    monkeypatch.setattr(round_rows, "_MOST_WAITING_BYTES", 0)
     seldom(monkeypatch)
     waiting: list[int] = []
     record = Recorder.record
@@ -97,14 +97,14 @@ def test_rounds_that_are_left_to_chance_are_planned_meanwhile(tmp_path: Path, se
 def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path, monkeypatch) -> None:
     as_on_a_gpu(monkeypatch)
     seldom(monkeypatch)
-    of_scores = Recorder._batch_of_scores
+    of_scores = round_rows.batch_of_scores
 
-    def failing(self: Recorder, round, *scores):
-        if round == 14:
+    def failing(finished, schemas):
+        if finished.round == 14:
             raise ValueError("a bad column")
-        return of_scores(self, round, *scores)
+        return of_scores(finished, schemas)
 
-    monkeypatch.setattr(Recorder, "_batch_of_scores", failing)
+    monkeypatch.setattr(round_rows, "batch_of_scores", failing)
     with pytest.raises(ValueError, match="a bad column"):
         start_run(config(engine=ONE_WORKER), tmp_path)
     kept = load_run(tmp_path / "small")

@@ -125,3 +125,13 @@ def test_late_checks_find_what_is_not_finite(bad: float) -> None:
         checks.note_array(array)
         checks.seal()
         assert checks.found_nothing() is fine
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
+@pytest.mark.parametrize("dense", ["written", "factored"])
+def test_rounds_that_overlap_on_a_gpu_have_the_same_bits(tmp_path: Path, dense: str, monkeypatch) -> None:
+    engine = {"name": "cohort", "device": "cuda", "compile": False, "dense": dense}
+    start_run(config(engine=engine, model="mlp", rounds=6), tmp_path / "overlapping")
+    monkeypatch.setattr(CohortEngine, "computes_beside_host", False)
+    start_run(config(engine=engine, model="mlp", rounds=6), tmp_path / "before")
+    assert content(tmp_path / "overlapping" / "small") == content(tmp_path / "before" / "small")

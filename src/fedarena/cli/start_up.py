@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -28,6 +29,7 @@ def without_collecting() -> Iterator[None]:
 
 def import_for_runs() -> None:
     """Imports what every run needs, among it what torch imports only when it first computes a gradient."""
+    os.environ.setdefault("TORCH_WARM_POOL", "0")  # helpers of torch's compiler are started when there is work for them
     with without_collecting():
         for name in ("fedarena.display.running", "torch._dynamo"):
             import_module(name)

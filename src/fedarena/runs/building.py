@@ -73,6 +73,7 @@ from fedarena.train import (
     count_training_flops,
     personal_notes,
 )
+from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray, Part
 from fedarena.train.own_code import is_own
 from fedarena.transforms import (
@@ -337,8 +338,12 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
 
 
 def _keep_compiled_programs() -> None:
-    """Has torch keep what it compiles for a GPU with our other files, not where a reboot may clear it."""
+    """Has torch keep what it compiles for a GPU with our other files, not where a reboot may clear it.
+
+    Processes that help to compile are started when there is something to compile.
+    """
     if torch.cuda.is_available():
+        os.environ.setdefault(HELPERS, "0")
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "programs"))
 
 

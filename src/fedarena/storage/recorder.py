@@ -7,7 +7,6 @@ While a run goes on, its tables grow as append-only Arrow streams beside the che
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import time
 import zlib
@@ -26,7 +25,6 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.files import json_text, replacing, write_bytes
 from fedarena.core.folders import new_folder, remove_abandoned
 from fedarena.core.interrupts import deferring_interrupts
-from fedarena.metrics import PERSONAL
 from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Feedback, RoundOutcome, Snapshot
 from fedarena.storage.changes import change_files
@@ -42,7 +40,6 @@ from fedarena.storage.checkpoint import (
     client_state_log_path,
     named_tensors,
     open_client_states,
-    parse_table,
     read_snapshot,
     read_state,
     read_table,
@@ -52,7 +49,9 @@ from fedarena.storage.checkpoint import (
     stream_bytes,
     table_log_path,
 )
+from fedarena.storage.growing_tables import GrowingTables
 from fedarena.storage.job_table import JobTable
+from fedarena.storage.round_rows import FinishedRound, are_many, batch_of_classes, batch_of_scores, rows_of_rounds
 from fedarena.storage.run_files import (
     ATTRIBUTES_FILE,
     CONFIG_FILE,
@@ -67,40 +66,14 @@ from fedarena.storage.run_files import (
     RunFiles,
     parquet_bytes,
 )
-from fedarena.storage.tables import FLOAT, TABLES, batch_of_columns, batch_of_rows, joined, table_schemas, unevaluated
-from fedarena.train import ClientScores, Groups, count_bytes, flatten_groups
+from fedarena.storage.tables import TABLES, batch_of_rows, table_schemas, unevaluated
+from fedarena.train import Groups, flatten_groups
 
 LOCK_FILE = "lock"
 # Whoever only looks whether a run is being written has its lock for less than this.
 _LOCK_SECONDS = 0.2
 # A commit may take this share of the time since the last one; short rounds are then committed several at a time.
 _COMMIT_SHARE = 0.02
-# Rows are made though there is no commit when they are so many, or the server's tensors after these rounds so large.
-_MOST_WAITING_ROWS, _MOST_WAITING_BYTES = 4096, 1 << 26
-_MOST_MADE_BYTES = 1 << 24  # of rows of a table that are made, but not written
-
-
-class _FinishedRound:
-    """What is to be recorded of a round."""
-
-    def __init__(self, outcome: RoundOutcome, client_ids: Sequence[str]):
-        self.snapshot, self.round = outcome.snapshot, outcome.snapshot.round
-        self.row, self.jobs, self.classes = outcome.row, outcome.jobs, outcome.classes
-        self.scores, self.personal, self.client_ids = outcome.scores, outcome.personal_scores, client_ids
-        clients = outcome.row.get("clients", 0)
-        self.timing = {
-            "round": self.round,
-            "train_seconds": outcome.train_seconds,
-            "evaluate_seconds": outcome.evaluate_seconds,
-            "clients_per_second": clients / outcome.train_seconds if clients else None,
-        }
-        self.rows = 1 + len(client_ids) + (len(outcome.jobs["round"]) if outcome.jobs else 0)
-        self.bytes = count_bytes(snapshot_groups(self.snapshot))
-
-
-def _are_many(waiting: Sequence[_FinishedRound]) -> bool:
-    rows, bytes = sum(finished.rows for finished in waiting), sum(finished.bytes for finished in waiting)
-    return rows > _MOST_WAITING_ROWS or bytes > _MOST_WAITING_BYTES
 
 
 class Recorder:
@@ -117,14 +90,12 @@ class Recorder:
         self._files = files
         self.client_states_ram_bytes = client_states_ram_bytes  # the others are read from the folder
         self._checkpoint = folder / "checkpoint"
-        self._schemas = table_schemas(metrics, more_columns)
+        schemas = table_schemas(metrics, more_columns)
         if not (more_columns or {}).get("classes"):
-            del self._schemas["classes"]  # nothing is told of classes
-        self._tables = {table: TableState(bytes=0, crc32=0) for table in self._schemas}
+            del schemas["classes"]  # nothing is told of classes
+        self._tables = GrowingTables(folder, schemas)
         self._client_state_log = ClientStateLog(client_state_log_path(folder, 0))
-        self._waiting: list[_FinishedRound] = []  # that have no rows yet
-        self._made: dict[str, list[bytes]] = {table: [] for table in self._schemas}  # rows that are not written yet
-        self._written = dict.fromkeys(self._schemas, 0)  # bytes of every table that are
+        self._waiting: list[FinishedRound] = []  # that have no rows yet
         self._latest: Snapshot | None = None
         self._best: BestModelState | None = None
         self._committed_round: int | None = None
@@ -157,7 +128,7 @@ class Recorder:
         recorder = cls(RunFiles.open(folder), metrics, client_states_ram_bytes, more_columns)
         recorder._acquire()
         with recorder._explaining_disk_errors():
-            recorder._start_tables()
+            recorder._tables.begin()
         return recorder
 
     def fork(
@@ -246,12 +217,12 @@ class Recorder:
         with deferring_interrupts(), self._explaining_disk_errors():
             outcome.snapshot.client_states.keep_in(self._client_state_log, self.client_states_ram_bytes)
             outcome.snapshot.client_states.settle()
-            self._waiting.append(_FinishedRound(outcome, client_ids))
+            self._waiting.append(FinishedRound(outcome, client_ids))
             since = time.monotonic() - self._committed_at
             if self._commit_seconds <= _COMMIT_SHARE * since:
                 self._append_waiting()
                 self._commit()
-            elif _are_many(self._waiting):
+            elif are_many(self._waiting):
                 self._append_waiting()
 
     def catch_up(self) -> None:
@@ -271,24 +242,10 @@ class Recorder:
             for finished in waiting:
                 self._append_rounds([finished])
 
-    def _append_rounds(self, finished: Sequence[_FinishedRound]) -> None:
+    def _append_rounds(self, finished: Sequence[FinishedRound]) -> None:
         """Rows of these rounds, all or none of them."""
-        schemas = self._schemas
-        batches = [("rounds", batch_of_rows("rounds", schemas["rounds"], [one.row for one in finished]))]
-        for one in finished:
-            if one.scores is not None:
-                batches.append(("clients", self._batch_of_scores(one.round, one.scores, one.personal, one.client_ids)))
-            if one.classes:
-                batches.append(("classes", self._batch_of_classes(one.round, one.classes)))
-        if with_jobs := [one.jobs for one in finished if one.jobs]:
-            jobs = {
-                name: _reached(joined([columns[name] for columns in with_jobs]), schemas["jobs"].field(name).type)
-                for name in with_jobs[0]
-            }
-            batches.append(("jobs", batch_of_columns("jobs", schemas["jobs"], jobs)))
-        batches.append(("timings", batch_of_rows("timings", schemas["timings"], [one.timing for one in finished])))
-        for table, batch in batches:
-            self._append(table, batch)
+        for table, batch in rows_of_rounds(finished, self._tables.schemas):
+            self._tables.append(table, batch)
         self._latest = finished[-1].snapshot
 
     def record_scores(self, outcome: RoundOutcome, client_ids: Sequence[str]) -> None:
@@ -300,46 +257,24 @@ class Recorder:
             changed = {}
             new = {"rounds": outcome.row, "timings": {"evaluate_seconds": outcome.evaluate_seconds}}
             for name, columns in new.items():
-                table = self._read_table(name)
+                table = self._tables.read(name)
                 last = table.slice(len(table) - 1).to_pylist()[0]
-                batch = batch_of_rows(name, self._schemas[name], [last | columns])
+                batch = batch_of_rows(name, self._tables.schemas[name], [last | columns])
                 changed[name] = pa.Table.from_batches([*table.slice(0, len(table) - 1).to_batches(), batch])
-            assert outcome.scores is not None
-            scored = self._batch_of_scores(outcome.snapshot.round, outcome.scores, outcome.personal_scores, client_ids)
-            clients = [*self._read_table("clients").to_batches(), scored]
+            scored = batch_of_scores(FinishedRound(outcome, client_ids), self._tables.schemas)
+            clients = [*self._tables.read("clients").to_batches(), scored]
             changed["clients"] = pa.Table.from_batches(clients)
             if outcome.classes:
-                of_classes = self._batch_of_classes(outcome.snapshot.round, outcome.classes)
-                classes = [*self._read_table("classes").to_batches(), of_classes]
+                of_classes = batch_of_classes(FinishedRound(outcome, client_ids), self._tables.schemas)
+                classes = [*self._tables.read("classes").to_batches(), of_classes]
                 changed["classes"] = pa.Table.from_batches(classes)
             logs = {table: stream_bytes(rows) for table, rows in changed.items()}
             sizes = {table: TableState(bytes=len(data), crc32=zlib.crc32(data)) for table, data in logs.items()}
             state = committed.model_copy(update={"tables": committed.tables | sizes, "best": self._best})
             contents = {f"checkpoint/{table_log_path(self.folder, t).name}": data for t, data in logs.items()}
             change_files(self.folder, {STATE_FILE: state_bytes(state), **contents})
-            self._tables |= sizes
-            self._written |= {table: size.bytes for table, size in sizes.items()}
+            self._tables.replaced(sizes)
             self._remove_old("best-*.safetensors", keep=self._best.file if self._best else None)
-
-    def _batch_of_scores(
-        self, round: int, scores: ClientScores, personal: ClientScores | None, client_ids: Sequence[str]
-    ) -> pa.RecordBatch:
-        """Rows of the table of clients."""
-        columns = {
-            "round": np.full(len(scores.clients), round),
-            "client": list(client_ids),
-            "samples": scores.samples,
-            "predictions": scores.counts,
-            **{name: _reached(values, FLOAT) for name, values in scores.columns().items()},
-            **_personal_columns(scores, personal),
-        }
-        return batch_of_columns("clients", self._schemas["clients"], columns)
-
-    def _batch_of_classes(self, round: int, classes: Mapping[str, Any]) -> pa.RecordBatch:
-        """Rows of the table of classes."""
-        rounds = np.full(len(classes["index"]), round)
-        columns = {name: _reached(values, FLOAT) for name, values in classes.items()}
-        return batch_of_columns("classes", self._schemas["classes"], {"round": rounds, **columns})
 
     @property
     def best_round(self) -> int | None:
@@ -356,7 +291,7 @@ class Recorder:
 
     def complete_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the table of rounds with all columns; what it does not mention is None."""
-        return {name: row.get(name) for name in self._schemas["rounds"].names}
+        return {name: row.get(name) for name in self._tables.schemas["rounds"].names}
 
     def commit(self) -> None:
         """Makes sure that the last finished round is on disk."""
@@ -369,8 +304,8 @@ class Recorder:
         """Commits the last finished round, writes the tables as Parquet, the summary, and last of all the manifest."""
         self.commit()
         with deferring_interrupts(), self._explaining_disk_errors():
-            for table in self._schemas:
-                self._files.write(f"{table}.parquet", parquet_bytes(self._read_table(table)))
+            for table in self._tables.schemas:
+                self._files.write(f"{table}.parquet", parquet_bytes(self._tables.read(table)))
             if predictions is not None:
                 self._files.write(PREDICTIONS_FILE, parquet_bytes(predictions))
             self._files.write(SUMMARY_FILE, json_text(summary).encode())
@@ -381,14 +316,14 @@ class Recorder:
     def read_tables(self) -> dict[str, pa.Table]:
         """The tables so far, including rounds that are not committed yet."""
         self.catch_up()
-        return {table: self._read_table(table) for table in self._schemas}
+        return {table: self._tables.read(table) for table in self._tables.schemas}
 
     def feedback(self) -> Iterator[tuple[int, Feedback]]:
         """What the selector was told after every committed round."""
         self.catch_up()
         if self._latest is None:
             return
-        jobs = JobTable.from_table(self._read_table("jobs"))
+        jobs = JobTable.from_table(self._tables.read("jobs"))
         seconds = jobs.end_seconds - jobs.begin_seconds
         held = np.where(np.isfinite(jobs.downloaded_seconds), jobs.start_version, -1)
         columns: tuple[Any, ...] = (jobs.index, jobs.used, jobs.loss, seconds, jobs.samples, held)
@@ -421,7 +356,7 @@ class Recorder:
                 self._remove_old("client_states-*", keep=None)
                 self._remove_old("best-*.safetensors", keep=None)
                 self._remove_temporary_files()
-                self._start_tables()
+                self._tables.begin()
                 return None
             self._client_state_log = open_client_states(self.folder, committed)
             states = ClientStates()
@@ -429,7 +364,7 @@ class Recorder:
             snapshot = read_snapshot(self.folder, committed, states)
             if fresh is not None:
                 check_fits(self._checkpoint / committed.tensors.file, snapshot.state, fresh)
-            for table, schema in self._schemas.items():
+            for table, schema in self._tables.schemas.items():
                 if table not in committed.tables or read_table(self.folder, table, committed).schema != schema:
                     raise BadInputError(
                         f"The run {self.folder} was begun by another version of FedArena, whose table of {table} has "
@@ -437,11 +372,7 @@ class Recorder:
                     )
             # Nothing is changed before everything is found to be as it should.
             self._files.reopen()
-            for table in self._schemas:
-                with open(table_log_path(self.folder, table), "rb+") as file:
-                    file.truncate(committed.tables[table].bytes)
-            self._tables = dict(committed.tables)
-            self._written = {table: committed.tables[table].bytes for table in self._schemas}
+            self._tables.go_back_to(committed.tables)
             self._client_state_log.cut()
             self._remove_old_states()
             self._best = committed.best
@@ -459,38 +390,10 @@ class Recorder:
         ]:
             left_over.unlink()
 
-    def _start_tables(self) -> None:
-        for table, schema in self._schemas.items():
-            header = schema.serialize().to_pybytes()
-            table_log_path(self.folder, table).write_bytes(header)
-            self._tables[table] = TableState(bytes=len(header), crc32=zlib.crc32(header))
-            self._written[table] = len(header)
-
-    def _append(self, table: str, batch: pa.RecordBatch) -> None:
-        data, before = batch.serialize().to_pybytes(), self._tables[table]
-        self._made[table].append(data)
-        self._tables[table] = TableState(bytes=before.bytes + len(data), crc32=zlib.crc32(data, before.crc32))
-        if self._tables[table].bytes - self._written[table] > _MOST_MADE_BYTES:
-            self._write_rows(table)
-
-    def _write_rows(self, table: str, durably: bool = False) -> None:
-        """Writes rows that have been made, if there are any."""
-        if not self._made[table] and not durably:
-            return
-        with open(table_log_path(self.folder, table), "rb+") as file:
-            file.seek(self._written[table])  # a failed write may have left a piece behind
-            file.write(b"".join(self._made[table]))
-            file.truncate()
-            if durably:
-                file.flush()
-                os.fsync(file.fileno())
-        self._made[table], self._written[table] = [], self._tables[table].bytes
-
     def _commit(self) -> None:
         assert self._latest is not None
         began = time.monotonic()
-        for table in self._schemas:
-            self._write_rows(table, durably=True)
+        self._tables.sync()
         if self._client_state_log.is_mostly_outdated:
             path = client_state_log_path(self.folder, self._latest.round)
             self._client_state_log = self._latest.client_states.compact_log(path)
@@ -515,7 +418,7 @@ class Recorder:
                 keys=list(flatten_groups(groups)),
             ),
             client_states=ClientStateLogState(file=log_file, bytes=log_end.bytes, crc32=log_end.crc32),
-            tables=self._tables,
+            tables=self._tables.states,
             best=self._best,
         )
         write_bytes(state_path(self.folder), state_bytes(state))
@@ -539,11 +442,6 @@ class Recorder:
             if old.name not in keep:
                 old.unlink()
 
-    def _read_table(self, table: str) -> pa.Table:
-        self._write_rows(table)
-        with open(table_log_path(self.folder, table), "rb") as file:
-            return parse_table(file.read(self._tables[table].bytes))
-
     @contextmanager
     def _explaining_disk_errors(self) -> Iterator[None]:
         try:
@@ -555,25 +453,6 @@ class Recorder:
                 f"Cannot write {error.filename or self.folder}: {error.strerror}. "
                 f"On disk: {safe}; when the cause is mended, go on with: fedarena resume {self.folder}"
             ) from error
-
-
-def _personal_columns(scores: ClientScores, personal: ClientScores | None) -> dict[str, Any]:
-    """Columns about clients with their own models; empty for a client that has nothing left to be scored on."""
-    if personal is None:
-        return {}
-    place = np.searchsorted(personal.clients, scores.clients).clip(max=len(personal.clients) - 1)
-    missing = personal.clients[place] != scores.clients
-    sizes = {"samples": personal.samples, "predictions": personal.counts}
-    columns = {**sizes, **personal.columns()}
-    return {PERSONAL + name: pa.array(v[place], mask=missing | ~np.isfinite(v[place])) for name, v in columns.items()}
-
-
-def _reached(values: Any, type: pa.DataType) -> Any:
-    """A column in which infinite and undefined numbers, for what never happened, are missing."""
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-        missing = ~np.isfinite(values)
-        return pa.array(np.where(missing, 0, values), type=type, mask=missing, safe=False)
-    return values
 
 
 def _write_first_files(

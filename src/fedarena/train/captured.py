@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from fedarena.train.streams import LaneStream
 
 _MOST_COMPILED = 5000  # operations, since the compiler's time grows with them
+HELPERS = "TORCH_WARM_POOL"  # whether torch's compiler starts processes as soon as it is imported
 _ALIGNED_BYTES = 16
 # The compiler computes what is used twice again each time if that takes no more operations than this. A number drawn at
 # random takes about as many, but whether it is above a threshold is to be known once, and not its hash be kept.
@@ -104,8 +105,8 @@ def compiled(pure: GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
         return pure
     mark = _mark(pure, tensors)
     try:
-        options: dict[str, Any] | None = {"realize_opcount_threshold": _OPERATIONS_OF_A_MASK} if _draws(pure) else None
-        with warnings.catch_warnings(), _without_helpers() if mark is not None and mark.exists() else nullcontext():
+        options: Any = {"realize_opcount_threshold": _OPERATIONS_OF_A_MASK} if _draws(pure) else None
+        with warnings.catch_warnings(), _helpers(wanted=mark is None or not mark.exists()):
             # The compiler's advice on how to be faster is for its users, not for ours.
             warnings.filterwarnings("ignore", module=r"torch\._inductor")
             made: Callable[..., Any] = torch.compile(pure, dynamic=False, options=options)
@@ -138,23 +139,23 @@ def _mark(pure: GraphModule, tensors: list[Tensor]) -> Path | None:
 
 
 @contextmanager
-def _without_helpers() -> Iterator[None]:
-    """Lets torch's compiler start no processes that help it: each takes seconds, as it imports torch itself.
+def _helpers(wanted: bool) -> Iterator[None]:
+    """Lets torch's compiler start processes that help it or not: each takes seconds, as it imports torch itself.
 
     They are worth it only if there is something to compile.
     """
     from torch._inductor import config
 
-    before = os.environ.get("TORCH_WARM_POOL")
-    os.environ["TORCH_WARM_POOL"] = "0"
+    before = os.environ.get(HELPERS)
+    os.environ[HELPERS] = "1" if wanted else "0"
     try:
-        with config.patch(compile_threads=1):
+        with nullcontext() if wanted else config.patch(compile_threads=1):
             yield
     finally:
         if before is None:
-            del os.environ["TORCH_WARM_POOL"]
+            del os.environ[HELPERS]
         else:
-            os.environ["TORCH_WARM_POOL"] = before
+            os.environ[HELPERS] = before
 
 
 def _first_line(error: Exception) -> str:

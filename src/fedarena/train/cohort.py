@@ -27,7 +27,7 @@ from fedarena.train.beside import Beside, LongTraining, divide_by_length
 from fedarena.train.choosing import STEPS_TRIED, ExampleClients, faster_plan
 from fedarena.train.clients_at_work import ClientsAtWork
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
-from fedarena.train.evaluation import begin_evaluation, evaluate_clients
+from fedarena.train.evaluation import OwnTask, begin_evaluation, evaluate_clients
 from fedarena.train.execution import available_cores, in_order, without_gradients
 from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, JobArrays
@@ -120,6 +120,7 @@ class CohortEngine:
         self.workers = workers if workers is not None else available_cores()
         self._evaluation_batch_size = _EVALUATED_AT_ONCE
         self._evaluated_samples: KeptSamples | None = None
+        self._evaluating: OwnTask | None = None
         if self.hardware.is_gpu:
             self.workers = 1
             fitting = _GPU_EVALUATION_BYTES // output_bytes(task, 1)
@@ -388,9 +389,10 @@ class CohortEngine:
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
         self.hardware.set_up()
         self.task.module.eval()
-        begun = begin_evaluation(
-            self.task, params, data, clients, part, self._evaluation_batch_size, metrics, self._evaluated_samples
-        )
+        if self._evaluating is None:
+            self._evaluating = OwnTask(self.task)
+        batch_size, kept = self._evaluation_batch_size, self._evaluated_samples
+        begun = begin_evaluation(self._evaluating, params, data, clients, part, batch_size, metrics, kept)
         if begun is not None:
             return begun
         scores = self.evaluate(params, clients, part, other)

@@ -30,8 +30,12 @@ class OwnTask(threading.local):
 
     def __init__(self, task: Task, params: Tensors | None = None):
         self.task = copy.copy(task)
-        self.task.module = module = copy.deepcopy(task.module).eval()
-        self.params = params or {}
+        self.task.module = copy.deepcopy(task.module).eval()
+        self.use(params or {})
+
+    def use(self, params: Tensors) -> None:
+        """Lets it compute with these parameters from now on."""
+        self.params, module = params, self.task.module
         trained = trainable_parameters(module)
         if self.params.keys() == trained.keys():
             # They are put into the copy, which is faster than to exchange them in every call.
@@ -67,7 +71,7 @@ def evaluate_clients(
 
 
 def begin_evaluation(
-    task: Task,
+    own: OwnTask,
     params: Tensors,
     data: ClientData,
     clients: IntArray,
@@ -76,8 +80,11 @@ def begin_evaluation(
     metrics: Sequence[Metric] | None = None,
     kept: KeptSamples | None = None,
 ) -> Callable[[], ClientScores] | None:
-    """The same for a GPU, which goes on by itself; what waits for it. None if it is too much for one block."""
-    samples = data.counts(clients, part)
+    """The same for a GPU, which goes on by itself; what waits for it. None if it is too much for one block.
+
+    It is computed by a task of one's `own`, whose copy may serve many evaluations.
+    """
+    task, samples = own.task, data.counts(clients, part)
     batch_size = evaluation_batch_size(task, batch_size)
     blocks = blocks_of_clients(samples, batch_size)
     if len(blocks) != 1:
@@ -85,9 +92,10 @@ def begin_evaluation(
     metrics = task.metrics if metrics is None else metrics
     read = tensor_samples(data, clients, part) if kept is None else kept.samples(data, clients, part)
     device = next(iter(params.values())).device
+    own.use(params)
     measured = [
         {name: copied(t) for name, t in states.items()}
-        for states in _measured(OwnTask(task, params), read.columns, batch_size, device, metrics)
+        for states in _measured(own, read.columns, batch_size, device, metrics)
     ]
 
     def finish() -> ClientScores:
