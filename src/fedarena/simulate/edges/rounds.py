@@ -35,6 +35,8 @@ def train_by_edges(
     _, edge_of_job = np.unique(simulation.edges.edge_of(jobs.clients), return_inverse=True)
     models = dict.fromkeys(range(int(edge_of_job.max()) + 1), sent)
     weights: dict[int, float] = {}
+    clients = np.sort(jobs.clients)
+    uploaded = np.zeros(len(clients), dtype=np.int64)  # in all rounds so far
     for turn in range(simulation.edges.rounds):
         of_turn = replace(jobs, rounds=jobs.rounds + turn * _TURN, versions=edge_of_job, server_steps=edge_of_job)
         shards = simulation.engine.divide(of_turn, models, states)
@@ -42,6 +44,10 @@ def train_by_edges(
         for result in simulation.train(shards, server.transform_states, round):
             for edge, partial in result.partials.items():
                 totals[edge] = path.merge(totals[edge], partial) if edge in totals else partial
+            if result.uploaded_bytes is not None:
+                places = np.searchsorted(clients, result.clients)
+                uploaded[places] += result.uploaded_bytes
+                result = replace(result, uploaded_bytes=uploaded[places])
             yield replace(result, partials={})
         for edge, total in totals.items():
             weights[edge] = total.numbers["weight"]
