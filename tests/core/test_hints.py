@@ -81,7 +81,10 @@ def test_sentences(settings: dict[str, object], sentence: str) -> None:
         ("run quickstart", "write: fedarena suite quickstart"),
         ("run nowhere.yaml", "There is no file nowhere.yaml"),
         ("run suite.yaml", "write: fedarena suite suite.yaml"),
-        ("describe nowhere", "There is no federation called 'nowhere' and no folder of that name; valid: celeba"),
+        (
+            "describe nowhere",
+            "There is no federation called 'nowhere' and no folder of that name; valid: amazon_review",
+        ),
         ("run federation=digits algorithm=nowhere_mine:Own", "there is no module 'nowhere_mine' in the current folder"),
     ],
 )

@@ -28,7 +28,7 @@ from fedarena.train import (
     train_jobs,
 )
 from fedarena.train.graphs import separate_updates
-from fedarena.train.program import record, script
+from fedarena.train.program import record, without_python
 from fedarena.train.recurrent import RecurrentLayers
 
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU}
@@ -178,7 +178,7 @@ def test_a_recorded_step_has_no_python_between_steps_of_the_sequence() -> None:
             )
 
     recorded, _ = separate_updates(record(flat, list(params.values())), 0)
-    made: Any = script(recorded, [], list(params.values()))
+    made: Any = without_python(recorded, [], list(params.values()))
     text = str(made.inlined_graph)
     assert "prim::Loop" in text
     assert "fedarena::" not in text

@@ -289,6 +289,22 @@ def _record_thoroughly(function: Callable[[list[Tensor]], list[Tensor]], tensors
 
 def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., None]:
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
+    made = without_python(pure, updates, tensors)
+    if made is None:
+        return in_place(pure, updates)
+
+    def run(*tensors: Tensor) -> None:
+        with torch.inference_mode():  # nothing that is made in it leaves it, and small operations are faster
+            made(*tensors)
+
+    return run
+
+
+def without_python(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., Any] | None:
+    """The script of a recorded step; none where torch cannot make it one, or has scripts no more.
+
+    Scripts let several workers compute at once.
+    """
     reuse_memory(pure)
     call_scripts(pure)
     step = in_place(one_by_one(pure), updates)
@@ -300,16 +316,11 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
     copies = [t.clone() for t in tensors]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:  # scripts let several workers compute at once; where torch has them no more, plain calls do
-            made: Callable[..., None] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
+        try:
+            made: Callable[..., Any] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
         except (RuntimeError, AttributeError):
-            return in_place(pure, updates)
-
-    def run(*tensors: Tensor) -> None:
-        with torch.inference_mode():  # nothing that is made in it leaves it, and small operations are faster
-            made(*tensors)
-
-    return run
+            return None
+    return made
 
 
 @contextmanager
