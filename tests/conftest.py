@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # compile the tests, whose assertions pytest rewrites, anew in every worker, and the package in every process.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
+import hypothesis
 import numpy as np
 import pytest
 import typer.testing
@@ -27,6 +28,9 @@ from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, 
 
 sys.dont_write_bytecode = False  # which Python has read from the environment already
 gc.disable()  # until the tests are known, see below
+# How long an example takes depends on who else is at work, and says nothing about what it shows.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

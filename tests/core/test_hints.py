@@ -83,7 +83,7 @@ def test_sentences(settings: dict[str, object], sentence: str) -> None:
         ("run suite.yaml", "write: fedarena suite suite.yaml"),
         (
             "describe nowhere",
-            "There is no federation called 'nowhere' and no folder of that name; valid: amazon_review",
+            "There is no federation called 'nowhere' and no folder of that name; valid: amazon",
         ),
         ("run federation=digits algorithm=nowhere_mine:Own", "there is no module 'nowhere_mine' in the current folder"),
     ],
