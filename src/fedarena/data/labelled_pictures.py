@@ -11,7 +11,7 @@ import numpy as np
 
 from fedarena.core.errors import BadInputError
 from fedarena.data.divided_by_labels import following_training, stratified_parts, write_divided
-from fedarena.data.raw.files import read_idx
+from fedarena.data.raw.files import RawFiles, read_idx
 from fedarena.data.registry import StoreBuild, assign_clients
 from fedarena.data.splits import Split
 from fedarena.data.store.schema import PARTS, AnyArray, ColumnSpec, IntArray, TaskSpec
@@ -61,6 +61,20 @@ def read_idx_set(
         raise BadInputError(f"{pictures} must hold pictures of {side} x {side} bytes, not {x.shape[1]} x {x.shape[2]}")
     check_as_many(x, y, str(pictures), str(labels))
     return x[:, None], check_labels(y.astype(np.int64) - first, classes, str(labels))
+
+
+def read_four_idx_files(
+    build: StoreBuild, files: RawFiles, folder: str | None, classes: int, verify: bool
+) -> LabelledPictures:
+    """MNIST's form: pictures and labels for training, and both for testing."""
+    found = files.find(folder)
+    if verify:
+        files.check(found, lambda done: build.progress(0.2 * done, "Checking"))
+    build.progress(0.2, "Reading")
+    training, test = (
+        read_idx_set(found[f"{part}_images"], found[f"{part}_labels"], classes) for part in ("train", "test")
+    )
+    return LabelledPictures.of(training, test)
 
 
 def write_pictures(

@@ -64,16 +64,16 @@ class StepAhead:
 
     def __init__(self, simulation: Simulation):
         self._simulation = simulation
-        self._begins: Snapshot | None = None  # where the round does that is on
+        self._begins: Snapshot | None = None  # where the present round does, if nothing was drawn for it yet
         self._update: Groups | None = None  # what one looks like
         if isinstance(simulation.engine, CohortEngine) and simulation.path.transforms:
-            simulation.engine.do_meanwhile(self._prepare)
+            simulation.engine.do_meanwhile(self._draw)
 
     def expect(self, before: Snapshot) -> None:
         """The round after a snapshot begins."""
         self._begins = before
 
-    def _prepare(self) -> None:
+    def _draw(self) -> None:
         before = self._begins
         if before is None or not _is_on_usual_stream(before):
             return

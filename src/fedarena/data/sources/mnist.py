@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fedarena.core.options import PathOption
 from fedarena.core.registry import Choice
-from fedarena.data.labelled_pictures import DEFAULT_PARTITION, LabelledPictures, read_idx_set, write_pictures
+from fedarena.data.labelled_pictures import DEFAULT_PARTITION, read_four_idx_files, write_pictures
 from fedarena.data.raw.files import RawFile, RawFiles
 from fedarena.data.registry import FEDERATIONS, PARTITIONERS, StoreBuild, cached_source
 from fedarena.data.splits import Seed, ValidationFraction
@@ -62,12 +62,5 @@ def mnist(
     by class. The published test pictures follow: of every class a client has as large a share for testing as for
     training.
     """
-    found = FILES.find(folder)
-    if verify:
-        FILES.check(found, lambda done: build.progress(0.2 * done, "Checking"))
-    build.progress(0.2, "Reading")
-    training, test = (
-        read_idx_set(found[f"{part}_images"], found[f"{part}_labels"], len(LABEL_NAMES)) for part in ("train", "test")
-    )
-    pictures = LabelledPictures.of(training, test)
+    pictures = read_four_idx_files(build, FILES, folder, len(LABEL_NAMES), verify)
     write_pictures(build, pictures, partition, validation_fraction, split_seed, LABEL_NAMES)
