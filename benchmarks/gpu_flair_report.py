@@ -99,8 +99,8 @@ def decoding_lines(found: dict[str, Any]) -> list[str]:
     return [
         f"*Decoding.* Cohorts of {facts['users_of_a_cohort']} users ({min(pictures):,} to {max(pictures):,} JPEGs of "
         f"256 pixels) train while {what} are still decoded, by {facts['decoding_threads']} threads: the GPU waits "
-        f"{max(0.0, facts['median_share_waiting']):.0%} of a round (median; at most {most:.0%}{of_first}) for pictures that it "
-        "sees for the first time, and not for those that are still in its memory "
+        f"{max(0.0, facts['median_share_waiting']):.0%} of a round (median; at most {most:.0%}{of_first}) for pictures "
+        "that it sees for the first time, and not for those that are still in its memory "
         "(`python benchmarks/gpu_flair_decoding.py`, [numbers](benchmarks/gpu_flair_decoding.json)).",
     ]
 
