@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from wav_files import tone, wav
 
 from fedarena.cli import main
+from fedarena.data.by_client.packed import csv_rows
 from fedarena.data.registry import CACHE_VARIABLE
 
 
@@ -78,3 +80,12 @@ def test_one_sentence_and_nothing_half_built(
     assert complaint in " ".join(result.stderr.split())
     assert len(result.stderr.strip().splitlines()) == 1
     assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_long_values_of_one_table_do_not_change_what_others_may_have(tmp_path: Path) -> None:
+    usual = csv.field_size_limit()
+    path = write_table(tmp_path / "long.csv", [["text"], ["a" * (usual + 1)]])
+    rows = csv_rows(path)
+    next(rows)
+    assert csv.field_size_limit() == usual  # also while the rest is still to be read
+    assert len(next(rows)[1][0]) == usual + 1

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.data import Federation
+from fedarena.data import ColumnSpec, Federation, FederationWriter, TaskSpec
+from fedarena.data.store import block_checksums
+from fedarena.data.store.block_checksums import BLOCK_BYTES, RunningChecksums, checksums_path
 from fedarena.data.store.schema import Manifest
 
 FILES = ["federation.json", "samples.arrow", "clients.arrow"]
@@ -133,16 +139,96 @@ def test_verify_finds_every_flipped_bit(store: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["samples.arrow", "clients.arrow"])
-def test_reading_damaged_data_never_fails_but_with_a_sentence(store: Path, name: str) -> None:
-    """A flipped bit may go unnoticed until verify() is called, but it must not crash the process."""
+def test_reading_finds_damage_and_without_checksums_it_never_fails_but_with_a_sentence(store: Path, name: str) -> None:
+    """In a store from before blocks had checksums, a flipped bit may go unnoticed until verify() is called."""
     file = store / name
     content = file.read_bytes()
-    unnoticed = 0
-    for position in range(0, len(content), 7):
-        damaged = bytearray(content)
-        damaged[position] ^= 0x80
-        file.write_bytes(damaged)
-        with suppress(DamagedFileError):
+    unnoticed = {True: 0, False: 0}
+    for are_there in (True, False):
+        for position in range(0, len(content), 29):
+            damaged = bytearray(content)
+            damaged[position] ^= 0x80
+            file.write_bytes(damaged)
+            with suppress(DamagedFileError):
+                read_everything(store)
+                unnoticed[are_there] += 1
+        checksums_path(file).unlink(missing_ok=True)
+    assert unnoticed[True] == 0
+    assert 10 < unnoticed[False] < len(content) // 29 - 10
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 3 * BLOCK_BYTES), max_size=6), st.integers(0, 2**32 - 1))
+def test_the_checksum_of_a_file_comes_from_those_of_its_blocks(pieces: list[int], seed: int) -> None:
+    content = np.random.default_rng(seed).bytes(sum(pieces))
+    running, view = RunningChecksums(), memoryview(content)
+    for start, length in zip(np.cumsum([0, *pieces]).tolist(), pieces, strict=False):
+        running.add(view[start : start + length])
+    assert (running.length_bytes, running.crc32) == (len(content), zlib.crc32(content))
+    assert running.blocks.tolist() == [
+        zlib.crc32(content[start : start + BLOCK_BYTES]) for start in range(0, len(content), BLOCK_BYTES)
+    ]
+
+
+def _large_store(folder: Path) -> Path:
+    """Several blocks of samples, of which most clients have a few rows, and strings of clients in more than one."""
+    random = np.random.default_rng(0)
+    task = TaskSpec(kind="classification", classes=3)
+    columns = {"x": ColumnSpec(dtype="float32", shape=(40,)), "y": ColumnSpec(dtype="int64")}
+    with FederationWriter(folder / "large", name="large", task=task, columns=columns, rows_per_batch=700) as writer:
+        for client in range(1500):
+            size = 1 + client % 9
+            x = random.normal(size=(size, 40)).astype(np.float32)
+            writer.add_client(f"{client} " + "long name " * 40, train={"x": x, "y": random.integers(0, 3, size)})
+    return folder / "large"
+
+
+def test_what_is_read_of_a_large_damaged_file_is_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage elsewhere in the file may go unnoticed, since nobody looks there; damage of what is read may not."""
+    monkeypatch.setattr(block_checksums, "SMALL_FILE_BYTES", 0)
+    path = _large_store(tmp_path)
+    sound = Federation.open(path)
+    clients = [3, 250, 251]
+    wanted = sound.samples(clients, "train")
+    ids = sound.client_ids(clients)
+    random = np.random.default_rng(1)
+    outcomes = {"refused": 0, "right": 0}
+    for name in ("samples.arrow", "clients.arrow"):
+        file = path / name
+        content = file.read_bytes()
+        assert len(content) > 2 * BLOCK_BYTES
+        for position in random.integers(0, len(content), 30).tolist():
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << random.integers(8)
+            file.write_bytes(damaged)
+            try:
+                store = Federation.open(path)
+                found, found_ids = store.samples(clients, "train"), store.client_ids(clients)
+            except DamagedFileError:
+                outcomes["refused"] += 1
+                continue
+            assert found_ids == ids
+            assert all((found.columns[name] == wanted.columns[name]).all() for name in wanted.columns)
+            outcomes["right"] += 1
+        file.write_bytes(content)
+    assert min(outcomes.values()) > 10
+
+
+def test_checksums_that_are_damaged_themselves(store: Path) -> None:
+    file = store / "samples.arrow.blocks"
+    content = file.read_bytes()
+    for wrong in (content[:-1], content + b"1234", bytes([content[0] ^ 1]) + content[1:], b""):
+        file.write_bytes(wrong)
+        with pytest.raises(DamagedFileError, match=r"samples\.arrow\.blocks is damaged.*remove it"):
             read_everything(store)
-            unnoticed += 1
-    assert 10 < unnoticed < len(content) // 7 - 10
+
+
+def test_verify_makes_the_checksums_of_an_older_store(store: Path) -> None:
+    files = [checksums_path(store / name) for name in ("samples.arrow", "clients.arrow")]
+    contents = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    Federation.open(store).verify()
+    assert [file.read_bytes() for file in files] == contents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 import shutil
 import signal
@@ -32,6 +33,7 @@ from fedarena.display.watch.watched_run import key_of
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite import read_suite
+from fedarena.storage import recorder
 from suite_runs import run_suite
 
 
@@ -79,7 +81,8 @@ class Stream:
     def next(self, *wanted: str) -> tuple[str, Any]:
         """The next event of these kinds."""
         kind = data = None
-        while True:
+        patience = time.monotonic() + 120
+        while time.monotonic() < patience:
             line = self._response.readline().decode().rstrip("\n")
             name, _, value = line.partition(": ")
             if name == "id":
@@ -94,6 +97,7 @@ class Stream:
                 if kind in wanted:
                     return kind, data
                 kind = None
+        raise AssertionError(f"nothing was told about {', '.join(wanted)}")
 
     def rounds(self, up_to: int) -> list[int]:
         """The rounds that were told since the last call until one is there."""
@@ -279,7 +283,8 @@ def test_a_run_that_was_killed_is_not_called_running(serve, tmp_path: Path, monk
     assert stream.until("small", status="interrupted")["round"] == 2
 
 
-def test_a_suite_tells_how_far_it_is(serve, tmp_path: Path) -> None:
+def test_a_suite_tells_how_far_it_is(serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_COMMIT_SHARE", math.inf)  # else a page may hear of round 2 only after round 3
     path = tmp_path / "few.yaml"
     base = {key: value for key, value in SMALL.items() if key != "name"} | {"rounds": 4}
     path.write_text(yaml.safe_dump({"name": "few", "base": base, "seeds": [0, 1]}))

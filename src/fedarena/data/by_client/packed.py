@@ -85,7 +85,6 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str, float
 
 def csv_rows(path: Path, delimiter: str = ",", quotes: bool = True) -> Iterator[tuple[int, list[str], float]]:
     """Every row of a table that is not empty, with the number of its last line."""
-    csv.field_size_limit(_MOST_BYTES_OF_A_VALUE)
     with opened(path) as source, io.TextIOWrapper(source.file, "utf-8-sig", newline="") as text:
         reader = (
             csv.reader(text, delimiter=delimiter)
@@ -93,12 +92,15 @@ def csv_rows(path: Path, delimiter: str = ",", quotes: bool = True) -> Iterator[
             else csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
         )
         while True:
+            usual = csv.field_size_limit(_MOST_BYTES_OF_A_VALUE)  # one number for all readers of this process
             try:
                 values = next(reader, None)
             except UnicodeDecodeError:
                 raise BadInputError(f"{path} is not UTF-8 text after line {reader.line_num:,}") from None
             except csv.Error as error:
                 raise BadInputError(f"{path}, line {reader.line_num:,} cannot be read as a table: {error}") from None
+            finally:
+                csv.field_size_limit(usual)
             if values is None:
                 return
             if values:

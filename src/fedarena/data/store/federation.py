@@ -2,13 +2,15 @@
 
 A store is a folder. ``samples.arrow`` has one row per sample, sorted by client and, within a client, by part
 (train, validation, test). ``clients.arrow`` has one row per client, which says where its samples start and
-how many each part has. ``federation.json`` describes both and is written last.
+how many each part has. Beside each lies a file with the checksums of its blocks. ``federation.json`` describes both and
+is written last.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +22,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading
 from fedarena.core.registry import nearest
 from fedarena.core.words import counted
+from fedarena.data.store.block_checksums import checksums_path
 from fedarena.data.store.pictures import StoredPictures
 from fedarena.data.store.schema import (
     FORMAT,
@@ -36,7 +39,7 @@ from fedarena.data.store.schema import (
     TaskSpec,
 )
 from fedarena.data.store.stretches import rows_of
-from fedarena.data.store.table import STRING, Column, TableReader, file_crc32
+from fedarena.data.store.table import STRING, Column, TableReader, checksums_of
 
 MANIFEST_NAME = "federation.json"
 SAMPLES_NAME = "samples.arrow"
@@ -207,18 +210,24 @@ class Federation:
         }
 
     def verify(self) -> None:
-        """Reads every byte and decodes every picture; raises `DamagedFileError` where one is not what was written."""
+        """Reads every byte and decodes every picture; raises `DamagedFileError` where one is not what was written.
+
+        A store from before blocks had checksums gets some, if its folder can be written to.
+        """
         _read_manifest(self.path)
         for name, spec in self.manifest.files.items():
             file = self.path / name
             if not file.is_file():
                 raise DamagedFileError(f"{file} is missing.")
             with reading(file):
-                found = file_crc32(file)
-            if found != spec.crc32:
+                found = checksums_of(file)
+            if found.crc32 != spec.crc32:
                 if name == SAMPLES_NAME:
                     self._pictures.check()  # which says whose picture is damaged, if it is one
                 raise DamagedFileError(f"{file} is damaged: its checksum is not the one of what was written.")
+            if not checksums_path(file).exists():
+                with suppress(OSError):
+                    found.write(file)
         self._pictures.check()
 
     def _take(self, column: str, rows: IntArray) -> AnyArray:

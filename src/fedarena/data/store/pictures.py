@@ -30,7 +30,7 @@ class StoredPictures:
             return self.take(column, distinct)[place]
         spec, cache = self._spec(column), decoded_cache()
         result = np.empty((len(rows), *spec.shape), dtype=spec.dtype)
-        numbers, decode_at = rows.tolist(), self._decoder(column, rows)
+        numbers, decode_at = rows.tolist(), self._sound_decoder(column, rows)
 
         def read(index: int) -> None:
             key = (self._fingerprint, column, numbers[index])
@@ -42,23 +42,29 @@ class StoredPictures:
         return result
 
     def check(self) -> None:
-        """Decodes every picture; raises for the first one that is damaged."""
-        for column, spec in self._table.columns.items():
+        """Decodes every picture; raises for the first one that cannot be decoded."""
+        table = self._table.unchecked()
+        for column, spec in table.columns.items():
             if isinstance(spec, ColumnSpec) and spec.encoding is not None:
-                self._check_column(column, spec)
+                for start in range(0, table.rows, _CHECKED_AT_ONCE):
+                    self._check_rows(table, column, np.arange(start, min(start + _CHECKED_AT_ONCE, table.rows)))
 
-    def _check_column(self, column: str, spec: ColumnSpec) -> None:
-        for start in range(0, self._table.rows, _CHECKED_AT_ONCE):
-            self._check_rows(column, spec, np.arange(start, min(start + _CHECKED_AT_ONCE, self._table.rows)))
-
-    def _check_rows(self, column: str, spec: ColumnSpec, rows: IntArray) -> None:
-        decode_at = self._decoder(column, rows)
+    def _check_rows(self, table: TableReader, column: str, rows: IntArray) -> None:
+        spec, decode_at = self._spec(column), self._decoder(table, column, rows)
         for_each(lambda index: decode_at(index, np.empty(spec.shape, spec.dtype)), len(rows))
 
-    def _decoder(self, column: str, rows: IntArray) -> Callable[[int, AnyArray], None]:
+    def _sound_decoder(self, column: str, rows: IntArray) -> Callable[[int, AnyArray], None]:
+        """The same for rows that are what was written; if some are not, says whose picture it is that is damaged."""
+        try:
+            return self._decoder(self._table, column, rows)
+        except DamagedFileError:
+            self._check_rows(self._table.unchecked(), column, rows)
+            raise
+
+    def _decoder(self, table: TableReader, column: str, rows: IntArray) -> Callable[[int, AnyArray], None]:
         """A function that puts the pixels of one of these rows, counted from 0, into an array."""
         need_pillow(self._federation)
-        spec, contents = self._spec(column), self._table.take_encoded(column, rows)
+        spec, contents = self._spec(column), table.take_encoded(column, rows)
 
         def decode_at(index: int, target: AnyArray) -> None:
             try:

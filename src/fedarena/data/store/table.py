@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import reading
+from fedarena.data.store.block_checksums import BLOCK_BYTES, CheckedBlocks, RunningChecksums
 from fedarena.data.store.schema import AnyArray, ColumnSpec, FileSpec, IntArray
 
 MAX_RESIDENT_BYTES = 1 << 25
@@ -43,8 +43,9 @@ def _arrow_type(column: Column) -> pa.DataType:
 class TableReader:
     """A memory-mapped table of equal batches; every batch is mapped at its first use."""
 
-    def __init__(self, path: Path, columns: Mapping[str, Column], spec: FileSpec):
-        self.path = path
+    def __init__(self, path: Path, columns: Mapping[str, Column], spec: FileSpec, checked: bool = True):
+        """Unless it is to be `checked`, rows that are damaged but readable are given as they are."""
+        self.path, self._spec = path, spec
         self.columns = dict(columns)
         self.rows = spec.rows
         self.rows_per_batch = spec.rows_per_batch
@@ -57,6 +58,7 @@ class TableReader:
             with reading(path):
                 with open(path, "rb") as file:
                     self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._blocks = CheckedBlocks(path, self._mapped, spec.crc32, checked)
                 self._reader = pa.ipc.open_file(pa.py_buffer(self._mapped))
             schema, num_batches = self._reader.schema, self._reader.num_record_batches
         except FileNotFoundError:
@@ -75,6 +77,10 @@ class TableReader:
         """How many batches were mapped so far."""
         return len(self._batches)
 
+    def unchecked(self) -> TableReader:
+        """The same table for those who look for the damage."""
+        return TableReader(self.path, self.columns, self._spec, checked=False)
+
     def take(self, column: str, rows: IntArray) -> AnyArray:
         """The values of a number column at `rows`, in their order."""
         spec = self.columns[column]
@@ -83,11 +89,11 @@ class TableReader:
         by_batch = self._by_batch(rows)
         if len(by_batch) == 1:  # copied once
             batch, _, local_rows = by_batch[0]
-            of_batch: AnyArray = self._values(batch, column)[local_rows]
+            of_batch: AnyArray = self._numbers(batch, column, local_rows)[local_rows]
             return of_batch
         result = np.empty((len(rows), *spec.shape), dtype=spec.dtype)
         for batch, positions, local_rows in by_batch:
-            result[positions] = self._values(batch, column)[local_rows]
+            result[positions] = self._numbers(batch, column, local_rows)[local_rows]
         return result
 
     def take_strings(self, column: str, rows: IntArray) -> list[str]:
@@ -101,7 +107,8 @@ class TableReader:
         """The files of an encoded column at `rows`, in their order, as views of the table's file."""
         result = np.empty(len(rows), dtype=object)
         for batch, positions, local_rows in self._by_batch(rows):
-            offsets, content = self._values(batch, column)
+            place, offsets, content = self._values(batch, column)
+            self._blocks.check(place + offsets[local_rows], place + offsets[local_rows + 1])
             views = np.empty(len(local_rows), dtype=object)
             views[:] = [
                 content[start:stop]
@@ -109,6 +116,13 @@ class TableReader:
             ]
             result[positions] = views
         return result.tolist()
+
+    def _numbers(self, batch: int, column: str, local_rows: IntArray) -> AnyArray:
+        """A view of the numbers of a column in one batch, of which these rows are as they were written."""
+        place, numbers = self._values(batch, column)
+        self._blocks.check_rows(place, local_rows, numbers[:1].nbytes)
+        view: AnyArray = numbers
+        return view
 
     def _by_batch(self, rows: IntArray) -> list[tuple[int, Any, IntArray]]:
         """Groups rows by their batch: (batch, positions in `rows`, rows within the batch)."""
@@ -124,7 +138,10 @@ class TableReader:
         return [(int(batches[group[0]]), group, local_rows[group]) for group in np.split(order, bounds)]
 
     def _values(self, batch: int, column: str) -> Any:
-        """A column in one batch: a view of its numbers, where its files are and their bytes, or an array of strings."""
+        """A column in one batch: a view of its numbers, where its files are and their bytes, or an array of strings.
+
+        Before numbers or files comes the place in the table's file at which they begin.
+        """
         if (batch, column) not in self._views:
             self._views[batch, column] = self._load(batch, column)
         self._touched_bytes += self._bytes_per_batch
@@ -140,20 +157,45 @@ class TableReader:
         expected_rows = min(self.rows_per_batch, self.rows - index * self.rows_per_batch)
         try:
             with reading(self.path):
-                if index not in self._batches:
-                    self._batches[index] = self._reader.get_batch(index)
-                array = self._batches[index].column(column)
+                array = self._batch(index).column(column)
                 if len(array) != expected_rows:
                     raise pa.ArrowInvalid(f"it has {len(array)} rows instead of {expected_rows}")
                 spec = self.columns[column]
                 # Damaged strings would crash Arrow later, and damaged places of files lead out of the batch, so they
                 # are all looked at; for numbers the length is enough.
-                array.validate(full=isinstance(spec, str) or spec.encoding is not None)
+                has_places = isinstance(spec, str) or spec.encoding is not None
+                if has_places:  # which come before what they are the places of
+                    for buffer in _buffers(array)[: None if isinstance(spec, str) else 1]:
+                        self._blocks.check_buffer(buffer.address, buffer.size)
+                array.validate(full=has_places)
                 if isinstance(spec, str):
                     return array
-                return _numpy_view(array, spec) if spec.encoding is None else _encoded_view(array)
+                if spec.encoding is None:
+                    view = _numpy_view(array, spec)
+                    return view.ctypes.data - self._blocks.base_address, view
+                offsets, content = _encoded_view(array)
+                begin = np.frombuffer(content, dtype=np.uint8).ctypes.data if len(content) else 0
+                return begin - self._blocks.base_address, offsets, content
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedFileError(f"{self.path} is damaged in batch {index}: {_first_line(error)}") from error
+
+    def _batch(self, index: int) -> pa.RecordBatch:
+        """A batch, after a look at its head, which says where everything is and lies before the first column."""
+        if index not in self._batches:
+            self._blocks.check_frame()
+            batch = self._reader.get_batch(index)
+            places = [buffer.address for column in batch.columns for buffer in _buffers(column)]
+            if places:
+                start = min(places) - self._blocks.base_address
+                self._blocks.check(np.array([max(start - BLOCK_BYTES, 0)]), np.array([start + 1]))
+            self._batches[index] = batch
+        return self._batches[index]
+
+
+def _buffers(array: pa.Array) -> list[pa.Buffer]:
+    """The pieces of memory that an array's values lie in."""
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+    return [buffer for buffer in storage.buffers() if buffer is not None and buffer.size]
 
 
 def _numpy_view(array: pa.Array, column: ColumnSpec) -> AnyArray:
@@ -216,8 +258,8 @@ class TableWriter:
         self._writer.close()
         self._file.sync_and_close()
         return FileSpec(
-            bytes=self._file.length_bytes,
-            crc32=self._file.crc32,
+            bytes=self._file.checksums.length_bytes,
+            crc32=self._file.checksums.crc32,
             rows=self.rows,
             rows_per_batch=self.rows_per_batch,
         )
@@ -246,12 +288,12 @@ def _arrow_array(values: AnyArray, column: Column) -> pa.Array:
 
 
 class _ChecksummedFile:
-    """A binary file to write, which knows the length and the CRC-32 of what went through it."""
+    """A binary file to write, which knows the length and the checksums of what went through it."""
 
     def __init__(self, path: Path):
+        self._path = path
         self._file = open(path, "wb")  # noqa: SIM115 - closed by finish() or abandon() of the table writer
-        self.length_bytes = 0
-        self.crc32 = 0
+        self.checksums = RunningChecksums()
 
     @property
     def closed(self) -> bool:
@@ -260,8 +302,7 @@ class _ChecksummedFile:
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._file.write(view)
-        self.crc32 = zlib.crc32(view, self.crc32)
-        self.length_bytes += len(view)
+        self.checksums.add(view)
         return len(view)
 
     def flush(self) -> None:
@@ -274,12 +315,13 @@ class _ChecksummedFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        self.checksums.write(self._path)
 
 
-def file_crc32(path: Path) -> int:
-    """The CRC-32 of a file, read in pieces."""
-    checksum = 0
+def checksums_of(path: Path) -> RunningChecksums:
+    """The checksums of a file, read in pieces."""
+    checksums = RunningChecksums()
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
+            checksums.add(memoryview(block))
+    return checksums
