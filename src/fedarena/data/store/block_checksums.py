@@ -76,31 +76,43 @@ def combined(blocks: Checksums, length_bytes: int) -> int:
     while len(joined) > 1:
         if len(joined) % 2:  # nothing before the first one changes nothing
             joined = np.append(np.zeros(1, dtype=np.uint32), joined)
-        joined = _product(factor, joined[::2]) ^ joined[1::2]
-        factor = int(_product(factor, np.array([factor], dtype=np.uint32))[0])
+        joined = _products(factor, joined[::2]) ^ joined[1::2]
+        factor = _product(factor, factor)
     if not len(joined):
         return int(blocks[-1]) if len(blocks) else 0
-    return int(_product(_power_of_x(8 * last_bytes), joined)[0]) ^ int(blocks[-1])
+    return _product(_power_of_x(8 * last_bytes), int(joined[0])) ^ int(blocks[-1])
 
 
-def _product(factor: int, values: Checksums) -> Checksums:
-    """The products of polynomials with one, modulo the polynomial of CRC-32."""
-    result = np.zeros_like(values)
+def _product(one: int, other: int) -> int:
+    """The product of two polynomials, modulo the polynomial of CRC-32."""
+    result = 0
     for bit in range(31, -1, -1):
-        if factor >> bit & 1:
-            result ^= values
-        values = values >> np.uint32(1) ^ np.where(values & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+        if one >> bit & 1:
+            result ^= other
+        other = other >> 1 ^ _POLYNOMIAL if other & 1 else other >> 1
+    return result
+
+
+def _products(one: int, others: Checksums) -> Checksums:
+    """The products of a polynomial with many: it is linear, so that of a number is the sum of those of its bytes."""
+    powers = [_product(one, 1 << bit) for bit in range(32)]
+    result = np.zeros_like(others)
+    for byte in range(4):
+        of_byte = np.zeros(256, dtype=np.uint32)
+        for bit in range(8):
+            of_byte[1 << bit : 2 << bit] = of_byte[: 1 << bit] ^ np.uint32(powers[8 * byte + bit])
+        result ^= of_byte[others >> np.uint32(8 * byte) & np.uint32(255)]
     return result
 
 
 def _power_of_x(exponent: int) -> int:
-    result, square = np.array([_ONE], dtype=np.uint32), np.array([_X], dtype=np.uint32)
+    result, square = _ONE, _X
     while exponent:
         if exponent & 1:
-            result = _product(int(square[0]), result)
-        square = _product(int(square[0]), square)
+            result = _product(square, result)
+        square = _product(square, square)
         exponent >>= 1
-    return int(result[0])
+    return result
 
 
 def checksums_path(path: Path) -> Path:
