@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+from fedarena.train import program
 from fedarena.train.graphs import clean, compare_instead_of_scattering, in_place, reuse_memory, separate_updates
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
@@ -292,3 +294,25 @@ def test_gradients_of_slices_are_added_where_they_belong() -> None:
     traced = trace(lambda a, b: [pad(a[:2], 0) + pad(b[:2], 1) + pad(a[1:], 1)], a, b)
     reuse_memory(traced)
     assert operations(traced).count("aten.slice_backward.default") == 1
+
+
+def test_the_python_code_of_a_step_is_made_before_workers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch names variables in nodes; two workers who make the code of one graph at once mix up its variables."""
+    makers: list[threading.Thread] = []
+    make = Graph.python_code
+
+    def noting(graph: Graph, *args: Any, **options: Any) -> Any:
+        makers.append(threading.current_thread())
+        return make(graph, *args, **options)
+
+    monkeypatch.setattr(Graph, "python_code", noting)
+    monkeypatch.setattr(program, "without_python", lambda *_: None)  # as where torch cannot make a script of it
+    changing, given, batch = lanes(3)
+    expected = step(changing, given, batch)
+    run = StepPrograms(step).bind(changing, given, batch)
+    worker = threading.Thread(target=run, args=(batch,))
+    worker.start()
+    worker.join()
+    assert makers == [threading.current_thread()]
+    for got, want in zip(changing.tensors(), expected.tensors(), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-14)

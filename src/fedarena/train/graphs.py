@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
 aten = torch.ops.aten
@@ -342,6 +343,10 @@ def one_by_one(traced: GraphModule) -> Callable[..., Any]:
 
 def in_place(pure: Callable[..., Any], updates: list[Update]) -> Callable[..., None]:
     """The whole step again, as a function that changes its arguments."""
+    if isinstance(pure, GraphModule):
+        # Made at its first call, its Python code would be made by every worker who calls it then, all at the same time,
+        # and torch gives variables their names in the nodes that they share.
+        _LazyGraphModule.force_recompile(pure)
 
     def step(*tensors: Tensor) -> None:
         computed = pure(*tensors)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -67,9 +68,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def recorded(self, results: list[Tensor]) -> GraphModule:
-        """All of it as a module, whose Python code is not made before somebody calls it."""
-        from torch.fx._lazy_graph_module import _LazyGraphModule
-
+        """All of it as a module, whose Python code is not made before somebody needs it."""
         self._graph.output(self._noted(results))
         return _LazyGraphModule(dict(self._constants.values()), self._graph)
 
