@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.fx import GraphModule
 
+from fedarena.train.masked_gradients import script_masked_gradients
+
 _LIBRARY = torch.library.Library("fedarena", "DEF")  # type: ignore[no-untyped-call]
 _OPERATIONS: dict[Any, Operation] = {}
 _COMPILING = threading.Lock()
@@ -68,6 +70,7 @@ def call_scripts(graph: GraphModule) -> None:
         operation = _OPERATIONS.get(node.target)
         if operation is not None:
             node.target = _calling(operation.scripted())
+    script_masked_gradients(graph.graph)
     graph.recompile()
 
 
