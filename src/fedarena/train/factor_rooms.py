@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,53 @@ class LayerInStep:
             return LayerInStep((left.clone(), overlaps, factors, self.read[-1].clone()), self.new)
         right = self.new[1]
         return LayerInStep((left.clone(), right.clone(), factors), (left, right, overlaps))
+
+
+@dataclass(frozen=True)
+class LayerInScript:
+    """The same as expressions in a script of many steps, which is given all of a layer's room.
+
+    The script knows the number of the `first` step and of the present one, counted from that.
+    """
+
+    number: int  # of the layer
+    known: bool  # whether rows are known before
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the script is given, see `FactorRoom.for_script`."""
+        names = ["left", "overlaps", "factors", "of_start" if self.known else "right"]
+        return {**{self._name(name): "Tensor" for name in names}, self._name("rows"): "int"}
+
+    @property
+    def new(self) -> list[str]:
+        """Where the step writes."""
+        left = f"{self._name('left')}[:, {self._now}]"
+        return [left] if self.known else [left, f"{self._name('right')}[:, {self._now}]", self._overlaps]
+
+    @property
+    def read(self) -> list[str]:
+        """What it reads."""
+        left = f"{self._name('left')}[:, {self._before}]"
+        factors = f"{self._name('factors')}[first + i].unsqueeze(1)[:, :, {self._before}]"
+        if self.known:
+            return [left, self._overlaps, factors, f"{self._name('of_start')}[:, {self._now}]"]
+        return [left, f"{self._name('right')}[:, {self._before}]", factors]
+
+    @property
+    def _overlaps(self) -> str:
+        return f"{self._name('overlaps')}[:, {self._now}, {self._before}]"
+
+    @property
+    def _before(self) -> str:
+        return f":(first + i) * {self._name('rows')}"
+
+    @property
+    def _now(self) -> str:
+        return f"(first + i) * {self._name('rows')}:(first + i + 1) * {self._name('rows')}"
+
+    def _name(self, what: str) -> str:
+        return f"{what}_{self.number}"
 
 
 @dataclass(frozen=True)
@@ -66,3 +114,22 @@ class FactorRoom:
         if self.of_start is None:
             return LayerInStep((left[:, before], right[:, before], of_rows), (left[:, now], right[:, now], overlaps))
         return LayerInStep((left[:, before], overlaps, of_rows, self.of_start[:width, now]), (left[:, now],))
+
+    def for_script(self, width: int, factors: Tensor) -> list[Tensor | int]:
+        """What a script of steps of so many lanes is given; `factors` ``[steps, lanes, samples]`` are those of all."""
+        rows = self.right if self.of_start is None else self.of_start
+        return [self.left[:width], self.overlaps[:width], factors[:, :width], rows[:width], self.samples]
+
+
+def script_of_layers(
+    layers: Sequence[LayerInScript], changed: int, lasting: int, of_batch: int
+) -> tuple[dict[str, str], list[str]]:
+    """Parameters and arguments (see `Script.repeated`) of steps that write to layers and so many other tensors."""
+    changes, lasts, batches = (
+        [f"{name}_{number}" for number in range(count)]
+        for name, count in (("changed", changed), ("lasting", lasting), ("batches", of_batch))
+    )
+    tensors = dict.fromkeys(["scales", *changes, *lasts, *batches], "Tensor")
+    parameters = {"first": "int", **tensors, **{n: kind for layer in layers for n, kind in layer.parameters.items()}}
+    of_layers = [*(e for layer in layers for e in layer.new), *(e for layer in layers for e in layer.read)]
+    return parameters, [*changes, *of_layers, "scales[first + i]", *lasts, *(f"{name}[i]" for name in batches)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,18 @@ from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
 from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
-from fedarena.train.factor_rooms import FactorRoom, LayerInStep
+from fedarena.train.factor_rooms import FactorRoom, LayerInScript, LayerInStep, script_of_layers
 from fedarena.train.graphs import drop_sizes, separate_updates
 from fedarena.train.jobs import Client, IntArray, context_of
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, clients_at
 from fedarena.train.late import late_array
-from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import TRACING, Batch, Changing, record, script
+from fedarena.train.program import TRACING, Batch, Changing, record
+from fedarena.train.scripts import Script
 from fedarena.train.tensors import Groups, innermost_channels
 from fedarena.train.unwritten import (
     DenseLayer,
@@ -59,6 +60,15 @@ def begin(changing: Changing, start: Tensors) -> None:
             t.zero_()
     changing.numbers.fill_(1)
     changing.loss_sums.zero_()
+
+
+@lru_cache(maxsize=16)
+def _course_of_rows(
+    local: LocalTraining, steps: int, lr_scales: tuple[float, ...], rows: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """See `linear_course`, for steps that add so many rows each. To be read only."""
+    scales, factors = (torch.from_numpy(course).to(dtype) for course in linear_course(local, steps, lr_scales))
+    return scales, factors.repeat_interleave(rows, dim=2)
 
 
 class UnwrittenLanes:
@@ -134,23 +144,42 @@ class UnwrittenTraining(LaneTraining):
         scales, factors = self._course(by_lane, width)
         rooms = [self._room(lanes, layer) for layer in self._layers]
         ending = clients_at(schedule.steps - 1, schedule)
-        batches: list[Batch] = []
+        step = first = until = 0
         step_of: _Bound | None = None
-        for step, width in enumerate(self.widths.tolist()):
-            if not batches:
-                batches = self._gather(step).each()[::-1]
-            now = [room.in_step(step, width, factors[room.layer.positions][step]) for room in rooms]
-            batch = batches.pop()
-            if step_of is None or step_of.width != width:
-                of_lanes = {name: rows[:width] for name, rows in jobs.items()}
-                changing = lanes.changing.first(width)
-                example = (changing, self._layers, now, scales[step, :width], self._start_of_all, of_lanes, batch)
-                lasting = [*self._start_of_all.values(), *of_lanes.values()]
-                step_of = _Bound(width, self._programs.program(*example), changing.tensors(), lasting)
-            step_of.run(now, scales[step, :width], batch)
-            if step in ending:
-                self._finish(lanes.changing, ending[step], keep=True)
+        for last in sorted(ending):  # until then, nobody is done
+            while step <= last:
+                if step == until:
+                    batches = self._gather(step)
+                    first, until = step, step + len(batches.mask)
+                some = batches.at(slice(step - first, last + 1 - first))
+                width = int(self.widths[step])
+                if step_of is None or step_of.width != width:
+                    step_of = self._bound(lanes, rooms, jobs, scales, factors, step, some.at(0))
+                step_of.run(step, some)
+                step += len(some.mask)
+            # The last ones stay in their lanes until it is known how far they came.
+            self._finish(lanes.changing, ending[last], keep=step < len(self.widths))
         return {room.layer.name: self._product_rows(room, scales, factors) for room in rooms}
+
+    def _bound(
+        self,
+        lanes: UnwrittenLanes,
+        rooms: list[FactorRoom],
+        jobs: Tensors,
+        scales: Tensor,
+        factors: dict[int, Tensor],
+        step: int,
+        batch: Batch,
+    ) -> _Bound:
+        """The program of steps that are as wide as this one."""
+        width = int(self.widths[step])
+        of_lanes = {name: rows[:width] for name, rows in jobs.items()}
+        changing, scales = lanes.changing.first(width), scales[:, :width]
+        now = [room.in_step(step, width, factors[room.layer.positions][step]) for room in rooms]
+        example = (changing, self._layers, now, scales[step], self._start_of_all, of_lanes, batch)
+        lasting = [*self._start_of_all.values(), *of_lanes.values()]
+        of_layers = [t for room in rooms for t in room.for_script(width, factors[room.layer.positions])]
+        return _Bound(width, self._programs.program(*example), [scales, *changing.tensors(), *lasting], of_layers)
 
     def _room(self, lanes: UnwrittenLanes, layer: DenseLayer) -> FactorRoom:
         """Room for a layer's factors, with all that is known of them before anybody trains."""
@@ -185,19 +214,20 @@ class UnwrittenTraining(LaneTraining):
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
-        like = next(iter(self._start_of_all.values()))
-        lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
-        scales, factors = (
-            torch.from_numpy(course).to(like)
-            for course in linear_course(self.engine.local, self.schedule.length, lr_scales)
-        )
-        lanes = torch.arange(width).clamp(max=scales.shape[1] - 1)
-        scales, factors = scales[:, lanes], factors[:, lanes]
-        places = self.mask.shape[1]
-        return scales, {
-            positions: factors.repeat_interleave(places * positions, dim=2)
-            for positions in {layer.positions for layer in self._layers}
-        }
+        dtype = next(iter(self._start_of_all.values())).dtype
+        lr_scales = None if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
+        # Where clients have learning rates of their own, they have others in the next round.
+        course = _course_of_rows if lr_scales is None else _course_of_rows.__wrapped__
+
+        def of_lanes(t: Tensor) -> Tensor:
+            return t.expand(-1, width, *t.shape[2:]) if lr_scales is None else t[:, lanes]
+
+        lanes = torch.arange(width).clamp(max=len(by_lane) - 1)
+        places, length, factors = self.mask.shape[1], self.schedule.length, {}
+        for positions in {layer.positions for layer in self._layers}:
+            scales, of_rows = course(self.engine.local, length, lr_scales or (1.0,), places * positions, dtype)
+            factors[positions] = of_lanes(of_rows)
+        return of_lanes(scales), factors
 
     def _product_rows(self, room: FactorRoom, scales: Tensor, factors: dict[int, Tensor]) -> ProductRows:
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
@@ -241,18 +271,16 @@ class UnwrittenTraining(LaneTraining):
 
 @dataclass(frozen=True)
 class _Bound:
-    """A program of a step with tensors that are the same in many steps."""
+    """A program of steps with tensors that are the same in all of them."""
 
     width: int
     program: Callable[..., None]
-    changed: list[Tensor]
-    lasting: list[Tensor]
+    tensors: list[Tensor]
+    of_layers: list[Tensor | int]
 
-    def run(self, in_step: list[LayerInStep], scales: Tensor, batch: Batch) -> None:
-        """Takes the step, which changes lanes and writes what is new in layers."""
-        new = [t for layer in in_step for t in layer.new]
-        read = [t for layer in in_step for t in layer.read]
-        self.program(*self.changed, *new, *read, scales, *self.lasting, *batch.tensors())
+    def run(self, first: int, batches: Batch) -> None:
+        """Takes as many steps as there are batches, which changes lanes and writes what is new in layers."""
+        self.program(len(batches.mask), first, *self.tensors, *batches.tensors(), *self.of_layers)
 
 
 class UnwrittenPrograms:
@@ -272,7 +300,7 @@ class UnwrittenPrograms:
         jobs: Tensors,
         batch: Batch,
     ) -> Callable[..., None]:
-        """One gradient step in every lane, for tensors like these; those of `_Bound.run`, in their order."""
+        """Gradient steps in every lane, each for tensors like these; it is called as in `_Bound.run`."""
         changed = changing.tensors()
         fixed = [*changed, *(t for layer in in_step for t in layer.lasting), *jobs.values(), *batch.tensors()]
         # Names in their order, too: tensors may look alike.
@@ -284,10 +312,13 @@ class UnwrittenPrograms:
                     examples = [layer.after_one_step() for layer in in_step]
                     new, read = [layer.new for layer in examples], [layer.read for layer in examples]
                     parts = (changed, new, read, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
-                    self._scripts[form] = self._script(changing, layers, parts)
+                    in_script = [LayerInScript(n, layer.column is not None) for n, layer in enumerate(layers)]
+                    counts = len(changed), len(start) + len(jobs), len(batch.tensors())
+                    script = self._script(changing, layers, parts)
+                    self._scripts[form] = script.repeated(*script_of_layers(in_script, *counts))
         return self._scripts[form]
 
-    def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Callable[..., None]:
+    def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Script:
         tensors, structure = pytree.tree_flatten(parts)
 
         def flat_step(tensors: list[Tensor]) -> list[Tensor]:
@@ -300,7 +331,7 @@ class UnwrittenPrograms:
         recorded = record(flat_step, tensors)
         drop_sizes(recorded.graph)
         pure, updates = separate_updates(recorded, replaced)
-        return script(pure, updates, tensors)
+        return Script(pure, updates, tensors)
 
     def take(
         self,
