@@ -18,7 +18,8 @@ from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
 from fedarena.train.unwritten_gpu import CapturedTraining
-from fedarena.train.unwritten_lanes import LossFunction, UnwrittenPrograms, UnwrittenTraining
+from fedarena.train.unwritten_lanes import UnwrittenTraining
+from fedarena.train.unwritten_programs import LossFunction, UnwrittenPrograms
 
 # Whether large dense layers have a matrix for every client, or factors of it where that is possible and pays.
 Dense = Literal["written", "factored"]
