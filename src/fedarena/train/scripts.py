@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from fedarena.train.graphs import Update, in_place, one_by_one, reuse_memory
+from fedarena.train.masks import masks_as_numbers
 from fedarena.train.operations import call_scripts
 
 
@@ -57,6 +58,7 @@ class Script:
 
 def without_python(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., Any] | None:
     """The script of a recorded step; none where torch cannot make it one, or has scripts no more."""
+    masks_as_numbers(pure.graph)
     reuse_memory(pure)
     call_scripts(pure)
     step = in_place(one_by_one(pure), updates)
