@@ -89,7 +89,7 @@ class FactorRoom:
     samples: int  # rows of a step
     left: Tensor  # [lanes, samples, outputs]
     right: Tensor  # [lanes, samples, inputs]
-    overlaps: Tensor  # [lanes, samples, samples] of rows with those of earlier steps; with all, if they are known
+    overlaps: Tensor  # [lanes, samples, samples] of rows with those of earlier steps; the rest means nothing
     of_start: Tensor | None = None  # [lanes, samples, outputs] rows times what everybody downloaded, if they are known
 
     def fill(self, clients: int, column: Tensor, rows: Tensor, start: Tensor) -> None:
@@ -102,7 +102,10 @@ class FactorRoom:
             into.copy_(column.flatten(1).index_select(0, rows.flatten()))
         right = self.right[:clients]
         torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
-        torch.bmm(right, right.transpose(1, 2), out=self.overlaps[:clients])
+        earlier = right.shape[1] - self.samples  # rows that somebody comes after
+        if earlier:
+            later, before = right[:, self.samples :], right[:, :earlier]
+            torch.bmm(later, before.transpose(1, 2), out=self.overlaps[:clients, self.samples :, :earlier])
         for rest in (self.of_start[clients:], self.overlaps[clients:]):  # lanes of nobody
             rest.zero_()
 

@@ -222,7 +222,7 @@ class UnwrittenTraining(LaneTraining):
         shift = begun.scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
         start, number = self._start_of_all[layer.name], np.full(lanes, room.left.shape[1])
         if (self.processed == self.schedule.length * self.mask.shape[1]).all():  # nobody has an empty place
-            known = Overlaps(room.overlaps[:lanes], room.samples if layer.column is None else None)
+            known = Overlaps(room.overlaps[:lanes], room.samples)
             return ProductRows(left, right, of_rows, number, shift, start, known)
         counts = torch.zeros(len(room.left), len(self.widths), self.mask.shape[1], dtype=torch.bool)
         counts[self._place_in_lanes()] = self.mask
