@@ -92,16 +92,24 @@ class FactorRoom:
     overlaps: Tensor  # [lanes, samples, samples] of rows with those of earlier steps; the rest means nothing
     of_start: Tensor | None = None  # [lanes, samples, outputs] rows times what everybody downloaded, if they are known
 
-    def fill(self, clients: int, column: Tensor, rows: Tensor, start: Tensor) -> None:
-        """Computes all that is known before so many clients train, from the `rows` of a column in each lane."""
+    def fill(self, clients: int, column: Tensor, rows: Tensor, places: Tensor | None, start: Tensor) -> None:
+        """Computes all that is known before so many clients train, from the `rows` of a column in each lane.
+
+        Where not all of them are samples that count, `places` says which are; the others become zeros.
+        """
         assert self.of_start is not None
-        into = self.right.flatten(0, 1)
-        if column.dtype == into.dtype:
-            torch.index_select(column.flatten(1), 0, rows.flatten(), out=into)
+        into, samples = self.right.flatten(0, 1), rows.flatten()
+        if places is not None:
+            some = column.flatten(1).index_select(0, samples[places]).to(into.dtype)
+            into.zero_().index_copy_(0, places, some)
+            self.of_start.zero_().flatten(0, 1).index_copy_(0, places, some @ start.t())
+        elif column.dtype == into.dtype:
+            torch.index_select(column.flatten(1), 0, samples, out=into)
         else:
-            into.copy_(column.flatten(1).index_select(0, rows.flatten()))
+            into.copy_(column.flatten(1).index_select(0, samples))
         right = self.right[:clients]
-        torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
+        if places is None:
+            torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
         earlier = right.shape[1] - self.samples  # rows that somebody comes after
         if earlier:
             later, before = right[:, self.samples :], right[:, :earlier]

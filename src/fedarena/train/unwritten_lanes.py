@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -180,8 +180,26 @@ class UnwrittenTraining(LaneTraining):
         rows = torch.zeros(width, self.schedule.length, self.mask.shape[1], dtype=torch.int64)
         rows[self._place_in_lanes()] = self.rows
         start = self._start_of_all[layer.name]
-        room.fill(self.schedule.lanes, self._known[layer.column], rows, start)
+        room.fill(self.schedule.lanes, self._known[layer.column], rows, self._places, start)
         return room
+
+    @cached_property
+    def _places(self) -> Tensor | None:
+        """Where in the room of all lanes there are samples; None: wherever there is a client."""
+        if self._has_full_batches:
+            return None
+        return self._counted().flatten().nonzero().flatten()
+
+    @property
+    def _has_full_batches(self) -> bool:
+        """Whether all clients have samples in all places of all steps."""
+        return bool((self.processed == self.schedule.length * self.mask.shape[1]).all())
+
+    def _counted(self) -> Tensor:
+        """Which places of all lanes and steps have a sample that counts."""
+        counted = torch.zeros(int(self.widths[0]), len(self.widths), self.mask.shape[1], dtype=torch.bool)
+        counted[self._place_in_lanes()] = self.mask
+        return counted
 
     def _place_in_lanes(self) -> tuple[IntArray, IntArray]:
         """The lane and the step of every row of batches."""
@@ -221,12 +239,10 @@ class UnwrittenTraining(LaneTraining):
         of_rows = begun.factors[layer.positions][last, torch.arange(lanes)].flatten()
         shift = begun.scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
         start, number = self._start_of_all[layer.name], np.full(lanes, room.left.shape[1])
-        if (self.processed == self.schedule.length * self.mask.shape[1]).all():  # nobody has an empty place
+        if self._has_full_batches:
             known = Overlaps(room.overlaps[:lanes], room.samples)
             return ProductRows(left, right, of_rows, number, shift, start, known)
-        counts = torch.zeros(len(room.left), len(self.widths), self.mask.shape[1], dtype=torch.bool)
-        counts[self._place_in_lanes()] = self.mask
-        counts = counts[:lanes]
+        counts = self._counted()[:lanes]
         if layer.positions > 1:  # whose rows need not be sample after sample
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
