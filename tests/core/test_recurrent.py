@@ -28,8 +28,9 @@ from fedarena.train import (
     train_jobs,
 )
 from fedarena.train.graphs import separate_updates
-from fedarena.train.program import record, without_python
+from fedarena.train.program import record
 from fedarena.train.recurrent import RecurrentLayers
+from fedarena.train.scripts import without_python
 
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU}
 SIZES = [1, 3, 9, 7, 12]

@@ -404,6 +404,11 @@ def test_norms_with_what_training_knows_already() -> None:
         expected = torch.linalg.vector_norm(rows.written().flatten(1), dim=1)
         torch.testing.assert_close(rows.norms(), expected, rtol=1e-10, atol=0)
         torch.testing.assert_close(replace(rows, overlaps=None).norms(), expected, rtol=1e-10, atol=0)
+        batch, products = rows.overlaps.batch, rows.overlaps.products.clone()
+        for begin in range(0, products.shape[1], batch):  # what is not of an earlier batch is not looked at
+            products[:, begin : begin + batch, begin:] = torch.nan
+        known = replace(rows.overlaps, products=products)
+        assert torch.equal(replace(rows, overlaps=known).norms(), rows.norms())
 
 
 def test_the_choice_is_part_of_a_run(tmp_path: Path) -> None:

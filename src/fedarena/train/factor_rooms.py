@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,53 @@ class LayerInStep:
 
 
 @dataclass(frozen=True)
+class LayerInScript:
+    """The same as expressions in a script of many steps, which is given all of a layer's room.
+
+    The script knows the number of the `first` step and of the present one, counted from that.
+    """
+
+    number: int  # of the layer
+    known: bool  # whether rows are known before
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the script is given, see `FactorRoom.for_script`."""
+        names = ["left", "overlaps", "factors", "of_start" if self.known else "right"]
+        return {**{self._name(name): "Tensor" for name in names}, self._name("rows"): "int"}
+
+    @property
+    def new(self) -> list[str]:
+        """Where the step writes."""
+        left = f"{self._name('left')}[:, {self._now}]"
+        return [left] if self.known else [left, f"{self._name('right')}[:, {self._now}]", self._overlaps]
+
+    @property
+    def read(self) -> list[str]:
+        """What it reads."""
+        left = f"{self._name('left')}[:, {self._before}]"
+        factors = f"{self._name('factors')}[first + i].unsqueeze(1)[:, :, {self._before}]"
+        if self.known:
+            return [left, self._overlaps, factors, f"{self._name('of_start')}[:, {self._now}]"]
+        return [left, f"{self._name('right')}[:, {self._before}]", factors]
+
+    @property
+    def _overlaps(self) -> str:
+        return f"{self._name('overlaps')}[:, {self._now}, {self._before}]"
+
+    @property
+    def _before(self) -> str:
+        return f":(first + i) * {self._name('rows')}"
+
+    @property
+    def _now(self) -> str:
+        return f"(first + i) * {self._name('rows')}:(first + i + 1) * {self._name('rows')}"
+
+    def _name(self, what: str) -> str:
+        return f"{what}_{self.number}"
+
+
+@dataclass(frozen=True)
 class FactorRoom:
     """Room for the factors of all steps in a layer; everything has a row per lane."""
 
@@ -41,20 +89,31 @@ class FactorRoom:
     samples: int  # rows of a step
     left: Tensor  # [lanes, samples, outputs]
     right: Tensor  # [lanes, samples, inputs]
-    overlaps: Tensor  # [lanes, samples, samples] of rows with those of earlier steps; with all, if they are known
+    overlaps: Tensor  # [lanes, samples, samples] of rows with those of earlier steps; the rest means nothing
     of_start: Tensor | None = None  # [lanes, samples, outputs] rows times what everybody downloaded, if they are known
 
-    def fill(self, clients: int, column: Tensor, rows: Tensor, start: Tensor) -> None:
-        """Computes all that is known before so many clients train, from the `rows` of a column in each lane."""
+    def fill(self, clients: int, column: Tensor, rows: Tensor, places: Tensor | None, start: Tensor) -> None:
+        """Computes all that is known before so many clients train, from the `rows` of a column in each lane.
+
+        Where not all of them are samples that count, `places` says which are; the others become zeros.
+        """
         assert self.of_start is not None
-        into = self.right.flatten(0, 1)
-        if column.dtype == into.dtype:
-            torch.index_select(column.flatten(1), 0, rows.flatten(), out=into)
+        into, samples = self.right.flatten(0, 1), rows.flatten()
+        if places is not None:
+            some = column.flatten(1).index_select(0, samples[places]).to(into.dtype)
+            into.zero_().index_copy_(0, places, some)
+            self.of_start.zero_().flatten(0, 1).index_copy_(0, places, some @ start.t())
+        elif column.dtype == into.dtype:
+            torch.index_select(column.flatten(1), 0, samples, out=into)
         else:
-            into.copy_(column.flatten(1).index_select(0, rows.flatten()))
+            into.copy_(column.flatten(1).index_select(0, samples))
         right = self.right[:clients]
-        torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
-        torch.bmm(right, right.transpose(1, 2), out=self.overlaps[:clients])
+        if places is None:
+            torch.mm(right.flatten(0, 1), start.t(), out=self.of_start[:clients].flatten(0, 1))
+        earlier = right.shape[1] - self.samples  # rows that somebody comes after
+        if earlier:
+            later, before = right[:, self.samples :], right[:, :earlier]
+            torch.bmm(later, before.transpose(1, 2), out=self.overlaps[:clients, self.samples :, :earlier])
         for rest in (self.of_start[clients:], self.overlaps[clients:]):  # lanes of nobody
             rest.zero_()
 
@@ -66,3 +125,22 @@ class FactorRoom:
         if self.of_start is None:
             return LayerInStep((left[:, before], right[:, before], of_rows), (left[:, now], right[:, now], overlaps))
         return LayerInStep((left[:, before], overlaps, of_rows, self.of_start[:width, now]), (left[:, now],))
+
+    def for_script(self, width: int, factors: Tensor) -> list[Tensor | int]:
+        """What a script of steps of so many lanes is given; `factors` ``[steps, lanes, samples]`` are those of all."""
+        rows = self.right if self.of_start is None else self.of_start
+        return [self.left[:width], self.overlaps[:width], factors[:, :width], rows[:width], self.samples]
+
+
+def script_of_layers(
+    layers: Sequence[LayerInScript], changed: int, lasting: int, of_batch: int
+) -> tuple[dict[str, str], list[str]]:
+    """Parameters and arguments (see `Script.repeated`) of steps that write to layers and so many other tensors."""
+    changes, lasts, batches = (
+        [f"{name}_{number}" for number in range(count)]
+        for name, count in (("changed", changed), ("lasting", lasting), ("batches", of_batch))
+    )
+    tensors = dict.fromkeys(["scales", *changes, *lasts, *batches], "Tensor")
+    parameters = {"first": "int", **tensors, **{n: kind for layer in layers for n, kind in layer.parameters.items()}}
+    of_layers = [*(e for layer in layers for e in layer.new), *(e for layer in layers for e in layer.read)]
+    return parameters, [*changes, *of_layers, "scales[first + i]", *lasts, *(f"{name}[i]" for name in batches)]

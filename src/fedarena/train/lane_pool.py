@@ -27,6 +27,7 @@ from fedarena.train.validation import Validated
 Plan = Literal["together", "beside", "apart"]
 # Convolutions of all lanes as products of patches, or by kernels of our own where those are faster.
 Convolutions = Literal["products", "kernels"]
+_ANY_NUMBER = 0  # of steps that a program takes at once
 
 
 class LaneEngine(Protocol):
@@ -106,15 +107,17 @@ class Lanes:
         self._steps[form](batch)
 
     def steps(self, width: int, batches: Batch, frequent: bool) -> None:
-        """As many steps as there are batches, without a pause on a GPU."""
-        times = len(batches.mask)
-        form = (width, batches.mask.shape[-1], frequent, times)
+        """As many steps as there are batches, without a pause on a GPU, and without Python on a CPU."""
+        on_cpu = batches.mask.device.type == "cpu"
+        form = (width, batches.mask.shape[-1], frequent, _ANY_NUMBER if on_cpu else len(batches.mask))
         if form not in self._steps:
-            self._steps[form] = self._bind(width, batches.at(0), frequent, times)
+            self._steps[form] = self._bind(width, batches.at(0), frequent, form[-1])
         self._steps[form](batches)
 
     def _bind(self, width: int, example: Batch, frequent: bool, times: int) -> Program:
         lanes, read = self.changing.first(width), self.given.first(width)
+        if times == _ANY_NUMBER:
+            return self._programs.bind_any_number(lanes, read, example)
         compile = frequent and self._compile
         return self._programs.bind(lanes, read, example, compile=compile, stream=self._stream, times=times)
 

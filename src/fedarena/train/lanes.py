@@ -98,7 +98,7 @@ class LaneTraining(ClientsAtWork):
                     batches = self._gather(step)
                     first, until = step, step + len(batches.mask)
                 taken = self._taken_at_once(step, min(change, until) - step)
-                if taken > 1:
+                if taken > 1 or self._takes_any_number:
                     some = batches.at(slice(step - first, step - first + taken))
                     lanes.steps(int(self.widths[step]), some, frequent=True)
                 else:
@@ -122,10 +122,17 @@ class LaneTraining(ClientsAtWork):
             lanes.step(width, batch, self._is_frequent(step))
 
     def _taken_at_once(self, step: int, most: int) -> int:
-        """How many steps a GPU is told to take at once, if nothing comes between so many."""
+        """How many steps are taken at once, if nothing comes between so many."""
+        if self._takes_any_number:
+            return most
         if self.engine.device.type != "cuda" or self.engine.exact_batches or not self._is_often_taken(step):
             return 1
         return next(number for number in _AT_ONCE if number <= most)
+
+    @property
+    def _takes_any_number(self) -> bool:
+        """Whether programs are not made for a number of steps."""
+        return self.engine.device.type == "cpu" and not self.engine.exact_batches
 
     def _is_often_taken(self, step: int) -> bool:
         """Whether many steps are as wide as this one."""

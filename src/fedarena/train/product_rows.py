@@ -22,18 +22,19 @@ _LEAST_LEFT = 1e-3
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Products of samples of `right` with each other, which training computes anyway: all, or with earlier batches."""
+    """Products of samples of `right` with those of earlier batches, which training computes anyway."""
 
-    products: Tensor  # [clients, samples, samples]; perhaps 0 for samples of the same batch or of a later one
-    batch: int | None  # samples of a batch; None: there are all products
+    products: Tensor  # [clients, samples, samples]; anything for samples of the same batch or of a later one
+    batch: int  # samples of a batch
 
     def each_pair_once(self, right: Tensor) -> Tensor:
         """Products that are half of all, whose other half are these transposed; `right` is as in ``left · right``."""
-        if self.batch is None:
-            return self.products * 0.5
         batches = right.shape[1] // self.batch
         within = right.view(len(right), batches, self.batch, -1)
-        total = self.products.clone().view(len(right), batches, self.batch, batches, self.batch)
+        products = self.products.view(len(right), batches, self.batch, batches, self.batch)
+        number = torch.arange(batches, device=right.device)
+        is_earlier = number.view(-1, 1, 1, 1) > number.view(1, 1, -1, 1)
+        total = torch.where(is_earlier, products, 0)
         total.diagonal(dim1=1, dim2=3).copy_((within @ within.transpose(2, 3)).permute(0, 2, 3, 1)).mul_(0.5)
         return total.view(self.products.shape)
 

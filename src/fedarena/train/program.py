@@ -8,7 +8,6 @@ script on a CPU, as a captured graph on a GPU, there compiled before if there is
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,19 +22,11 @@ from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.captured import capture, captured_graph, compiled
-from fedarena.train.graphs import (
-    Update,
-    clean,
-    compare_instead_of_scattering,
-    in_place,
-    one_by_one,
-    reuse_memory,
-    separate_updates,
-)
-from fedarena.train.operations import call_scripts
+from fedarena.train.graphs import Update, clean, compare_instead_of_scattering, in_place, separate_updates
 from fedarena.train.recording import record_plainly
+from fedarena.train.scripts import Script
 from fedarena.train.streams import LaneStream
-from fedarena.train.tensors import Groups, map_groups
+from fedarena.train.tensors import Groups, all_tensors, map_groups
 
 TRACING = threading.Lock()  # torch cannot trace in two threads at once
 
@@ -76,7 +67,7 @@ class Changing:
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        return _leaves((self.params, self.optimizer, self.numbers, self.loss_sums))
+        return [*self.params.values(), *all_tensors(self.optimizer), self.numbers, self.loss_sums]
 
     def like(self, tensors: list[Tensor]) -> Changing:
         """The same with other tensors, in that order."""
@@ -139,7 +130,7 @@ class Given:
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in a fixed order."""
-        return _leaves((self.states, self.broadcast, self.jobs))
+        return [*all_tensors(self.states), *all_tensors(self.broadcast), *self.jobs.values()]
 
 
 Step = Callable[[Changing, Given, Batch], Changing]
@@ -159,7 +150,8 @@ class StepPrograms:
 
     def __init__(self, step: Step):
         self._step = step
-        self._scripts: dict[Any, Callable[..., None]] = {}
+        self._scripts: dict[Any, Script] = {}
+        self._repeated: dict[Any, Callable[..., None]] = {}
         self._made: dict[Any, Callable[..., None]] = {}  # what is captured, by form and whether it is compiled
 
     def take(self, changing: Changing, given: Given, batch: Batch) -> Changing:
@@ -191,6 +183,20 @@ class StepPrograms:
             run = capture(step, *tensors, stream or self._stream, times)
             return lambda batch: run(batch.tensors())
 
+    def bind_any_number(self, changing: Changing, given: Given, example: Batch) -> Program:
+        """The same on a CPU for any number of steps: it is given the batches of all, of which the example is one."""
+        lasting, of_step = [*changing.tensors(), *given.tensors()], len(example.tensors())
+        with TRACING:
+            form = _form(changing, given, example)
+            if form not in self._repeated:
+                script = self._script_for(changing, given, example)
+                names = [f"lasting_{number}" for number in range(len(lasting))]
+                batches = [f"batches_{number}" for number in range(of_step)]
+                parameters = dict.fromkeys([*names, *batches], "Tensor")
+                self._repeated[form] = script.repeated(parameters, [*names, *(f"{name}[i]" for name in batches)])
+            steps = self._repeated[form]
+        return lambda batch: steps(len(batch.mask), *lasting, *batch.tensors())
+
     def bind_alone(self, changing: Changing, given: Given, columns: Tensors, stream: LaneStream | None) -> BoundStep:
         """A program for a single lane and as many samples as the columns have, which on a GPU has its own stream.
 
@@ -207,7 +213,7 @@ class StepPrograms:
             script, lanes = self._script_for(changing, given, batch), [*changing.tensors(), *given.tensors()]
         return BoundStep(batch, lambda: script(*lanes, *batch.tensors()))
 
-    def _script_for(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+    def _script_for(self, changing: Changing, given: Given, example: Batch) -> Script:
         form = _form(changing, given, example)
         if form not in self._scripts:
             self._scripts[form] = self._script(changing, given, example)
@@ -241,9 +247,9 @@ class StepPrograms:
             compare_instead_of_scattering(recorded.graph, changing.numbers.device)
         return separate_updates(recorded, len(changing.tensors()))
 
-    def _script(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
+    def _script(self, changing: Changing, given: Given, example: Batch) -> Script:
         pure, updates = self._trace(changing, given, example)
-        return script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
+        return Script(pure, updates, [*changing.tensors(), *given.tensors(), *example.tensors()])
 
     def _plain_step(self, changing: Changing, given: Given, example: Batch) -> Callable[..., None]:
         """The step as it is, without being traced: nothing in it has to be undone for a single lane."""
@@ -285,42 +291,6 @@ def _record_thoroughly(function: Callable[[list[Tensor]], list[Tensor]], tensors
     traced.graph.set_codegen(CodeGen())  # takes the tensors themselves, not a list of them
     traced.recompile()
     return traced
-
-
-def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., None]:
-    """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
-    made = without_python(pure, updates, tensors)
-    if made is None:
-        return in_place(pure, updates)
-
-    def run(*tensors: Tensor) -> None:
-        with torch.inference_mode():  # nothing that is made in it leaves it, and small operations are faster
-            made(*tensors)
-
-    return run
-
-
-def without_python(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> Callable[..., Any] | None:
-    """The script of a recorded step; none where torch cannot make it one, or has scripts no more.
-
-    Scripts let several workers compute at once.
-    """
-    reuse_memory(pure)
-    call_scripts(pure)
-    step = in_place(one_by_one(pure), updates)
-
-    def traceable(*tensors: Tensor) -> Tensor:
-        step(*tensors)
-        return tensors[0]  # a script must give something
-
-    copies = [t.clone() for t in tensors]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            made: Callable[..., Any] = torch.jit.trace(traceable, copies, check_trace=False)  # type: ignore[no-untyped-call]
-        except (RuntimeError, AttributeError):
-            return None
-    return made
 
 
 @contextmanager

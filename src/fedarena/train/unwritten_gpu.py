@@ -28,7 +28,8 @@ from fedarena.train.program import TRACING, Batch, Changing, record
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import sent_to
 from fedarena.train.unwritten import DenseLayer, linear_course
-from fedarena.train.unwritten_lanes import UnwrittenPrograms, UnwrittenTraining, begin
+from fedarena.train.unwritten_lanes import UnwrittenTraining, begin
+from fedarena.train.unwritten_programs import UnwrittenPrograms
 
 _ALIGNED = 8  # rows: products of other numbers of rows are slow
 # Steps that the smallest part of a room is for, how many times larger the next is; the largest is a multiple of 16.

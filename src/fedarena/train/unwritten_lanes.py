@@ -7,47 +7,32 @@ factors of a lane are its samples, step after step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from fedarena.models import Tensors
 from fedarena.train.algorithm import Work
 from fedarena.train.clients_at_work import concatenate
 from fedarena.train.engine import JobResults
-from fedarena.train.factor_rooms import FactorRoom, LayerInStep
-from fedarena.train.graphs import drop_sizes, separate_updates
-from fedarena.train.jobs import Client, IntArray, context_of
+from fedarena.train.factor_rooms import FactorRoom
+from fedarena.train.jobs import IntArray
 from fedarena.train.lane_pool import LaneEngine, LanePool
 from fedarena.train.lanes import LaneTraining, clients_at
 from fedarena.train.late import late_array
-from fedarena.train.optimizers import optimizer_init, optimizer_step
+from fedarena.train.optimizers import LocalTraining, optimizer_init
 from fedarena.train.placing import PlacedWork, PlannedWork, SamplesFor, place_work, usual_widths
 from fedarena.train.product_rows import Overlaps, ProductRows
-from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import TRACING, Batch, Changing, record, script
-from fedarena.train.tensors import Groups, innermost_channels
-from fedarena.train.unwritten import (
-    DenseLayer,
-    Factors,
-    KnownFactors,
-    linear_course,
-    loss_without_weights,
-    placeholder,
-)
+from fedarena.train.program import Batch, Changing
+from fedarena.train.tensors import Groups
+from fedarena.train.unwritten import DenseLayer, linear_course, placeholder
+from fedarena.train.unwritten_programs import UnwrittenPrograms
 
 _WIDTHS_PER_OCTAVE = 8  # there are as many widths as sizes of shards, and each needs a program
-
-LossFunction = Callable[[Tensors], Tensor]
-ClientLoss = Callable[[Tensors, Tensor, Tensor, Client], LossFunction]  # of its columns, their mask, a key, and itself
 
 
 def begin(changing: Changing, start: Tensors) -> None:
@@ -59,6 +44,15 @@ def begin(changing: Changing, start: Tensors) -> None:
             t.zero_()
     changing.numbers.fill_(1)
     changing.loss_sums.zero_()
+
+
+@lru_cache(maxsize=16)
+def _course_of_rows(
+    local: LocalTraining, steps: int, lr_scales: tuple[float, ...], rows: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """See `linear_course`, for steps that add so many rows each. To be read only."""
+    scales, factors = (torch.from_numpy(course).to(dtype) for course in linear_course(local, steps, lr_scales))
+    return scales, factors.repeat_interleave(rows, dim=2)
 
 
 class UnwrittenLanes:
@@ -127,30 +121,48 @@ class UnwrittenTraining(LaneTraining):
             yield self._results(self._train(lanes))
 
     def _train(self, lanes: UnwrittenLanes) -> dict[str, ProductRows]:
-        schedule, width = self.schedule, int(self.widths[0])
-        begin(lanes.changing.first(width), self._start_of_all)
-        by_lane = np.argsort(schedule.lane, kind="stable")
-        jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
-        scales, factors = self._course(by_lane, width)
+        begun = self._begin(lanes)
         rooms = [self._room(lanes, layer) for layer in self._layers]
-        ending = clients_at(schedule.steps - 1, schedule)
-        batches: list[Batch] = []
+        self._take_steps(begun, rooms)
+        return {room.layer.name: self._product_rows(room, begun) for room in rooms}
+
+    def _begin(self, lanes: UnwrittenLanes) -> _Begun:
+        """Puts everybody at the start."""
+        width = int(self.widths[0])
+        begin(lanes.changing.first(width), self._start_of_all)
+        by_lane = np.argsort(self.schedule.lane, kind="stable")
+        jobs = self._given(by_lane[np.minimum(np.arange(width), len(by_lane) - 1)]).jobs
+        return _Begun(lanes, jobs, *self._course(by_lane, width))
+
+    def _take_steps(self, begun: _Begun, rooms: list[FactorRoom]) -> None:
+        ending = clients_at(self.schedule.steps - 1, self.schedule)
+        step = first = until = 0
         step_of: _Bound | None = None
-        for step, width in enumerate(self.widths.tolist()):
-            if not batches:
-                batches = self._gather(step).each()[::-1]
-            now = [room.in_step(step, width, factors[room.layer.positions][step]) for room in rooms]
-            batch = batches.pop()
-            if step_of is None or step_of.width != width:
-                of_lanes = {name: rows[:width] for name, rows in jobs.items()}
-                changing = lanes.changing.first(width)
-                example = (changing, self._layers, now, scales[step, :width], self._start_of_all, of_lanes, batch)
-                lasting = [*self._start_of_all.values(), *of_lanes.values()]
-                step_of = _Bound(width, self._programs.program(*example), changing.tensors(), lasting)
-            step_of.run(now, scales[step, :width], batch)
-            if step in ending:
-                self._finish(lanes.changing, ending[step], keep=True)
-        return {room.layer.name: self._product_rows(room, scales, factors) for room in rooms}
+        for last in sorted(ending):  # until then, nobody is done
+            while step <= last:
+                if step == until:
+                    batches = self._gather(step)
+                    first, until = step, step + len(batches.mask)
+                some, width = batches.at(slice(step - first, last + 1 - first)), int(self.widths[step])
+                if step_of is None or step_of.width != width:
+                    step_of = self._bound(begun, rooms, width, some.at(0))
+                step_of.run(step, some)
+                step += len(some.mask)
+            # The last ones stay in their lanes until it is known how far they came.
+            self._finish(begun.lanes.changing, ending[last], keep=step < len(self.widths))
+
+    def _bound(self, begun: _Begun, rooms: list[FactorRoom], width: int, batch: Batch) -> _Bound:
+        """The program of steps of so many lanes."""
+        of_lanes = {name: rows[:width] for name, rows in begun.jobs.items()}
+        changing, scales = begun.lanes.changing.first(width), begun.scales[:, :width]
+        factors = [begun.factors[room.layer.positions] for room in rooms]
+        examples = [room.in_step(0, width, of_rows[0]) for room, of_rows in zip(rooms, factors, strict=True)]
+        program = self._programs.program(
+            changing, self._layers, examples, scales[0], self._start_of_all, of_lanes, batch
+        )
+        tensors = [scales, *changing.tensors(), *self._start_of_all.values(), *of_lanes.values()]
+        of_layers = [t for room, of_rows in zip(rooms, factors, strict=True) for t in room.for_script(width, of_rows)]
+        return _Bound(width, program, tensors, of_layers)
 
     def _room(self, lanes: UnwrittenLanes, layer: DenseLayer) -> FactorRoom:
         """Room for a layer's factors, with all that is known of them before anybody trains."""
@@ -168,8 +180,26 @@ class UnwrittenTraining(LaneTraining):
         rows = torch.zeros(width, self.schedule.length, self.mask.shape[1], dtype=torch.int64)
         rows[self._place_in_lanes()] = self.rows
         start = self._start_of_all[layer.name]
-        room.fill(self.schedule.lanes, self._known[layer.column], rows, start)
+        room.fill(self.schedule.lanes, self._known[layer.column], rows, self._places, start)
         return room
+
+    @cached_property
+    def _places(self) -> Tensor | None:
+        """Where in the room of all lanes there are samples; None: wherever there is a client."""
+        if self._has_full_batches:
+            return None
+        return self._counted().flatten().nonzero().flatten()
+
+    @property
+    def _has_full_batches(self) -> bool:
+        """Whether all clients have samples in all places of all steps."""
+        return bool((self.processed == self.schedule.length * self.mask.shape[1]).all())
+
+    def _counted(self) -> Tensor:
+        """Which places of all lanes and steps have a sample that counts."""
+        counted = torch.zeros(int(self.widths[0]), len(self.widths), self.mask.shape[1], dtype=torch.bool)
+        counted[self._place_in_lanes()] = self.mask
+        return counted
 
     def _place_in_lanes(self) -> tuple[IntArray, IntArray]:
         """The lane and the step of every row of batches."""
@@ -185,35 +215,34 @@ class UnwrittenTraining(LaneTraining):
 
     def _course(self, by_lane: IntArray, width: int) -> tuple[Tensor, dict[int, Tensor]]:
         """The scales of lanes before every step, and the factors of all samples, by how many rows each of them has."""
-        like = next(iter(self._start_of_all.values()))
-        lr_scales = (1.0,) if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
-        scales, factors = (
-            torch.from_numpy(course).to(like)
-            for course in linear_course(self.engine.local, self.schedule.length, lr_scales)
-        )
-        lanes = torch.arange(width).clamp(max=scales.shape[1] - 1)
-        scales, factors = scales[:, lanes], factors[:, lanes]
-        places = self.mask.shape[1]
-        return scales, {
-            positions: factors.repeat_interleave(places * positions, dim=2)
-            for positions in {layer.positions for layer in self._layers}
-        }
+        dtype = next(iter(self._start_of_all.values())).dtype
+        lr_scales = None if self.jobs.lr_scales is None else tuple(self.jobs.lr_scales[by_lane].tolist())
+        # Where clients have learning rates of their own, they have others in the next round.
+        course = _course_of_rows if lr_scales is None else _course_of_rows.__wrapped__
 
-    def _product_rows(self, room: FactorRoom, scales: Tensor, factors: dict[int, Tensor]) -> ProductRows:
+        def of_lanes(t: Tensor) -> Tensor:
+            return t.expand(-1, width, *t.shape[2:]) if lr_scales is None else t[:, lanes]
+
+        lanes = torch.arange(width).clamp(max=len(by_lane) - 1)
+        places, length, factors = self.mask.shape[1], self.schedule.length, {}
+        for positions in {layer.positions for layer in self._layers}:
+            scales, of_rows = course(self.engine.local, length, lr_scales or (1.0,), places * positions, dtype)
+            factors[positions] = of_lanes(of_rows)
+        return of_lanes(scales), factors
+
+    def _product_rows(self, room: FactorRoom, begun: _Begun) -> ProductRows:
         """What clients' training came to in a layer, in the order of lanes, without the places that were empty."""
         layer, steps = room.layer, self.schedule.lane_lengths
         lanes = len(steps)
         left, right = (side[:lanes].flatten(0, 1) for side in (room.left, room.right))
         last = torch.from_numpy(steps)
-        of_rows = factors[layer.positions][last, torch.arange(lanes)].flatten()
-        shift = scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
+        of_rows = begun.factors[layer.positions][last, torch.arange(lanes)].flatten()
+        shift = begun.scales[last, torch.arange(lanes)] - 1 if self.engine.local.weight_decay else None
         start, number = self._start_of_all[layer.name], np.full(lanes, room.left.shape[1])
-        if (self.processed == self.schedule.length * self.mask.shape[1]).all():  # nobody has an empty place
-            known = Overlaps(room.overlaps[:lanes], room.samples if layer.column is None else None)
+        if self._has_full_batches:
+            known = Overlaps(room.overlaps[:lanes], room.samples)
             return ProductRows(left, right, of_rows, number, shift, start, known)
-        counts = torch.zeros(len(room.left), len(self.widths), self.mask.shape[1], dtype=torch.bool)
-        counts[self._place_in_lanes()] = self.mask
-        counts = counts[:lanes]
+        counts = self._counted()[:lanes]
         if layer.positions > 1:  # whose rows need not be sample after sample
             counts = counts.any(2, keepdim=True).expand(counts.shape)
         valid = counts.reshape(lanes, -1).repeat_interleave(layer.positions, dim=1)
@@ -240,140 +269,24 @@ class UnwrittenTraining(LaneTraining):
 
 
 @dataclass(frozen=True)
+class _Begun:
+    """Clients that have begun: their lanes, what is known of the jobs in them, and their course."""
+
+    lanes: UnwrittenLanes
+    jobs: Tensors
+    scales: Tensor  # [steps, lanes] of what was downloaded, before every step
+    factors: dict[int, Tensor]  # [steps, lanes, rows] of samples, by how many rows each of them has
+
+
+@dataclass(frozen=True)
 class _Bound:
-    """A program of a step with tensors that are the same in many steps."""
+    """A program of steps with tensors that are the same in all of them."""
 
     width: int
     program: Callable[..., None]
-    changed: list[Tensor]
-    lasting: list[Tensor]
+    tensors: list[Tensor]
+    of_layers: list[Tensor | int]
 
-    def run(self, in_step: list[LayerInStep], scales: Tensor, batch: Batch) -> None:
-        """Takes the step, which changes lanes and writes what is new in layers."""
-        new = [t for layer in in_step for t in layer.new]
-        read = [t for layer in in_step for t in layer.read]
-        self.program(*self.changed, *new, *read, scales, *self.lasting, *batch.tensors())
-
-
-class UnwrittenPrograms:
-    """Programs of a step, by the form of its tensors. How many samples came before is no part of it."""
-
-    def __init__(self, engine: LaneEngine, loss_of: ClientLoss):
-        self._engine, self._loss_of = engine, loss_of
-        self._scripts: dict[Any, Callable[..., None]] = {}
-
-    def program(
-        self,
-        changing: Changing,
-        layers: tuple[DenseLayer, ...],
-        in_step: list[LayerInStep],
-        scales: Tensor,
-        start: Tensors,
-        jobs: Tensors,
-        batch: Batch,
-    ) -> Callable[..., None]:
-        """One gradient step in every lane, for tensors like these; those of `_Bound.run`, in their order."""
-        changed = changing.tensors()
-        fixed = [*changed, *(t for layer in in_step for t in layer.lasting), *jobs.values(), *batch.tensors()]
-        # Names in their order, too: tensors may look alike.
-        names = tuple(tuple(named) for named in (changing.params, start, jobs, batch.columns))
-        form = (layers, names, *((t.shape, t.dtype) for t in fixed))
-        if form not in self._scripts:
-            with TRACING:  # the model serves one thread at a time
-                if form not in self._scripts:
-                    examples = [layer.after_one_step() for layer in in_step]
-                    new, read = [layer.new for layer in examples], [layer.read for layer in examples]
-                    parts = (changed, new, read, scales, start, jobs, (batch.columns, batch.mask, batch.keys))
-                    self._scripts[form] = self._script(changing, layers, parts)
-        return self._scripts[form]
-
-    def _script(self, changing: Changing, layers: tuple[DenseLayer, ...], parts: Any) -> Callable[..., None]:
-        tensors, structure = pytree.tree_flatten(parts)
-
-        def flat_step(tensors: list[Tensor]) -> list[Tensor]:
-            changed, _, read, scales, start, jobs, batch = pytree.tree_unflatten(tensors, structure)
-            factors = {layer.name: of_layer for layer, of_layer in zip(layers, read, strict=True)}
-            after, new = self.take(layers, changing.like(changed), factors, scales, start, jobs, Batch(*batch))
-            return [*after.tensors(), *(t for layer in layers for t in new[layer.name])]
-
-        replaced = len(pytree.tree_leaves(parts[:2]))
-        recorded = record(flat_step, tensors)
-        drop_sizes(recorded.graph)
-        pure, updates = separate_updates(recorded, replaced)
-        return script(pure, updates, tensors)
-
-    def take(
-        self,
-        layers: tuple[DenseLayer, ...],
-        changing: Changing,
-        factors: dict[str, tuple[Tensor, ...]],
-        scales: Tensor,
-        start: Tensors,
-        jobs: Tensors,
-        batch: Batch,
-    ) -> tuple[Changing, dict[str, tuple[Tensor, ...]]]:
-        """One gradient step in every lane, as a pure function: what it changes, new factors, and overlaps."""
-        on_gpu = scales.device.type == "cuda"
-        columns = batch.columns
-        if not on_gpu:
-            columns = {name: innermost_channels(values) for name, values in columns.items()}
-        with (
-            LayersAsProducts(self._engine.convolutions == "kernels") if on_gpu else nullcontext(),
-            sdpa_kernel(SDPBackend.MATH),
-        ):
-            params, state, losses, new = vmap(partial(self._client_step, layers), in_dims=(*[0] * 9, None))(
-                changing.params,
-                changing.optimizer,
-                changing.numbers,
-                factors,
-                scales,
-                columns,
-                batch.mask,
-                batch.keys,
-                jobs,
-                start,
-            )
-        loss_sums = changing.loss_sums + losses * batch.mask.sum(1)
-        return Changing(params, state, changing.numbers + 1, loss_sums), new
-
-    def _client_step(
-        self,
-        layers: tuple[DenseLayer, ...],
-        params: Tensors,
-        state: Groups,
-        number: Tensor,
-        factors: dict[str, tuple[Tensor, ...]],
-        scale: Tensor,
-        columns: Tensors,
-        mask: Tensor,
-        key: Tensor,
-        job: Tensors,
-        start: Tensors,
-    ) -> tuple[Tensors, Groups, Tensor, dict[str, tuple[Tensor, ...]]]:
-        """One gradient step of one client: what is written down, its loss, and of other layers the new factors.
-
-        Where these are not known before, with them come the products of what went into a layer and what did before.
-        """
-        local = self._engine.local
-        client = Client({"params": start}, {}, context_of(job))
-        loss = self._loss_of(columns, mask, key, client)
-        left_scale = scale if local.weight_decay else None
-        known = {layer.name for layer in layers if layer.column is not None}
-        weights = {
-            name: (KnownFactors if name in known else Factors)(start[name], left_scale, *read)
-            for name, read in factors.items()
-        }
-
-        def loss_in_factors(trained: tuple[Tensors, Tensors]) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-            return loss_without_weights(loss, trained[0], weights, trained[1])
-
-        samples = len(mask)
-        probes = {
-            layer.name: torch.zeros(samples * layer.positions, layer.outputs, dtype=value.dtype, device=value.device)
-            for layer in layers
-            for value in [start[layer.name]]
-        }
-        (grad, left), (value, seen) = grad_and_value(loss_in_factors, has_aux=True)((params, probes))
-        new_params, new_state = optimizer_step(local, params, grad, state, number, client.job.lr_scale)
-        new = {name: (left[name],) if name in known else (left[name], *seen[name]) for name in factors}
-        return new_params, new_state, value, new
+    def run(self, first: int, batches: Batch) -> None:
+        """Takes as many steps as there are batches, which changes lanes and writes what is new in layers."""
+        self.program(len(batches.mask), first, *self.tensors, *batches.tensors(), *self.of_layers)

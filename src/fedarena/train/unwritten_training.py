@@ -18,7 +18,8 @@ from fedarena.train.placing import PlacedWork, PlannedWork
 from fedarena.train.shards import Shard
 from fedarena.train.unwritten import DenseLayer, find_dense_layers
 from fedarena.train.unwritten_gpu import CapturedTraining
-from fedarena.train.unwritten_lanes import LossFunction, UnwrittenPrograms, UnwrittenTraining
+from fedarena.train.unwritten_lanes import UnwrittenTraining
+from fedarena.train.unwritten_programs import LossFunction, UnwrittenPrograms
 
 # Whether large dense layers have a matrix for every client, or factors of it where that is possible and pays.
 Dense = Literal["written", "factored"]
@@ -81,15 +82,17 @@ class Unwritten:
 
     def divide(self, work: PlannedWork) -> tuple[PlannedWork | None, list[tuple[Layers, PlannedWork]]]:
         """Clients that train as usual, and those that train without some layers, as many together as fit."""
-        if not self.layers or len(np.unique(work.jobs.versions)) > 1 or work.jobs.hyperparameters is not None:
+        versions = work.jobs.versions
+        if not self.layers or (versions != versions[:1]).any() or work.jobs.hyperparameters is not None:
             return work, []
         width = work.batches.rows.shape[1]
-        numbers, number_of = np.unique(work.steps, return_inverse=True)
         by_layers: dict[Layers, list[int]] = {}
-        for number, steps in enumerate(numbers.tolist()):
-            paying = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
-            by_layers.setdefault(paying, []).append(number)
-        clients = {layers: np.flatnonzero(np.isin(number_of, some)) for layers, some in by_layers.items()}
+        paying: dict[int, Layers] = {}  # by the number of steps
+        for client, steps in enumerate(work.steps.tolist()):
+            if steps not in paying:
+                paying[steps] = tuple(layer for layer in self.layers if steps and layer.pays(steps * width))
+            by_layers.setdefault(paying[steps], []).append(client)
+        clients = {layers: np.array(some, dtype=np.int64) for layers, some in by_layers.items()}
         usual = clients.pop((), None)
         in_order = sorted(clients.items(), key=lambda item: int(item[1][0]))
         groups = [

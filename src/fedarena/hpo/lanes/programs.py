@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train.graphs import in_place, separate_updates
-from fedarena.train.program import TRACING, record, script
+from fedarena.train.program import TRACING, record
+from fedarena.train.scripts import Script
 
 # A pure function (changed, given, batch) → changed: what is replaced by what the function returns and what else lies in
 # the same place in every call are trees of tensors, what is handed in anew is some tensors by name, in a fixed order.
@@ -64,4 +65,4 @@ def _make(function: Function, structure: Any, tensors: list[Tensor], changed: in
         pure, updates = separate_updates(recorded, changed)
         if tensors[0].device.type == "cuda":
             return in_place(pure, updates)
-        return script(pure, updates, tensors)
+        return Script(pure, updates, tensors)
