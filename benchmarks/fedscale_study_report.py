@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fedscale_study_verdicts as verdicts
 from fedarena.display import write_picture
 from fedscale_study_pictures import clients_picture, curves_picture, timeline_picture
+from fedscale_study_verdicts import runs_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 MEASURED = DOCS / "benchmarks" / "fedscale_study.json"
@@ -44,6 +46,13 @@ OURS = {
     "words": "7,000 comments, `char_mlp`, perplexity",
     "speech": "AudioMNIST, 60 speakers, a small CNN",
 }
+SHORT = {
+    "image": "MNIST by writer",
+    "two digits": "MNIST by two digits",
+    "reviews": "reviews",
+    "words": "comments",
+    "speech": "spoken digits",
+}
 WITH_CURVES = ("image", "two digits", "speech")
 # Minutes of a round on 20 GPUs (Table 6), by participants.
 PAPER_TABLE_6 = {
@@ -52,6 +61,7 @@ PAPER_TABLE_6 = {
     1_000: ("1.14", "fails", "2.4"),
     10_000: ("10.9", "fails", "fails"),
 }
+LEVELS = (0.8, 0.85)  # accuracies that selectors are to reach
 Found = dict[str, Any]
 
 
@@ -59,11 +69,6 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
     """In Markdown; all but the first columns are numbers."""
     bars = ["---" if place < left else "---:" for place in range(len(heading))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, bars, *rows))
-
-
-def runs_of(suite: Found, label: str) -> list[Found]:
-    """The runs of a method, one of every seed."""
-    return [run for run in suite["runs"] if run["label"] == label]
 
 
 def labels(suite: Found) -> list[str]:
@@ -82,21 +87,8 @@ def score_text(suite: Found, label: str, name: str | None = None) -> str:
 
 def in_seeds(suite: Found, better: str, worse: str) -> str:
     """In how many seeds one method is ahead of another."""
-    sign = 1 if suite["higher_is_better"] else -1
-    pairs = (
-        {run["seed"]: run["score"] for run in runs_of(suite, better)},
-        {run["seed"]: run["score"] for run in runs_of(suite, worse)},
-    )
-    shared = sorted(pairs[0].keys() & pairs[1].keys())
-    ahead = sum(sign * (pairs[0][seed] - pairs[1][seed]) > 0 for seed in shared)
-    return f"{ahead} of {len(shared)}"
-
-
-def best_federated(suite: Found) -> str:
-    """The federated method with the best mean."""
-    sign = 1 if suite["higher_is_better"] else -1
-    means = {label: sign * statistics.fmean(run["score"] for run in runs_of(suite, label)) for label in METHODS[1:]}
-    return max(means, key=lambda label: means[label])
+    won, of = verdicts.seeds_ahead(suite, better, worse)
+    return f"{won} of {of}"
 
 
 def reached(run: Found, level: float, higher: bool, column: int) -> float | None:
@@ -104,13 +96,24 @@ def reached(run: Found, level: float, higher: bool, column: int) -> float | None
     return next((point[column] for point in run["curve"] if (point[2] >= level) == higher or point[2] == level), None)
 
 
-def mean_reached(suite: Found, label: str, level: float, column: int) -> str:
-    found = [reached(run, level, suite["higher_is_better"], column) for run in runs_of(suite, label)]
+def all_reached(suite: Found, label: str, level: float, column: int) -> list[float | None]:
+    """The same of every seed."""
+    return [reached(run, level, suite["higher_is_better"], column) for run in runs_of(suite, label)]
+
+
+def mean_reached(suite: Found, label: str, level: float, column: int) -> float | None:
+    """The mean over seeds; None unless all of them get there."""
+    found = all_reached(suite, label, level, column)
+    return None if None in found else statistics.fmean(value for value in found if value is not None)
+
+
+def reached_text(suite: Found, label: str, level: float, column: int) -> str:
+    found = all_reached(suite, label, level, column)
     known = [value for value in found if value is not None]
-    missed = len(found) - len(known)
     if not known:
         return "not reached"
-    return f"{statistics.fmean(known):.3g}" + (f" ({missed} of {len(found)} seeds not)" if missed else "")
+    missed = f" ({len(found) - len(known)} of {len(found)} seeds not)" if len(known) < len(found) else ""
+    return f"{statistics.fmean(known):.3g}{missed}"
 
 
 def table_4(suites: Found) -> str:
@@ -133,7 +136,7 @@ def seeds_table(suites: Found) -> str:
             in_seeds(suites[name], "IID", "FedAvg"),
             in_seeds(suites[name], "FedYogi", "FedAvg"),
             in_seeds(suites[name], "FedProx", "FedAvg"),
-            best_federated(suites[name]),
+            verdicts.best_federated(suites[name]),
         ]
         for name in OURS
         if name in suites
@@ -142,8 +145,12 @@ def seeds_table(suites: Found) -> str:
     return table(heading, rows)
 
 
+def cohorts_of(suite: Found) -> list[int]:
+    return sorted({run["settings"]["cohort"] for run in suite["runs"]})
+
+
 def participants_table(suite: Found) -> str:
-    cohorts = sorted({run["settings"]["cohort"] for run in suite["runs"]})
+    cohorts = cohorts_of(suite)
     rows = []
     for method in ("FedAvg", "FedYogi"):
         of_method = [next(x for x in labels(suite) if x.startswith(method) and x.endswith(f"={n}")) for n in cohorts]
@@ -158,9 +165,18 @@ def traffic_table(suites: Found) -> str:
         if name in suites:
             suite = suites[name]
             level = level_of(suite)
-            sent = [mean_reached(suite, label, level, 3) for label in METHODS]
+            sent = [reached_text(suite, label, level, 3) for label in METHODS]
             rows.append([f"{OURS[name]}, to {100 * level:.0f} %", *sent])
     return table(["gigabytes, down and up", *METHODS], rows)
+
+
+def traffic(suites: Found) -> dict[str, dict[str, float | None]]:
+    """The same as numbers, None where not all seeds get there."""
+    return {
+        SHORT[name]: {label: mean_reached(suites[name], label, level_of(suites[name]), 3) for label in METHODS}
+        for name in WITH_CURVES
+        if name in suites
+    }
 
 
 def level_of(suite: Found) -> float:
@@ -186,18 +202,17 @@ def spread_table(spread: Found, percents: Sequence[int]) -> str:
 
 
 def selection_table(suite: Found) -> str:
-    levels = (0.8, 0.85)
     rows = [
         [
             label,
-            *(mean_reached(suite, label, level, 1) for level in levels),
+            *(reached_text(suite, label, level, 1) for level in LEVELS),
             score_text(suite, label),
             f"{statistics.fmean(run['rounds'] for run in runs_of(suite, label)):.0f}",
             f"{statistics.fmean(run['never_used'] for run in runs_of(suite, label)):.0%}",
         ]
         for label in labels(suite)
     ]
-    hours = [f"hours to {100 * level:.0f} %" for level in levels]
+    hours = [f"hours to {100 * level:.0f} %" for level in LEVELS]
     return table(["selector", *hours, "accuracy after 6 h, %", "rounds", "clients never used"], rows)
 
 
@@ -276,6 +291,19 @@ def page(found: Found) -> str:
             selection_command=command(suites["selection"]),
             selection_table=selection_table(suites["selection"]),
             scale_table=scale_table(found["scale"]),
+            verdict_table_4=verdicts.on_table_4(suites, SHORT),
+            verdict_participants=verdicts.on_participants(suites["participants"], cohorts_of(suites["participants"])),
+            verdict_traffic=verdicts.on_traffic(traffic(suites)),
+            verdict_timeline=verdicts.on_timeline(found["timeline"]["round_seconds"]),
+            verdict_spread=verdicts.on_spread(found["spread"], found["percents"], SHORT),
+            verdict_selection=verdicts.on_selection(
+                suites["selection"],
+                {
+                    label: mean_reached(suites["selection"], label, max(LEVELS), 1)
+                    for label in labels(suites["selection"])
+                },
+            ),
+            verdict_scale=verdicts.on_scale(found["scale"]),
             cores=environment["cores"],
             memory=f"{environment['memory_gigabytes']:.0f}",
         )
