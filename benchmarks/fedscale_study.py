@@ -23,6 +23,7 @@ import numpy as np
 
 from fedarena.core import streams
 from fedarena.fleet import describe_fleet, load_fleet
+from fedarena.runs.suite import SUITE_FILE
 from fedarena.storage.run_data import RunData, load_runs
 from fedscale_clients import PERCENTS, SIZE_EDGES, look_at_clients
 from real_pieces import folder_of, is_there
@@ -80,10 +81,11 @@ class Study:
 
     data: Path
     runs: Path
+    work: Path  # where pieces are written that are not there as they were published
     found: dict[str, Any] = field(default_factory=dict)
 
     def folder(self, piece: str) -> Path:
-        return folder_of(piece, self.data, self.runs)
+        return folder_of(piece, self.data, self.work)
 
     def run_suite(self, name: str, settings: Sequence[str]) -> None:
         """Runs a suite, or what is left of it."""
@@ -94,7 +96,7 @@ class Study:
         place = self.runs / experiment.variant
         words = experiment.words(self.folder(experiment.piece) if experiment.piece else "")
         fedarena([*words, *settings, "--runs", str(place)])
-        finished = load_runs([place / experiment.suite])
+        finished = in_order(load_runs([place / experiment.suite]), place / experiment.suite)
         self.found.setdefault("suites", {})[name] = {
             "command": " ".join([experiment.command, *settings]),
             **what_came_out(finished),
@@ -146,6 +148,12 @@ def fedarena(words: Sequence[str]) -> float:
     return used.ru_maxrss * 1024 / 1e9
 
 
+def in_order(runs: Sequence[RunData], folder: Path) -> list[RunData]:
+    """The runs in the order of the suite's plan."""
+    names = list(json.loads((folder / SUITE_FILE).read_text(encoding="utf-8"))["runs"])
+    return sorted(runs, key=lambda run: names.index(run.name))
+
+
 def what_came_out(runs: Sequence[RunData]) -> dict[str, Any]:
     """Of every run its last score, its hours, what was sent, and the curve of the leading metric."""
     metric = runs[0].summary["primary_metric"]
@@ -162,8 +170,9 @@ def one_run(run: RunData, metric: str) -> dict[str, Any]:
     rounds = run.rounds
     both_ways = zip(*_columns(rounds, "bytes_down", "bytes_up"), strict=True)
     sent = np.cumsum([(down or 0) + (up or 0) for down, up in both_ways]) / 1e9
+    begin = run.config["clock"]["start_hour"]
     curve = [
-        [number, None if seconds is None else round(seconds / 3600, 5), round(score, 5), round(float(total), 5)]
+        [number, None if seconds is None else round(seconds / 3600 - begin, 5), round(score, 5), round(float(total), 5)]
         for number, seconds, score, total in zip(*_columns(rounds, "round", "end_seconds", metric), sent, strict=True)
         if score is not None
     ]
@@ -241,6 +250,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of all suites")
     parser.add_argument("--data", type=Path, required=True, help="the folder with the pieces of published datasets")
     parser.add_argument("--runs", type=Path, default=Path("runs/fedscale-study"), help="where runs go")
+    parser.add_argument("--work", type=Path, help="where pieces go that have to be written; default: where runs go")
     parser.add_argument("--only", default=",".join(parts), help=f"some of: {', '.join(parts)}")
     parser.add_argument("--participants", default=",".join(map(str, PARTICIPANTS)), help="of rounds that are measured")
     parser.add_argument("--output", type=Path, help="a JSON file, to which what is found is added")
@@ -248,7 +258,7 @@ def main() -> None:
     wanted = given.only.split(",")
     if unknown := set(wanted) - set(parts):
         parser.error(f"there is no {', '.join(sorted(unknown))}; choose among {', '.join(parts)}")
-    study = Study(given.data, given.runs)
+    study = Study(given.data, given.runs, given.work or given.runs)
     if given.output and given.output.exists():
         study.found = json.loads(given.output.read_text(encoding="utf-8"))
     for part in wanted:
@@ -257,7 +267,7 @@ def main() -> None:
         elif part == "scale":
             study.measure_rounds([int(number) for number in given.participants.split(",")])
         elif part == "federations":
-            study.found["federations"] = look_at_clients(study.data, study.runs)
+            study.found["federations"] = look_at_clients(study.data, study.work)
         else:
             study.look_at_the_fleet()
         study.found |= {"environment": environment(), "percents": PERCENTS, "size_edges": SIZE_EDGES}

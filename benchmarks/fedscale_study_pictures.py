@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from fedarena.display.drawing.panels import add_panel, places
-from fedarena.display.drawing.style import SERIES_LIGHT, empty_figure
+from fedarena.display.drawing.style import DASHES, SERIES_LIGHT, empty_figure
 
 PARTS = {"download": "download", "train": "training", "upload": "upload"}
 
@@ -47,24 +46,24 @@ def curves_picture(suites: Mapping[str, Any], methods: Sequence[str]) -> go.Figu
 
 
 def clients_picture(federations: Mapping[str, Any], size_edges: Sequence[int]) -> go.Figure:
-    """Fig. 3: densities of clients' sizes and of the distances of pairs."""
+    """Fig. 3: how clients' sizes and the distances of pairs are distributed; as sums, in which one reads shares."""
     figure = _beside_each_other(
         "Clients differ in how much they have, and in what",
         ["samples of a client", "Jensen–Shannon distance of two clients' labels"],
-        ["samples (logarithmic)", "distance"],
+        ["at most so many samples (logarithmic)", "at most this distance"],
         ["share of the clients", "share of the pairs"],
     )
-    middles = [float(np.sqrt(low * high)) for low, high in pairwise(size_edges)]
     for number, (name, found) in enumerate(federations.items()):
-        style = {"color": SERIES_LIGHT[number % len(SERIES_LIGHT)]}
-        shares = np.array(found["sizes"]) / found["clients"]
-        figure.add_scatter(x=middles, y=shares, name=name, legendgroup=name, mode="lines", line=style)
+        colours = len(SERIES_LIGHT)
+        style = {"color": SERIES_LIGHT[number % colours], "dash": DASHES[number // colours]}
+        shares = np.cumsum([0, *found["sizes"]]) / found["clients"]
+        figure.add_scatter(x=list(size_edges), y=shares, name=name, legendgroup=name, mode="lines", line=style)
         if found["distances"] is not None:
-            pairs = np.array(found["distances"])
-            bins = (np.arange(len(pairs)) + 0.5) / len(pairs)
+            pairs = np.cumsum([0, *found["distances"]])
             more = {"legendgroup": name, "showlegend": False, "xaxis": "x2", "yaxis": "y2"}
-            figure.add_scatter(x=bins, y=pairs / pairs.sum(), name=name, mode="lines", line=style, **more)
-    figure.update_layout(xaxis_type="log", height=520, margin_t=130)
+            bins = np.linspace(0, 1, len(pairs))
+            figure.add_scatter(x=bins, y=pairs / pairs[-1], name=name, mode="lines", line=style, **more)
+    figure.update_layout(xaxis_type="log", height=520, margin_t=135)
     return figure
 
 

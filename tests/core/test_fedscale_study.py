@@ -93,10 +93,12 @@ def test_runs_become_numbers(tmp_path: Path) -> None:
     from fedarena import api
 
     api.suite("fedscale-selection", runs_folder=tmp_path, progress=False, **settings)
-    runs = load_runs([tmp_path / "fedscale-selection"])
+    folder = tmp_path / "fedscale-selection"
+    runs = study.in_order(load_runs([folder]), folder)
     found = study.what_came_out(runs)
     assert [row["label"] for row in found["runs"]] == ["uniform", "Oort", "power of choice", "leaving soon"]
     assert [point[0] for point in found["runs"][0]["curve"]] == [0, 1, 2]
+    assert found["runs"][0]["curve"][-1][1] == pytest.approx(found["runs"][0]["hours"], abs=1e-4)  # since it began
     assert found["runs"][0]["gigabytes"] == found["runs"][0]["curve"][-1][3] > 0
     assert set(study.spread(runs)) == {row["label"] for row in found["runs"]}
     told = study.timeline(runs)["round_seconds"]
