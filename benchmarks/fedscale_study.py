@@ -223,7 +223,8 @@ def timeline(runs: Sequence[RunData]) -> dict[str, Any]:
     rounds = np.array([job["round"] for job in jobs]) + 10_000 * np.cumsum(
         [place > 0 and job["round"] < jobs[place - 1]["round"] for place, job in enumerate(jobs)]
     )
-    chosen = np.sort(streams.generator(0, "fedscale/timeline").choice(np.flatnonzero(rounds == rounds[0]), TIMELINE))
+    first = np.flatnonzero(rounds == rounds[0])
+    chosen = np.sort(streams.generator(0, "fedscale/timeline").permutation(first)[:TIMELINE])
 
     def round_seconds(transfers: float, computing: float) -> float:
         """The mean over rounds of the slowest participant, if both took such a share of their time."""

@@ -64,6 +64,8 @@ def test_a_result_is_a_mean_over_seeds(tmp_path: Path) -> None:
     assert re.search(r"\| `svhn` \| `cnn` \| `train_32x32.mat`, `test_32x32.mat` \|", text)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:protocol=ideal")
 def test_rows_are_run_and_kept(tmp_path: Path) -> None:
     row = zoo.Row("digits", {"model": "logistic_regression", "engine": "reference"})
     common = {"fleet": "fedscale", "protocol": "ideal", "rounds": 1, "cohort": 2, "local.steps": 1}
