@@ -58,9 +58,8 @@ EXPERIMENTS = {
     "image": Experiment("fedscale-image", "mnist_by_writer"),
     "two digits": Experiment(
         "fedscale-image",
-        "mnist_by_writer",
-        (
-            *("federation=mnist", "federation.partition=shards", "federation.partition.clients=500"),
+        settings=(
+            *("federation=digits", "federation.partition=shards", "federation.partition.clients=200"),
             "federation.partition.shards_per_client=2",
         ),
         variant="two-digits",
