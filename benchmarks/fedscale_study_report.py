@@ -21,6 +21,7 @@ from fedscale_study_verdicts import runs_of
 DOCS = Path(__file__).parent.parent / "docs"
 MEASURED = DOCS / "benchmarks" / "fedscale_study.json"
 PAGE = DOCS / "fedscale_experiments.md"
+TEMPLATE = Path(__file__).parent / "fedscale_study_page.md"
 METHODS = ("IID", "FedAvg", "FedProx", "FedYogi")
 # Table 4: task, dataset and model, and the scores of the four methods.
 PAPER_TABLE_4 = {
@@ -270,43 +271,36 @@ def page(found: Found) -> str:
     week = found["fleet"]["available_in_a_week"]
     mean = found["timeline"]["mean_seconds"]
     commands = "\n".join(suites[name]["command"] for name in OURS if name in suites)
-    return (
-        (DOCS.parent / "benchmarks" / "fedscale_study_page.md")
-        .read_text(encoding="utf-8")
-        .format(
-            table_4=table_4(suites),
-            seeds_table=seeds_table(suites),
-            commands=commands,
-            clients_table=clients_table(found["federations"]),
-            fleet_table=fleet_table(found["fleet"], found["percents"]),
-            least_available=f"{week['least']:.0%}",
-            most_available=f"{week['most']:.0%}",
-            participants_command=command(suites["participants"]),
-            participants_table=participants_table(suites["participants"]),
-            traffic_table=traffic_table(suites),
-            transfer_seconds=f"{mean['transfers']:.0f}",
-            training_seconds=f"{mean['training']:.0f}",
-            timeline_table=timeline_table(found["timeline"]),
-            spread_table=spread_table(found["spread"], found["percents"]),
-            selection_command=command(suites["selection"]),
-            selection_table=selection_table(suites["selection"]),
-            scale_table=scale_table(found["scale"]),
-            verdict_table_4=verdicts.on_table_4(suites, SHORT),
-            verdict_participants=verdicts.on_participants(suites["participants"], cohorts_of(suites["participants"])),
-            verdict_traffic=verdicts.on_traffic(traffic(suites)),
-            verdict_timeline=verdicts.on_timeline(found["timeline"]["round_seconds"]),
-            verdict_spread=verdicts.on_spread(found["spread"], found["percents"], SHORT),
-            verdict_selection=verdicts.on_selection(
-                suites["selection"],
-                {
-                    label: mean_reached(suites["selection"], label, max(LEVELS), 1)
-                    for label in labels(suites["selection"])
-                },
-            ),
-            verdict_scale=verdicts.on_scale(found["scale"]),
-            cores=environment["cores"],
-            memory=f"{environment['memory_gigabytes']:.0f}",
-        )
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        table_4=table_4(suites),
+        seeds_table=seeds_table(suites),
+        commands=commands,
+        clients_table=clients_table(found["federations"]),
+        fleet_table=fleet_table(found["fleet"], found["percents"]),
+        least_available=f"{week['least']:.0%}",
+        most_available=f"{week['most']:.0%}",
+        participants_command=command(suites["participants"]),
+        participants_table=participants_table(suites["participants"]),
+        traffic_table=traffic_table(suites),
+        transfer_seconds=f"{mean['transfers']:.0f}",
+        training_seconds=f"{mean['training']:.0f}",
+        timeline_table=timeline_table(found["timeline"]),
+        spread_table=spread_table(found["spread"], found["percents"]),
+        selection_command=command(suites["selection"]),
+        selection_table=selection_table(suites["selection"]),
+        scale_table=scale_table(found["scale"]),
+        verdict_table_4=verdicts.on_table_4(suites, SHORT),
+        verdict_participants=verdicts.on_participants(suites["participants"], cohorts_of(suites["participants"])),
+        verdict_traffic=verdicts.on_traffic(traffic(suites)),
+        verdict_timeline=verdicts.on_timeline(found["timeline"]["round_seconds"]),
+        verdict_spread=verdicts.on_spread(found["spread"], found["percents"], SHORT),
+        verdict_selection=verdicts.on_selection(
+            suites["selection"],
+            {label: mean_reached(suites["selection"], label, max(LEVELS), 1) for label in labels(suites["selection"])},
+        ),
+        verdict_scale=verdicts.on_scale(found["scale"]),
+        cores=environment["cores"],
+        memory=f"{environment['memory_gigabytes']:.0f}",
     )
 
 

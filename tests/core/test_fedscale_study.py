@@ -56,6 +56,14 @@ def test_commands_of_experiments_are_suites_that_can_be_read(name: str) -> None:
     assert " ".join(command) in report.PAGE.read_text(encoding="utf-8")
 
 
+def test_commands_of_the_papers_size_can_be_read() -> None:
+    lines = re.findall(r"^fedarena suite .*$", report.TEMPLATE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        _, _, name, *settings = shlex.split(line)
+        assert read_suite(name, parse_overrides(settings)).runs
+
+
 def test_how_often_a_method_is_ahead_depends_on_what_is_better() -> None:
     scores = {"FedAvg": [0.5, 0.6, 0.7], "FedYogi": [0.6, 0.5, 0.9], "FedProx": [0.1, 0.1, 0.1]}
     assert verdicts.seeds_ahead(suite(**scores), "FedYogi", "FedAvg") == (2, 3)
