@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -81,7 +82,14 @@ class Study:
     data: Path
     runs: Path
     work: Path  # where pieces are written that are not there as they were published
+    output: Path | None = None
     found: dict[str, Any] = field(default_factory=dict)
+
+    def save(self) -> None:
+        """Writes what is known so far."""
+        self.found |= {"environment": environment(), "percents": PERCENTS, "size_edges": SIZE_EDGES}
+        if self.output:
+            self.output.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
 
     def folder(self, piece: str) -> Path:
         return folder_of(piece, self.data, self.work)
@@ -124,17 +132,22 @@ class Study:
 
     def measure_rounds(self, participants: Sequence[int]) -> None:
         """Table 6: how long a round takes, and how much memory its process, for so many participants."""
-        fedarena([*("suite", SCALE, "cohort=[1]", "rounds=1"), "--runs", str(self.runs / "store")])  # builds the store
-        for number in participants:
+        known = self.found.setdefault("scale", {})
+        missing = [number for number in participants if str(number) not in known]
+        if missing:  # builds the store, whose memory is not that of a round
+            fedarena([*("suite", SCALE, "cohort=[1]", "rounds=1"), "--runs", str(self.runs / "store")])
+        for number in missing:
             place = self.runs / f"scale-{number}"
+            shutil.rmtree(place, ignore_errors=True)  # a run that goes on in a second process is none to measure
             peak = fedarena(["suite", SCALE, f"cohort=[{number}]", "--runs", str(place)])
             (run,) = load_runs([place / SCALE])
             rounds = zip(run.timings["round"].to_pylist(), run.timings["train_seconds"].to_pylist(), strict=True)
-            self.found.setdefault("scale", {})[str(number)] = {
+            known[str(number)] = {
                 "seconds": max(rounds)[1],  # of the last round: before the first, programs are recorded
                 "peak_gigabytes": peak,
                 "samples": run.rounds["samples"].to_pylist()[-1],
             }
+            self.save()
 
 
 def fedarena(words: Sequence[str]) -> float:
@@ -258,7 +271,7 @@ def main() -> None:
     wanted = given.only.split(",")
     if unknown := set(wanted) - set(parts):
         parser.error(f"there is no {', '.join(sorted(unknown))}; choose among {', '.join(parts)}")
-    study = Study(given.data, given.runs, given.work or given.runs)
+    study = Study(given.data, given.runs, given.work or given.runs, given.output)
     if given.output and given.output.exists():
         study.found = json.loads(given.output.read_text(encoding="utf-8"))
     for part in wanted:
@@ -270,9 +283,7 @@ def main() -> None:
             study.found["federations"] = look_at_clients(study.data, study.work)
         else:
             study.look_at_the_fleet()
-        study.found |= {"environment": environment(), "percents": PERCENTS, "size_edges": SIZE_EDGES}
-        if given.output:
-            given.output.write_text(json.dumps(study.found, indent=1) + "\n", encoding="utf-8")
+        study.save()
 
 
 if __name__ == "__main__":
