@@ -270,6 +270,7 @@ def page(found: Found) -> str:
     suites, environment = found["suites"], found["environment"]
     week = found["fleet"]["available_in_a_week"]
     mean = found["timeline"]["mean_seconds"]
+    speeds = found["fleet"]["speeds"]
     commands = "\n".join(suites[name]["command"] for name in OURS if name in suites)
     return TEMPLATE.read_text(encoding="utf-8").format(
         table_4=table_4(suites),
@@ -279,6 +280,10 @@ def page(found: Found) -> str:
         fleet_table=fleet_table(found["fleet"], found["percents"]),
         least_available=f"{week['least']:.0%}",
         most_available=f"{week['most']:.0%}",
+        verdict_clients=verdicts.on_clients(found["federations"]),
+        slowest_computing=f"{speeds['seconds_per_sample'][-1] / speeds['seconds_per_sample'][0]:.0f}",
+        slowest_transfers=f"{speeds['download_bits_per_second'][-1] / speeds['download_bits_per_second'][0]:.0f}",
+        median_stay=f"{found['fleet']['slot_seconds']['percentiles']['50'] / 60:.0f}",
         participants_command=command(suites["participants"]),
         participants_table=participants_table(suites["participants"]),
         traffic_table=traffic_table(suites),

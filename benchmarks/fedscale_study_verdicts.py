@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 Found = Mapping[str, Any]
+CHANCE = 0.03  # a mean distance so close to that by chance is the same
 FEDERATED = ("FedAvg", "FedProx", "FedYogi")
 
 
@@ -64,6 +65,30 @@ def on_table_4(suites: Found, titles: Mapping[str, str]) -> str:
             "other."
         )
     return "\n".join(lines)
+
+
+def on_clients(federations: Found) -> str:
+    """Which clients differ in what they have by more than chance, and how uneven their sizes are."""
+    gaps = {
+        name.partition(",")[0]: found["distance"] - found["distance_by_chance"]
+        for name, found in federations.items()
+        if found["distance"] is not None
+    }
+    groups = {
+        "farther apart than by chance": [f"`{name}`" for name, gap in gaps.items() if gap > CHANCE],
+        "as far apart as by chance": [f"`{name}`" for name, gap in gaps.items() if abs(gap) <= CHANCE],
+        "closer than by chance": [f"`{name}`" for name, gap in gaps.items() if gap < -CHANCE],
+    }
+    told = "; ".join(f"{what} are clients of {_listed(names)}" for what, names in groups.items() if names)
+    shares = [found["half_share"] for found in federations.values()]
+    return (
+        f"- *Sizes differ*, as in Fig. 3a: {min(shares):.0%} to {max(shares):.0%} of the clients have half of all "
+        "samples, depending on the dataset.\n"
+        "- *Distances need the column beside them.* Clients with few samples differ by chance alone, so a distance "
+        "says what people prefer only where it is larger than with labels drawn from those of everybody (by more than "
+        f"{CHANCE}): {told}. Labels are closer where somebody dealt them out, as to writers who were to write every "
+        "digit. So what Fig. 3b shows of Google Speech is for the most part how few words a speaker recorded."
+    )
 
 
 def on_participants(suite: Found, cohorts: Sequence[int]) -> str:
