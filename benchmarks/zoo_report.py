@@ -44,7 +44,9 @@ def files_needed(federation: str) -> str:
 def value_text(value: float | None, metric: str) -> str:
     if value is None:
         return "–"
-    return f"{100 * value:.1f} %" if metric in PERCENT else f"{value:.3g}"
+    if metric in PERCENT:
+        return f"{100 * value:.1f} %"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def score_text(scores: Sequence[float], metric: str) -> str:
