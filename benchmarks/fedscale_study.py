@@ -110,8 +110,7 @@ class Study:
         }
         if name == "image":
             self.found["timeline"] = timeline([run for run in finished if run.label == "FedAvg"])
-        if name in ("image", "two digits"):
-            self.found.setdefault("spread", {})[name] = spread(finished)
+            self.found["spread"] = {name: spread(finished)}
 
     def look_at_the_fleet(self) -> None:
         """Fig. 4 and 5: how fast phones are, when they are there, and for how long."""

@@ -38,18 +38,18 @@ TASKS = {
     "image": "image classification",
     "reviews": "text classification",
     "words": "language modelling",
-    "speech": "speech",
+    "speech": "speech recognition",
 }
 OURS = {
     "image": "MNIST by writer, a small CNN",
-    "two digits": "`digits`, one or two a client, the same CNN",
+    "two digits": "`digits` dealt by class, one or two a client, the same CNN",
     "reviews": "reviews of three categories, logistic regression",
     "words": "7,000 comments, `char_mlp`, perplexity",
     "speech": "AudioMNIST, 60 speakers, a small CNN",
 }
 SHORT = {
     "image": "MNIST by writer",
-    "two digits": "digits, one or two a client",
+    "two digits": "digits dealt by class",
     "reviews": "reviews",
     "words": "comments",
     "speech": "spoken digits",
