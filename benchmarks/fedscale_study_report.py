@@ -304,6 +304,7 @@ def page(found: Found) -> str:
             {label: mean_reached(suites["selection"], label, max(LEVELS), 1) for label in labels(suites["selection"])},
         ),
         verdict_scale=verdicts.on_scale(found["scale"]),
+        samples_each=round(found["scale"]["1000"]["samples"] / 1000),
         cores=environment["cores"],
         memory=f"{environment['memory_gigabytes']:.0f}",
     )
