@@ -74,5 +74,5 @@ def timeline_picture(timeline: Mapping[str, Any]) -> go.Figure:
     for colour, (part, name) in zip(SERIES_LIGHT, PARTS.items(), strict=False):
         seconds = [participant[part] for participant in timeline["participants"]]
         figure.add_bar(x=seconds, y=names, name=name, orientation="h", marker_color=colour)
-    figure.update_layout(barmode="stack", yaxis_autorange="reversed")
+    figure.update_layout(barmode="stack", yaxis_autorange="reversed", legend_traceorder="normal")
     return figure

@@ -314,7 +314,7 @@ def main() -> None:
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     PAGE.write_text(page(found), encoding="utf-8")
     images = DOCS / "images"
-    panels = {OURS[name]: found["suites"][name] for name in WITH_CURVES if name in found["suites"]}
+    panels = {SHORT[name]: found["suites"][name] for name in WITH_CURVES if name in found["suites"]}
     write_picture(curves_picture(panels, METHODS), images / "fedscale-curves.svg")
     write_picture(clients_picture(found["federations"], found["size_edges"]), images / "fedscale-clients.svg")
     write_picture(timeline_picture(found["timeline"]), images / "fedscale-timeline.svg")

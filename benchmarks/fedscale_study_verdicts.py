@@ -63,11 +63,20 @@ def on_table_4(suites: Found, titles: Mapping[str, str]) -> str:
         f"mean: {'; '.join(by_method)}.",
     ]
     if "reviews" in suites:
-        constant = suites["reviews"]["baseline"]
+        suite = suites["reviews"]
+        recall = max(
+            statistics.fmean(run["scores"]["macro_recall"] for run in runs_of(suite, label))
+            for label in ("IID", *FEDERATED)
+        )
         lines.append(
-            f"- *Reviews*: {constant:.1%} of those tested have five stars, so that always saying so is right as often, "
-            "and accuracy alone tells little; mean recall does. The paper's methods, too, are within one point of each "
-            "other."
+            f"- *Reviews*: {suite['baseline']:.1%} of those tested have five stars, so that always saying so is right "
+            f"as often, with a mean recall of 20 % over the five classes. The best method here has {recall:.1%}: "
+            + (
+                "hardly anything else was learned from so few reviews. "
+                if recall < 0.25
+                else "more than that is learned. "
+            )
+            + "The paper's methods, too, are within one point of each other."
         )
     return "\n".join(lines)
 
