@@ -17,6 +17,7 @@ DIGITS = DataSpec("classification", 10, (1, 8, 8))
 FEMNIST = DataSpec("classification", 62, (1, 28, 28))
 FEATURES = DataSpec("classification", 5, (60,))
 TWEETS = DataSpec("classification", 3, (20,), padding=0, unknown=1, tokens=98)
+WAYS = DataSpec("regression", 2, (20, 2))
 
 
 def parameters(module: nn.Module) -> int:
@@ -43,7 +44,14 @@ def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:
     assert model(x).shape == expected
 
 
-@pytest.mark.parametrize("spec", [TEXT, DIGITS, FEATURES, TWEETS, DataSpec("classification", 2, (1, 4, 4))], ids=str)
+def test_steps_of_numbers_are_for_a_recurrent_model() -> None:
+    assert default_model(WAYS) == "gru"
+    assert default_model(DataSpec("regression", 2, (40,))) == "linear"
+
+
+@pytest.mark.parametrize(
+    "spec", [TEXT, DIGITS, FEATURES, TWEETS, WAYS, DataSpec("classification", 2, (1, 4, 4))], ids=str
+)
 def test_the_default_model_learns_an_example(spec: DataSpec) -> None:
     task = make_task(build_model(default_model(spec), spec, {}, seed=0), spec)
     batch = task.batch(task.example(3))

@@ -15,6 +15,7 @@ from wav_files import tone, wav
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
+from fedarena.data.by_client import audio
 from fedarena.data.by_client.audio import waveform
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -50,6 +51,23 @@ def test_waveforms_of_all_widths_and_channels() -> None:
         waveform(wav(samples)[:-3], 8000, "a.wav")
     with pytest.raises(DamagedFileError, match=r"a\.wav is no complete WAV file"):
         waveform(wav(samples)[:20], 8000, "a.wav")
+
+
+@pytest.mark.parametrize("behind", [b"", b"LIST\4\0\0\0abcd", b"\0"], ids=["nothing", "a chunk", "a byte"])
+def test_the_usual_header_is_read_as_the_standard_library_does(behind: bytes) -> None:
+    """Files with the header that nearly all have, and others that differ from it in any one byte."""
+    content = wav(tone(1, 40)) + behind
+    rng = np.random.default_rng(0)
+    for place in range(4, 44):
+        changed = bytearray(content)
+        changed[place] = rng.integers(256)
+        found = audio._usual_wav(bytes(changed))
+        if found is not None:
+            rate, samples = audio._wav(bytes(changed), "a.wav")
+            assert found[0] == rate
+            assert found[1].tolist() == samples.tolist()
+    assert audio._usual_wav(content)[1].tolist() == tone(1, 40).tolist()
+    assert audio._usual_wav(wav(np.stack([tone(1, 4)] * 2, axis=1))) is None
 
 
 def test_what_is_no_wav_needs_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.data import Federation, load_federation
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
+SMALL_GRU = {"name": "gru", "hidden": 8, "layers": 1}
 HEADING = (
     "TRIP_ID",
     "CALL_TYPE",
@@ -168,7 +169,8 @@ def test_real_trips_train_on_both_engines(tmp_path: Path) -> None:
     federation = load("taxi", real("porto_taxi"))
     assert (federation.num_clients, federation.num_samples) == (302, 874)
     assert np.abs(everything(federation)["y"]).max() < 200  # kilometres: nobody left the country
-    agree(federation, tmp_path, local={"steps": 2, "batch_size": 4, "lr": 1e-4, "epochs": None})
+    local = {"steps": 2, "batch_size": 4, "lr": 1e-4, "epochs": None}
+    agree(federation, tmp_path, local=local, model=SMALL_GRU)
 
 
 def test_throughput_from_what_was_sent_and_from_traces(tmp_path: Path) -> None:
@@ -208,4 +210,4 @@ def test_real_throughput_trains_on_both_engines(tmp_path: Path) -> None:
         (folder / f"trace{session}_{traces['stream'][place]}").write_text(text)
     federation = load("puffer", tmp_path / "raw", stride=4)
     assert federation.num_clients == len(set(traces["session"][:40]))
-    agree(federation, tmp_path)
+    agree(federation, tmp_path, model=SMALL_GRU)

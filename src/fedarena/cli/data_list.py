@@ -50,7 +50,7 @@ def files_line(files: RawFiles) -> str:
     """Which of the files are there, and where the others are looked for."""
     from fedarena.display.drawing.units import count, listing
 
-    found = files.found(None)
+    found = files.there(None)
     if files.summary is not None:
         fetching = "; prepare --download fetches what is missing" if files.to_fetch(None) else ""
         return f"files: {count(len(found), 'file')} of {files.summary} in {files.folder(None)}{fetching}"

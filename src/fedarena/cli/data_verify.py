@@ -62,7 +62,7 @@ def _check_store(path: Path, in_cache: bool) -> list[DamagedFileError]:
 
 def _check_files(files: RawFiles, folder: str | None, verify: bool) -> tuple[bool, list[DamagedFileError]]:
     """Whether there was anything to check, and what is wrong with it; without `verify` nothing need be as published."""
-    found, problems = files.found(folder), []
+    found, problems = files.there(folder), []
     for key, path in found.items():
         try:
             text = _check_file(files.files.get(key), path) if verify else "not checked, as verify=false says"

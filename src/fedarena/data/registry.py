@@ -24,6 +24,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.options import resolve_part
 from fedarena.core.registry import Registry
 from fedarena.data.raw.folders import files_below
+from fedarena.data.raw.tarballs import unpacked
 from fedarena.data.store.federation import Federation
 from fedarena.data.store.schema import AnyArray, AttributeType, ColumnSpec, IntArray, SourceSpec, TaskSpec
 from fedarena.data.store.writer import FederationWriter, StoreExistsError
@@ -97,6 +98,10 @@ class Inputs(Protocol):
     def find(self, folder: str | None) -> Mapping[str, Path]:
         """All of them by any names, given the option ``folder`` of the source; raises if some are missing."""
 
+    def tarball(self, folder: str | None) -> Path | None:
+        """An archive with all of them, where they are not there themselves; it is unpacked while a store is built."""
+        return None
+
 
 class CachedSource:
     """A source that builds a store once per set of options, and per state of the files that it reads."""
@@ -115,13 +120,21 @@ class CachedSource:
         path = self.path(**options)
         if not path.exists():
             with suppress(StoreExistsError):  # somebody else built the same store at the same time
-                self._build(StoreBuild(path, self._spec(options), progress), **options)
+                self._build_store(StoreBuild(path, self._spec(options), progress), options)
         try:
             federation = Federation.open(path)
             _check_source(federation, self._spec(options))
         except DamagedFileError as error:
             raise DamagedFileError(f"{error} Remove the folder {path} to have it built again.") from error
         return federation
+
+    def _build_store(self, build: StoreBuild, options: Mapping[str, Any]) -> None:
+        tarball = None if self.reads is None else self.reads.tarball(options["folder"])
+        if tarball is None:
+            self._build(build, **options)
+            return
+        with unpacked(tarball, build.path, build.progress) as folder:
+            self._build(build, **{**options, "folder": str(folder)})
 
     def path(self, **options: Any) -> Path:
         """Where the store is or would be."""

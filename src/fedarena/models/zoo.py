@@ -48,6 +48,8 @@ def default_model(spec: DataSpec) -> str:
         return "speech_cnn"
     if spec.is_image:
         return "cnn"
+    if spec.is_sequence:
+        return "gru"
     return "linear" if spec.kind in ("regression", "rating") else "logistic_regression"
 
 

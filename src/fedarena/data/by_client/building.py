@@ -19,7 +19,7 @@ from fedarena.data.splits import SampleOrder
 from fedarena.data.store.schema import AnyArray, ColumnSpec, TaskSpec
 from fedarena.data.store.writer import Values
 
-BYTES_AT_ONCE = 1 << 26  # of samples that are made ready to be written
+BYTES_AT_ONCE = 1 << 23  # of samples that are made ready to be written: more would not stay in caches, nor be re-used
 GROUP_COLUMNS: dict[str, pa.DataType] = {GROUP: pa.int8(), LINE: pa.int64()}
 _READING, _LOOKING = 0.5, 0.6  # of the work
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.files import as_people_sort
+from fedarena.data.registry import Inputs
 from fedarena.data.store.schema import Part
 
 # Samples of clients that are not trained on are never put into train/, which LEAF trains on; what such clients have
@@ -26,7 +27,7 @@ class LeafFile:
     part: Part | None
 
 
-class LeafFolder:
+class LeafFolder(Inputs):
     """The files that the source reads: says when they have changed."""
 
     def find(self, folder: str | None) -> Mapping[str, Path]:

@@ -83,6 +83,7 @@ class RawFiles:
     advice: str  # where to get them
     one_is_enough: bool = False  # the same data in several forms
     summary: str | None = None  # what they are called where there are too many to be listed
+    tarballs: tuple[str, ...] = ()  # names of an archive with all that is needed, such as FedScale's
 
     def folder(self, given: str | None) -> Path:
         """The folder that was given, or the one in the cache where they are looked for otherwise."""
@@ -93,6 +94,20 @@ class RawFiles:
         place = self.folder(given)
         return {key: path for key, file in self.files.items() if (path := file.look_for(place)) is not None}
 
+    def tarball(self, given: str | None) -> Path | None:
+        """The archive with all files, if it is there and they are not."""
+        if not self.tarballs or self.found(given):
+            return None
+        place = self.folder(given)
+        return next((place / name for name in self.tarballs if (place / name).is_file()), None)
+
+    def there(self, given: str | None) -> dict[str, Path]:
+        """The files that are there, or else the archive with all of them."""
+        if found := self.found(given):
+            return found
+        tarball = self.tarball(given)
+        return {} if tarball is None else {"tarball": tarball}
+
     def find(self, given: str | None) -> dict[str, Path]:
         """The same, but raises a sentence that says what is missing and where to get it, if they are not enough."""
         place = self.folder(given)
@@ -100,7 +115,7 @@ class RawFiles:
             raise BadInputError(f"{place} is a file; give the folder that it is in; {self._needed(given)}")
         if not place.is_dir():
             raise BadInputError(f"There is no folder {place} with the files of {self.title}; {self._needed(given)}")
-        found = self.found(given)
+        found = self.there(given)
         missing = [file.name for key, file in self.files.items() if key not in found]
         if missing and not (found and self.one_is_enough):
             lack = f"holds none of the files of {self.title}" if not found else f"lacks {', '.join(missing)}"

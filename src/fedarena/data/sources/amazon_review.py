@@ -54,6 +54,7 @@ FILES = ReviewFiles(
     {"reviews": RawFile("*.json.gz"), "map": RawFile("client_data_mapping/train.csv")},
     "https://nijianmo.github.io/amazon has the former; FedScale's amazon_review.tar.gz the latter, with test.csv",
     one_is_enough=True,
+    tarballs=("amazon_review.tar.gz",),
 )
 
 

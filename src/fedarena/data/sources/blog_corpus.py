@@ -46,6 +46,7 @@ FILES = BlogFiles(
     {"blogs": RawFile(_ARCHIVES[0], unpacked="blogs", other_names=_ARCHIVES[1:])},
     "or FedScale's folders train and test (blog.tar.gz); https://u.cs.biu.ac.il/~koppel/BlogCorpus.htm has the corpus",
     one_is_enough=True,
+    tarballs=("blog.tar.gz",),
 )
 
 

@@ -57,6 +57,7 @@ FILES = SentenceFiles(
     "and the folder clips beside it; https://commonvoice.mozilla.org has them; or train.csv and test.csv of FedScale's "
     "common_voice.tar.gz",
     one_is_enough=True,
+    tarballs=("common_voice.tar.gz", "common-voice.tar.gz"),
 )
 
 

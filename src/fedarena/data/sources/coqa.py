@@ -34,6 +34,7 @@ FILES = MapFiles(
     {name: RawFile(name) for name in _GROUPS},
     "https://stanfordnlp.github.io/coqa has them; or FedScale's client_data_mapping and data (coqa.tar.gz)",
     one_is_enough=True,
+    tarballs=("coqa.tar.gz",),
 )
 
 

@@ -52,6 +52,7 @@ FILES = Parliament(
     "unpacked: https://www.statmt.org/europarl has the former, FedScale's europarl.tar.gz the latter, with en/en.csv "
     "and fr/fr.csv",
     one_is_enough=True,
+    tarballs=("europarl.tar.gz",),
 )
 
 

@@ -23,6 +23,7 @@ FILES = MapFiles(
     {"map": RawFile("client_data_mapping/train.csv")},
     "with val.csv and test.csv beside it, and the pictures that they name; they are in FedScale's femnist.tar.gz",
     one_is_enough=True,
+    tarballs=("femnist.tar.gz",),
 )
 
 

@@ -65,6 +65,7 @@ FILES = Recordings(
     "https://www.tensorflow.org/datasets/catalog/speech_commands says where it is; or FedScale's client_data_mapping "
     "with the folders train, val and test (google_speech.tar.gz)",
     one_is_enough=True,
+    tarballs=("google_speech.tar.gz",),
 )
 
 

@@ -48,6 +48,7 @@ FILES = MapFiles(
     "openImage.tar.gz; the others and the photos, as folders train, validation and test, are at "
     "https://storage.googleapis.com/openimages/web/download_v7.html",
     one_is_enough=True,
+    tarballs=("openImage.tar.gz",),
 )
 
 

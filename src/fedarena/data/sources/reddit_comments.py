@@ -71,6 +71,7 @@ FILES = CommentFiles(
     {"comments": RawFile("RC_*.bz2"), "table": RawFile("*.csv")},
     "or folders train and test with a file for every user, as in FedScale's reddit.tar.gz",
     one_is_enough=True,
+    tarballs=("reddit.tar.gz",),
 )
 
 

@@ -68,6 +68,7 @@ FILES = ExampleFiles(
     "with vocab_tokens.txt and vocab_tags.txt if there are any; TensorFlow Federated's stackoverflow.tar.bz2 and "
     "FedScale's stackoverflow.tar.gz have them",
     one_is_enough=True,
+    tarballs=("stackoverflow.tar.gz",),
 )
 
 

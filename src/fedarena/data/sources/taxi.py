@@ -61,6 +61,7 @@ FILES = TripFiles(
     {"trips": RawFile("train.csv")},
     "https://archive.ics.uci.edu/dataset/339 has it; or FedScale's folders train and test (taxi_traj.tar.gz)",
     one_is_enough=True,
+    tarballs=("taxi_traj.tar.gz",),
 )
 
 
