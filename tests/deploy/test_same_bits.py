@@ -40,17 +40,17 @@ def test_transforms_after_each_other():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "clipping": "adaptive"}, "selector": "poisson"},
+        {"privacy": {"name": "gaussian", "noise_multiplier": 0.2, "clipping": "adaptive"}, "selector": "poisson"},
         {"privacy": {"name": "local_gaussian", "job_epsilon": 1.0}},
         {"privacy": {"name": "local_laplace", "job_epsilon": 1.0}},
         {"aggregator": "median", "transforms": ["clip"]},
-        {"client_lr_schedule": {"name": "step", "every": 1, "factor": 0.5}},
+        {"client_lr_schedule": {"name": "step", "rounds": 1}},
         {"engine": {"name": "reference", "dtype": "float64"}, "local": {"epochs": 1, "optimizer": "adam"}},
         {"engine": {"name": "reference", "precision": "bf16"}},
         {"download": "qsgd"},
         {"model": "cnn", "augmentation": "flip"},
         {"federation": "diabetes", "model": "auto"},
-        {"algorithm": "timelyfl", "fleet": "made", "protocol": {"name": "deadline", "deadline_seconds": 9.0}},
+        {"algorithm": "timelyfl", "fleet": "uniform", "protocol": "synchronous"},
     ],
     ids=lambda settings: str(next(iter(settings.values())))[:40],
 )
