@@ -77,12 +77,14 @@ class Authority:
     @property
     def certificate(self) -> bytes:
         """Its own, which both sides trust."""
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+        pem: bytes = self._certificate.public_bytes(serialization.Encoding.PEM)
+        return pem
 
     @property
     def not_after(self) -> datetime.datetime:
         """Until when it is good for anything."""
-        return self._certificate.not_valid_after_utc
+        until: datetime.datetime = self._certificate.not_valid_after_utc
+        return until
 
     def issue_server(self, hosts: list[str], days: float = CERTIFICATE_DAYS) -> Issued:
         """For the server, which devices reach under these names and addresses."""
@@ -140,7 +142,8 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def expiry(certificate: bytes) -> datetime.datetime:
     """Until when a certificate is valid."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    until: datetime.datetime = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    return until
 
 
 def serial_of(certificate: bytes) -> str:
@@ -193,4 +196,5 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(encoding, form, serialization.NoEncryption())
+    pem: bytes = key.private_bytes(encoding, form, serialization.NoEncryption())
+    return pem

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import filelock
 
@@ -102,19 +102,20 @@ class Members:
 
     def revoke(self, name: str, reason: str) -> Member:
         """From now on, the certificate of this member counts no longer."""
-        return self._exclude(name, revoked=reason)
+        return self._exclude(name, "revoked", reason)
 
     def quarantine(self, name: str, reason: str) -> Member:
         """From now on, nothing of this member is accepted."""
-        return self._exclude(name, quarantined=reason)
+        return self._exclude(name, "quarantined", reason)
 
-    def _exclude(self, name: str, **why: str) -> Member:
+    def _exclude(self, name: str, how: Literal["revoked", "quarantined"], reason: str) -> Member:
         with self._changing():
             member = self._members.get(name)
             if member is None:
                 invited = ", ".join(sorted(self._members)[:10]) or "nobody is"
                 raise BadInputError(f"Nobody called {quoted(name)} is invited; invited: {invited}")
-            self._members[name] = replace(member, **why)
+            changed = replace(member, revoked=reason) if how == "revoked" else replace(member, quarantined=reason)
+            self._members[name] = changed
         return self._members[name]
 
     @contextmanager
