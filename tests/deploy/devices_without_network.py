@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.client import codec, messages
 from fedarena.client.building import build, data_spec, put_constants
 from fedarena.client.device import Device
-from fedarena.client.samples import OwnSamples
+from fedarena.client.samples import OwnSamples, RawSamples
 from fedarena.deploy.settings import constants, device_settings
 from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import merge, resolve
@@ -41,7 +41,7 @@ def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) ->
     federation = experiment.federation
     own = {part: dict(federation.samples(np.array([client]), part).columns) for part in PARTS}
     form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
-    return OwnSamples.given(own, form, data_spec(settings), "load")
+    return OwnSamples.given(RawSamples(own, "load"), form, data_spec(settings))
 
 
 class DevicesWithoutNetwork:

@@ -156,11 +156,11 @@ import numpy as np
 from fedarena.client import codec
 from fedarena.client.building import build, data_spec
 from fedarena.client.device import Device
-from fedarena.client.samples import OwnSamples
+from fedarena.client.samples import OwnSamples, RawSamples
 for folder in map(Path, sys.argv[1:]):
     settings = json.loads((folder / "settings").read_text())
     form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
-    data = OwnSamples.given(dict(np.load(folder / "data.npz")), form, data_spec(settings), "load")
+    data = OwnSamples.given(RawSamples(dict(np.load(folder / "data.npz")), "load"), form, data_spec(settings))
     trained = Device(build(settings, data), 2).train(
         json.loads((folder / "task").read_text()), codec.load_groups(folder / "model"), None
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
-import errno
 import json
 import os
 import re
@@ -199,7 +198,7 @@ def _parsed_address(address: object, path: Path) -> tuple[str, int]:
 
 
 def _reason(error: OSError) -> str:
-    return os.strerror(error.errno).lower() if error.errno in errno.errorcode else str(error)
+    return str(error) if error.errno is None else os.strerror(error.errno).lower()
 
 
 def _validity(pem: bytes, path: Path) -> tuple[datetime.datetime, datetime.datetime]:

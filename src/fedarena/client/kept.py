@@ -70,6 +70,10 @@ class DeviceFolder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _locked(path / "lock")
 
+    def close(self) -> None:
+        """Lets another client use the folder."""
+        self._lock.close()
+
     def secret(self) -> int:
         """The number that protects this device: what noise is drawn from. It never leaves the device."""
         path = self.path / "secret"
