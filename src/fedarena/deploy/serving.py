@@ -190,13 +190,13 @@ class DeployedServer:
 
 def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | None = None) -> DeployedServer:
     """The server of a new run, or of the one with these settings that is not finished yet."""
+    folder.server_credentials()
     record = _read(folder.path / _CURRENT)
-    unfinished = record is not None and not is_finished(folder.runs / record["run"])
-    if record is None or not unfinished:
+    current = None if record is None else folder.runs / record["run"]
+    if record is None or current is None or not current.exists() or is_finished(current):
         record = _new_record(folder, config)
         write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
     elif record["asked"] != config.to_dict():
-        current = folder.runs / record["run"]
         raise BadInputError(
             f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
             "or move its folder away"
@@ -223,6 +223,8 @@ def serve(server: DeployedServer, address: str | None = None) -> RunData:
     """Plays all rounds that are left, with whatever devices come."""
     run = server.run
     server.start(address)
+    invited = counted(len(run.experiment.simulation.training_clients), "device")
+    server.notice(f"Listening at {server.folder.address} for {invited}; Ctrl-C stops, the same command goes on")
     try:
         run.advance()
         server.close(f"The run {run.config.name} is finished")
