@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from fedarena.train.engine import ClientSamples, IntArray, Part
 from fedarena.train.jobs import Job
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
+_LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
 _RECORD, _CURRENT = "run.json", "current.json"
 
 
@@ -130,8 +132,10 @@ def _words(task: Task | None, otherwise: str) -> str:
 class DeployedServer:
     """Everything about one run at the server. Made by `open_server`; `start`, then `run.advance`, then `close`."""
 
-    def __init__(self, folder: DeployFolder, run: DeployedRun, names: dict[int, str], clock: RunClock, joined: Joined):
-        self.folder, self.run, self.clock = folder, run, clock
+    def __init__(self, folder: DeployFolder, run: DeployedRun, record: dict[str, Any], joined: Joined):
+        self.folder, self.run, self._run_id = folder, run, record["id"]
+        names = _names(record)
+        clock = RunClock(record["began"], run.config.clock.start_seconds)
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
         admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
@@ -169,7 +173,7 @@ class DeployedServer:
             settings["fixed"] = {"blob": digest, "bytes": len(data)}
         columns = {name: (column.dtype, tuple(column.shape)) for name, column in experiment.federation.columns.items()}
         most = self.run.config.deploy.max_samples
-        return Offer(str(self.run.config.name), settings, columns, clients, most)
+        return Offer(self._run_id, settings, columns, clients, most)
 
     def start(self, address: str | None = None) -> None:
         """Begins to answer devices."""
@@ -183,8 +187,8 @@ class DeployedServer:
         if self.service is None:
             return
         if sentence is not None:
-            self.coordinator.end(sentence)
-        self.service.stop(1.0 if sentence is None else 2.0)
+            self.coordinator.end(sentence, _LINGERING_SECONDS)
+        self.service.stop()
         self.service = None
 
 
@@ -261,8 +265,7 @@ def _server(folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clie
     place.mkdir(exist_ok=True)
     write_json(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
-    clock = RunClock(record["began"], run.config.clock.start_seconds)
-    return DeployedServer(folder, run, _names(record), clock, joined)
+    return DeployedServer(folder, run, record, joined)
 
 
 def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
@@ -271,7 +274,9 @@ def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
     if not names:
         raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
     name = config.name or free_name(config, folder.runs)
-    return {"run": name, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
+    # Devices keep what they learned under an id that no other run will ever have, whatever that is called.
+    run_id = f"{name}-{secrets.token_hex(4)}"
+    return {"run": name, "id": run_id, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
 
 
 def _names(record: dict[str, Any]) -> dict[int, str]:
