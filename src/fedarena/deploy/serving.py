@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from fedarena.train.engine import ClientSamples, IntArray, Part
 from fedarena.train.jobs import Job
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
+_LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
 _RECORD, _CURRENT = "run.json", "current.json"
 
 
@@ -130,22 +132,33 @@ def _words(task: Task | None, otherwise: str) -> str:
 class DeployedServer:
     """Everything about one run at the server. Made by `open_server`; `start`, then `run.advance`, then `close`."""
 
-    def __init__(self, folder: DeployFolder, run: DeployedRun, names: dict[int, str], clock: RunClock, joined: Joined):
-        self.folder, self.run, self.clock = folder, run, clock
+    def __init__(self, folder: DeployFolder, run: DeployedRun, record: dict[str, Any], joined: Joined):
+        self.folder, self.run, self._run_id = folder, run, record["id"]
+        names = _names(record)
+        clock = RunClock(record["began"], run.config.clock.start_seconds)
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
         admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
-        self.coordinator.log = run.log
+        self.coordinator.log = self._note
+        self.notice: Callable[[str], None] = lambda sentence: None  # whoever sits at the server is told
         fewest = options.min_clients or min(simulation.cohort, len(names))
         deployment = Deployment(self.coordinator, names, fewest, clock.seconds)
         run.coordinator = self.coordinator
+        if simulation.algorithm.personalizes:
+            run.experiment.warnings.append(
+                "Devices keep their own models to themselves, so only the global one is scored"
+            )
         run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
         simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
             run.experiment.simulation.path, simulation.engine.place, self.coordinator
         )
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
+
+    def _note(self, sentence: str) -> None:
+        self.run.log(sentence)
+        self.notice(sentence)
 
     def _offer(self, clients: frozenset[int]) -> Offer:
         experiment = self.run.experiment
@@ -160,7 +173,7 @@ class DeployedServer:
             settings["fixed"] = {"blob": digest, "bytes": len(data)}
         columns = {name: (column.dtype, tuple(column.shape)) for name, column in experiment.federation.columns.items()}
         most = self.run.config.deploy.max_samples
-        return Offer(str(self.run.config.name), settings, columns, clients, most)
+        return Offer(self._run_id, settings, columns, clients, most)
 
     def start(self, address: str | None = None) -> None:
         """Begins to answer devices."""
@@ -174,20 +187,20 @@ class DeployedServer:
         if self.service is None:
             return
         if sentence is not None:
-            self.coordinator.end(sentence)
-        self.service.stop(1.0 if sentence is None else 2.0)
+            self.coordinator.end(sentence, _LINGERING_SECONDS)
+        self.service.stop()
         self.service = None
 
 
 def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | None = None) -> DeployedServer:
     """The server of a new run, or of the one with these settings that is not finished yet."""
+    folder.server_credentials()
     record = _read(folder.path / _CURRENT)
-    unfinished = record is not None and not is_finished(folder.runs / record["run"])
-    if record is None or not unfinished:
+    current = None if record is None else folder.runs / record["run"]
+    if record is None or current is None or not current.exists() or is_finished(current):
         record = _new_record(folder, config)
         write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
     elif record["asked"] != config.to_dict():
-        current = folder.runs / record["run"]
         raise BadInputError(
             f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
             "or move its folder away"
@@ -214,6 +227,8 @@ def serve(server: DeployedServer, address: str | None = None) -> RunData:
     """Plays all rounds that are left, with whatever devices come."""
     run = server.run
     server.start(address)
+    invited = counted(len(run.experiment.simulation.training_clients), "device")
+    server.notice(f"Listening at {server.folder.address} for {invited}; Ctrl-C stops, the same command goes on")
     try:
         run.advance()
         server.close(f"The run {run.config.name} is finished")
@@ -250,8 +265,7 @@ def _server(folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clie
     place.mkdir(exist_ok=True)
     write_json(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
-    clock = RunClock(record["began"], run.config.clock.start_seconds)
-    return DeployedServer(folder, run, _names(record), clock, joined)
+    return DeployedServer(folder, run, record, joined)
 
 
 def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
@@ -260,7 +274,9 @@ def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
     if not names:
         raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
     name = config.name or free_name(config, folder.runs)
-    return {"run": name, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
+    # Devices keep what they learned under an id that no other run will ever have, whatever that is called.
+    run_id = f"{name}-{secrets.token_hex(4)}"
+    return {"run": name, "id": run_id, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
 
 
 def _names(record: dict[str, Any]) -> dict[int, str]:

@@ -323,6 +323,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
         class_names=federation.task.label_names,
+        real_devices=given.devices is not None,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     if policy is not None and fleet is not None:
@@ -338,7 +339,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
             "leave it out"
         )
-    warnings += [*notes, *check_feasible(simulation)]
+    warnings += notes if given.devices is not None else [*notes, *check_feasible(simulation)]
     warnings += own_source(config).notes
     baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(

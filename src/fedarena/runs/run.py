@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,7 @@ class Run:
         observer: Observer | None = None,
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
-    ) -> Run:
+    ) -> Self:
         """A new run in the folder ``runs_folder/<name>``; whatever does not fit is refused before that is made."""
         observer = observer or Observer()
         given = given or GivenParts()
@@ -124,7 +124,7 @@ class Run:
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
         elsewhere: Elsewhere = None,
-    ) -> Run:
+    ) -> Self:
         """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
 
         A run with ``engine=ray`` may go on `elsewhere`: with other workers, or in this process alone.
@@ -518,7 +518,7 @@ def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snap
 def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
     columns = class_columns(simulation.task.metrics)
-    if simulation.algorithm.personalizes:
+    if simulation.scores_personal_models:
         columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
     found = policy_columns(simulation) or {}
     if simulation.edge_links is not None:
