@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,14 +19,14 @@ import fedarena
 from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
 from fedarena.deploy.serving import open_server, serve
 
-WIDE = {"model": {"name": "mlp", "hidden": [800]}, "rounds": 1, "cohort": 2, "deploy": {"min_clients": 4}}
+WIDE = {"model": {"name": "mlp", "hidden": [400]}, "rounds": 1, "cohort": 2, "deploy": {"min_clients": 4}}
 
 
 def test_connections_that_are_cut_again_and_again(tmp_path):
     config = small_config(**WIDE)
     folder, invitations = deploy_folder(tmp_path / "deploy")
     with serving(folder, config) as server:
-        proxy = CuttingProxy(server.service.port, cut_after=100_000)
+        proxy = CuttingProxy(server.service.port, cut_after=50_000)
         clients = [
             RealClient(invitation_at(zipped, proxy.port, tmp_path), data_of(config, number))
             for number, zipped in enumerate(invitations.values())
@@ -42,7 +39,7 @@ def test_connections_that_are_cut_again_and_again(tmp_path):
             client.stop.set()
             client.join(20)
     server.run.close()
-    assert proxy.cuts >= 8  # of the 240 kB of a model, twice down and twice up
+    assert proxy.cuts >= 6  # of the 120 kB of a model, twice down and twice up
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
 
 
@@ -117,31 +114,3 @@ def test_the_demo(tmp_path):
     assert differing_tensors(data.path, demo.config) == ([], 4820)
     logs = [(place / "log").read_text() for place in demo.clients]
     assert all(log.endswith("is finished\n") for log in logs)
-
-
-@pytest.mark.slow
-def test_processes_of_clients_are_killed(tmp_path):
-    demo = set_up(tmp_path / "demo", 3, {"rounds": 12, "local": {"epochs": 40, "batch_size": 2}})
-    finished, kills, choose = threading.Event(), [], random.Random(0)
-
-    def keep_alive(place: Path) -> None:
-        while not finished.is_set():
-            process = start(place)
-            lives = choose.uniform(4, 9)
-            try:
-                process.wait(lives if len(kills) < 8 else 120)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                kills.append(lives)
-            process.communicate()
-
-    keepers = [threading.Thread(target=keep_alive, args=[place], daemon=True) for place in demo.clients]
-    for keeper in keepers:
-        keeper.start()
-    data = serve(open_server(demo.folder, demo.config))
-    finished.set()
-    for keeper in keepers:
-        keeper.join(60)
-    assert kills
-    assert differing_tensors(data.path, demo.config)[0] == []
-    assert json.loads((data.path / "summary.json").read_text())
