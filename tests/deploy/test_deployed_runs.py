@@ -17,8 +17,11 @@ from small_deployments import (
     small_config,
 )
 
+from fedarena.core.errors import BadInputError
 from fedarena.deploy.serving import open_server
+from fedarena.runs.building import prepare
 from fedarena.runs.observer import Observer
+from fedarena.simulate import simulate
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
@@ -109,3 +112,25 @@ def test_a_stopped_server_goes_on_where_it_was(tmp_path):
     swarm.join(20)
     assert swarm.failure is None
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def test_a_server_without_samples_has_devices_score_its_model(tmp_path):
+    on_devices = small_config(evaluation={"every": 1}, rounds=2)
+    config = small_config(
+        federation={"name": "devices", "shape": [1, 8, 8], "classes": 10}, evaluation={"every": 1}, rounds=2
+    )
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, config, on_devices)
+    found = server.run.result()
+    *_, wanted = simulate(prepare(on_devices, Observer()).simulation)
+    assert bits_of(server.run.snapshot.state) == bits_of(wanted.snapshot.state)
+    row = found.rounds.to_pylist()[-1]
+    for name in ("accuracy", "loss", "eval_clients", "eval_samples"):
+        assert row[name] == pytest.approx(wanted.row[name], rel=1e-12)
+    assert set(found.clients.to_pydict()["client"]) == set(invitations)
+
+
+def test_samples_that_nobody_has_cannot_be_simulated():
+    config = small_config(federation={"name": "devices", "shape": [1, 8, 8], "classes": 10})
+    with pytest.raises(BadInputError, match="only their form"):
+        prepare(config, Observer())

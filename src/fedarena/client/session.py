@@ -161,9 +161,9 @@ class _Run:
         """Does a task, unless it was done before and only has to be sent."""
         if not isinstance(task.get("task"), str):
             raise _not_understood(task)
-        if task.get("kind") != "train":
+        if task.get("kind") not in ("train", "evaluate"):
             raise FedArenaError(f"The server wants {quoted(task.get('kind'))}, which this client cannot do")
-        what = f"round {task.get('now')}"
+        what = f"{'round' if task['kind'] == 'train' else 'evaluation'} {task.get('now')}"
         pending = self._folder.pending()
         if pending is not None and pending.task != task["task"]:
             self.settle()
@@ -187,13 +187,13 @@ class _Run:
         )
         model = codec.load_groups(path)
         downloaded = time.monotonic()
-        self._show(f"{what}: training")
+        self._show(f"{what}: {'training' if task['kind'] == 'train' else 'scoring'}")
         meter = find_power_meter(self._device.parts.engine.hardware.device.type)
         if meter is not None:
             meter.start()
         try:
             with _Busy(self._link, self._name, task["task"], self._busy_seconds) as busy:
-                trained = self._device.train(task, model, self._folder.current())
+                trained = self._device.do(task, model, self._folder.current())
         finally:
             watts = None if meter is None else meter.stop()
         seconds = {"download": downloaded - begun, "train": time.monotonic() - downloaded}

@@ -26,6 +26,7 @@ from fedarena.deploy.folder import DeployFolder
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
+from fedarena.deploy.scoring import DeviceScoring
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, Task
@@ -54,8 +55,8 @@ class DeviceClients:
         self._federation: ClientData | None = None
         self.joined: Joined | None = None  # which lies in the folder of the run
 
-    def evaluate_on(self, federation: ClientData) -> None:
-        """What is not about training is read from there."""
+    def evaluate_on(self, federation: ClientData | None) -> None:
+        """What is not about training is read from there; None: devices evaluate, too."""
         self._federation = federation
 
     @property
@@ -69,11 +70,10 @@ class DeviceClients:
 
     def counts(self, clients: IntArray, part: Part) -> IntArray:
         """How many samples devices said they have to train on; else, how many the server has."""
-        if part != "train":
-            assert self._federation is not None
+        if part != "train" and self._federation is not None:
             return self._federation.counts(clients, part)
         names = (self._names[client] for client in clients.tolist())
-        found = (None if self.joined is None else self.joined.samples(name) for name in names)
+        found = (None if self.joined is None else self.joined.samples(name, part) for name in names)
         return np.array([1 if samples is None else samples for samples in found], dtype=np.int64)
 
     def samples(self, clients: IntArray, part: Part) -> ClientSamples:
@@ -94,6 +94,10 @@ class DeployedRun(Run):
         check_deployable(experiment)
         live_rule(experiment.simulation.protocol)
         evaluation = experiment.config.evaluation
+        if evaluation.predictions and experiment.federation.num_samples == 0:
+            raise BadInputError(
+                "Samples are on devices, and so are predictions for them; set evaluation.predictions=false"
+            )
         if evaluation.training_set or evaluation.part == "train":
             raise BadInputError(
                 "Training samples are on devices, where the server cannot read them; set evaluation.training_set=false "
@@ -150,8 +154,12 @@ class DeployedServer:
                 "Devices keep their own models to themselves, so only the global one is scored"
             )
         run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
+        scoring = None
+        if run.experiment.federation.num_samples == 0:
+            known = (names, joined.samples, options, fewest, clock.seconds)
+            scoring = DeviceScoring(self.coordinator, simulation.engine, *known)
         simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
-            run.experiment.simulation.path, simulation.engine.place, self.coordinator
+            run.experiment.simulation.path, simulation.engine.place, self.coordinator, scoring
         )
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
