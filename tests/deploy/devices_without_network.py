@@ -47,6 +47,8 @@ def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) ->
 class DevicesWithoutNetwork:
     """Stands in for those who train the shards of an engine; see `fedarena.train.crew.Crew`."""
 
+    measures = False  # the server has samples to evaluate on
+
     def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), secret: int | None = None):
         self.path = experiment.simulation.path
         self.settings = json.loads(json.dumps(device_settings(experiment)))
