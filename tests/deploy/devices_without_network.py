@@ -47,8 +47,6 @@ def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) ->
 class DevicesWithoutNetwork:
     """Stands in for those who train the shards of an engine; see `fedarena.train.crew.Crew`."""
 
-    measures = False  # the server has samples to evaluate on
-
     def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), secret: int | None = None):
         self.path = experiment.simulation.path
         self.settings = json.loads(json.dumps(device_settings(experiment)))
@@ -64,6 +62,9 @@ class DevicesWithoutNetwork:
             put_constants(parts.task, codec.decode(self.fixed), "What is not trained")
             self.devices[client] = Device(parts, client)
         return self.devices[client]
+
+    def measures(self, other) -> bool:
+        return False  # the server has samples to evaluate on
 
     def collect(self, shards, kept) -> Iterator[Any]:
         for shard in shards:
