@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from typing import Protocol as TypingProtocol
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
-from fedarena.core.registry import Registry
+from fedarena.core.registry import Registry, make_part
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
-    AUGMENTATIONS,
     MODELS,
     TASKS,
-    Adaptation,
-    Augmentation,
     DataSpec,
     InputSpec,
     Task,
-    build_model,
     default_model,
     trainable_parameters,
 )
-from fedarena.models.adaptation import adapt
-from fedarena.models.augmentation import NoAugmentation, model_sees
-from fedarena.models.augmentation.trying import try_out_augmentation
-from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.models.assembling import assemble_task
+from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.models.tasks.translation import inputs_of_translation
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -67,6 +62,7 @@ from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
     Algorithm,
+    ClientData,
     CohortEngine,
     Engine,
     LocalTraining,
@@ -112,12 +108,27 @@ class Experiment:
         return None if self.simulation.fleet is None else self.simulation.fleet.fleet
 
 
+class RealClients(ClientData, TypingProtocol):
+    """Clients that train where they are. How many samples they have is known; evaluation reads a federation."""
+
+    @property
+    def clients(self) -> IntArray:
+        """All who may take part, sorted."""
+
+    def client_ids(self, clients: Sequence[int]) -> list[str]:
+        """Their names."""
+
+    def evaluate_on(self, federation: ClientData | None) -> None:
+        """Told where samples are that the server can read; None: there are none, and they evaluate, too."""
+
+
 @dataclass(frozen=True)
 class GivenParts:
     """Parts that were handed in as objects, and are not loaded again."""
 
     federation: Federation | None = None
     fleet: Fleet | None = None
+    devices: RealClients | None = None  # that train, instead of clients of the federation; on them nothing is read
 
     def named_in(self, config: RunConfig, folder: Path) -> RunConfig:
         """A configuration that finds the same parts when the run in this folder is resumed."""
@@ -139,11 +150,16 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     given = given or GivenParts()
     federation, config = open_federation(config, observer, given.federation)
     warnings: list[str] = []
-    training_clients = _training_clients(federation, warnings)
-    fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
     local = config.local
-    data, training_clients = _training_data(federation, training_clients, local, config)
-    attack = _make(ATTACKS, config.attack, Attack, "an attack")
+    data: Federation | PooledFederation | RealClients
+    if given.devices is None:
+        training_clients = _training_clients(federation, warnings)
+        fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
+        data, training_clients = _training_data(federation, training_clients, local, config)
+    else:
+        given.devices.evaluate_on(None if federation.num_samples == 0 else federation)
+        data, training_clients, fit_clients = given.devices, given.devices.clients, None
+    attack = make_part(ATTACKS, config.attack, Attack, "an attack")
     check_attackable(attack, config.training)
     trained_on = PoisonedData(data, attack, config.seed) if attack.poisons_data else data
     cohort = config.cohort or USUAL_COHORT  # it is known since the federation is open
@@ -152,7 +168,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"cohort is {cohort}, but the federation {federation.name!r} has only "
             f"{counted(len(training_clients), 'client')} to train on; choose a cohort of at most that many"
         )
-    evaluation_clients = _evaluation_clients(federation, config)
+    scored_by_devices = given.devices is not None and federation.num_samples == 0
+    evaluation_clients = training_clients if scored_by_devices else _evaluation_clients(federation, config)
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
@@ -161,8 +178,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
     warnings += _adaptation_notes(config, task)
-    mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
-    algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
+    mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
+    algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
@@ -180,7 +197,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     _keep_compiled_programs()
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     selector: Selector = (
-        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
+        SELECTORS.get("in_turn")() if centralized else make_part(SELECTORS, config.selector, Selector, "a selector")
     )
     if selector.varies and isinstance(engine, CohortEngine):
         engine.expect_varying_cohorts(cohort)
@@ -202,12 +219,13 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} is for pretrained models, and this one starts from scratch, "
             "so there is little to learn; weights=… names a file or a run to start from"
         )
-    warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.part)
+    if given.devices is None:
+        warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.part)
     if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
-    protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
+    protocol = make_part(PROTOCOLS, config.protocol, Protocol, "a protocol")
     protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
         raise BadInputError(
@@ -220,10 +238,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "clients one by one; choose another selector, such as uniform"
         )
     transforms = tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform"))
-    aggregator = _make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
+    aggregator = make_part(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
     update = example_update(algorithm, params)
     policy, decided = prepare_policy(
-        _make(POLICIES, config.policy, Policy, "a policy"),
+        make_part(POLICIES, config.policy, Policy, "a policy"),
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
@@ -259,7 +277,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
         )
-    edges = _make(EDGES, config.edges, Edges, "edges")
+    edges = make_part(EDGES, config.edges, Edges, "edges")
     prepare_edges(
         *(edges, config, federation, training_clients),
         algorithm=algorithm,
@@ -303,10 +321,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         always_steps=mechanism.always_steps,
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),
-        download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
+        download=make_part(DOWNLOADS, config.download, Compressor, "a compressor"),
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
         class_names=federation.task.label_names,
+        real_devices=given.devices is not None,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     if policy is not None and fleet is not None:
@@ -322,9 +341,11 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
             "leave it out"
         )
-    warnings += [*notes, *check_feasible(simulation)]
+    warnings += notes if given.devices is not None else [*notes, *check_feasible(simulation)]
     warnings += own_source(config).notes
-    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+    baseline = None
+    if not scored_by_devices:
+        baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(
         config,
         federation,
@@ -349,24 +370,15 @@ def _keep_compiled_programs() -> None:
 
 def build_task(config: RunConfig, federation: Federation) -> Task:
     """The task of a run with its freshly built model, of which as much is frozen as the adaptation wants."""
-    options, task_options = dict(config.model), dict(config.task)
-    spec = data_spec(federation)
-    kind = task_class(task_options.pop("name"), spec)
-    spec = kind.model_spec(spec)
-    augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
-    seen = model_sees(augmentation, spec, config.augmentation["name"])
-    dtype = torch.float64 if config.engine.get("dtype") == "float64" else torch.float32
-    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"], dtype)
-
-    def make_task(module: nn.Module) -> Task:
-        task = kind(module, spec, **task_options)
-        task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
-        return task
-
-    task = make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
-    adaptation = _make(ADAPTATIONS, config.adaptation, Adaptation, "an adaptation")
-    adapt(task, adaptation, config.adaptation["name"], config.seed)
-    return task
+    return assemble_task(
+        data_spec(federation),
+        model=config.model,
+        task=config.task,
+        augmentation=config.augmentation,
+        adaptation=config.adaptation,
+        seed=config.seed,
+        dtype=torch.float64 if config.engine.get("dtype") == "float64" else torch.float32,
+    )
 
 
 def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -389,23 +401,14 @@ def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
     return notes
 
 
-def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
-    """A named part, which may be of somebody's own."""
-    options = dict(settings)
-    part = registry.get(options.pop("name"))
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
-    return part(**options)
-
-
 def _make_each(registry: Registry[Any], settings: list[dict[str, Any]], base: type[P], what: str) -> list[P]:
-    return [_make(registry, one, base, what) for one in settings]
+    return [make_part(registry, one, base, what) for one in settings]
 
 
 def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
     if settings["name"] == "constant":
         return None
-    schedule = _make(SCHEDULES, settings, Schedule, "a schedule")
+    schedule = make_part(SCHEDULES, settings, Schedule, "a schedule")
     schedule.prepare(horizon)
     return schedule
 
@@ -459,6 +462,11 @@ def data_spec(federation: Federation) -> DataSpec:
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
     clients = federation.clients("train")
     useful = clients[federation.counts(clients, "train") > 0]
+    if len(useful) == 0 and federation.num_samples == 0:
+        raise BadInputError(
+            f"The federation {federation.name!r} has no samples, only their form: real devices have them; "
+            "train with: fedarena deploy run"
+        )
     if len(useful) == 0:
         raise BadInputError(f"No client of the federation {federation.name!r} has a training sample")
     if len(useful) < len(clients):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
+from fedarena.train.engine import IntArray
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
 _FORKABLE = frozenset(
@@ -86,7 +87,7 @@ class Run:
         observer: Observer | None = None,
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
-    ) -> Run:
+    ) -> Self:
         """A new run in the folder ``runs_folder/<name>``; whatever does not fit is refused before that is made."""
         observer = observer or Observer()
         given = given or GivenParts()
@@ -95,6 +96,7 @@ class Run:
         check_new(folder)  # before building the experiment, which may take a while
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
+        cls.check_possible(experiment)
         with _crew_of(experiment, observer) as crew:
             recorder = Recorder.create(
                 folder,
@@ -111,6 +113,10 @@ class Run:
             return cls(experiment, recorder, None, observer, callbacks, crew)
 
     @classmethod
+    def check_possible(cls, experiment: Experiment) -> None:
+        """Refuses what a run of another kind cannot do, before its folder is made."""
+
+    @classmethod
     def reopen(
         cls,
         folder: Path,
@@ -119,7 +125,7 @@ class Run:
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
         elsewhere: Elsewhere = None,
-    ) -> Run:
+    ) -> Self:
         """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
 
         A run with ``engine=ray`` may go on `elsewhere`: with other workers, or in this process alone.
@@ -345,7 +351,7 @@ class Run:
         if isinstance(engine := self._simulation.engine, CohortEngine):
             engine.do_meanwhile(self._use_waiting_time)
         evaluated = self._simulation.evaluation_clients
-        self._ids = np.array(self.experiment.federation.client_ids(evaluated))
+        self._ids = np.array(_ids_of(self.experiment, evaluated))
         if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
             row = self.rounds.slice(len(self.rounds) - 1).to_pylist()[0]
             for callback in self.experiment.callbacks:
@@ -513,7 +519,7 @@ def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snap
 def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
     columns = class_columns(simulation.task.metrics)
-    if simulation.algorithm.personalizes:
+    if simulation.scores_personal_models:
         columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
     found = policy_columns(simulation) or {}
     if simulation.edge_links is not None:
@@ -521,9 +527,18 @@ def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     return {**found, "classes": columns}
 
 
+def _ids_of(experiment: Experiment, clients: IntArray) -> list[str]:
+    """What clients are called that are evaluated: those of the federation, unless it has no samples."""
+    if experiment.federation.num_samples == 0:
+        return experiment.simulation.client_ids(clients.tolist())
+    return experiment.federation.client_ids(clients)
+
+
 def _attributes(experiment: Experiment) -> pa.Table | None:
     """What is known about the clients that are evaluated."""
     clients = experiment.simulation.evaluation_clients
+    if experiment.federation.num_samples == 0:  # real devices have all there is
+        return None
     known = experiment.federation.attributes(clients)
     return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
 

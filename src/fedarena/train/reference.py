@@ -32,6 +32,8 @@ from fedarena.train.validation import Validated, Validation
 class ReferenceEngine:
     """Trains the clients of a cohort one after the other."""
 
+    crew: Any = None  # real devices, where these train instead; see `fedarena.transforms.train_and_collect`
+
     def __init__(
         self,
         task: Task,
@@ -170,6 +172,9 @@ class ReferenceEngine:
 
     def evaluate(self, params: Tensors, clients: IntArray, part: Part, other: OtherTest | None = None) -> ClientScores:
         """Scores one model on these clients."""
+        if self.crew is not None and self.crew.measures(other):
+            scores: ClientScores = self.crew.evaluate(params, clients, part)
+            return scores
         self.hardware.set_up()
         self.task.module.eval()
         data, metrics = (self.data, None) if other is None else (other.data, other.metrics)
