@@ -18,6 +18,7 @@ from fedarena.client.samples import RawSamples
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import harmless
 
+_MOST_RECORD_BYTES = 48 * 1024  # a message of all has 64 KiB
 _STOPPED: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -106,7 +107,7 @@ def _record(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise BadInputError(f"--record {path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(json.dumps(value)) > _MOST_RECORD_BYTES:
         raise BadInputError(f"--record {path} is not a device record, which `fedarena profile-device` writes")
     return value
 

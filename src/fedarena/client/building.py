@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,15 @@ def data_spec(settings: Mapping[str, Any]) -> DataSpec:
                 spec[name] = tuple(value)
         return DataSpec(**spec)
     except (KeyError, TypeError) as error:
+        raise _not_understood(error) from error
+
+
+def column_form(settings: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of every column of the samples that a run is made for."""
+    try:
+        columns = settings["data"]["columns"].items()
+        return {name: (np.dtype(dtype).name, tuple(map(int, shape))) for name, (dtype, shape) in columns}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _not_understood(error) from error
 
 
