@@ -63,6 +63,9 @@ class DevicesWithoutNetwork:
             self.devices[client] = Device(parts, client)
         return self.devices[client]
 
+    def measures(self, other) -> bool:
+        return False
+
     def collect(self, shards, kept) -> Iterator[Any]:
         for shard in shards:
             yield self.path.add_up(self._received(shard, position, kept) for position in range(len(shard.jobs)))
