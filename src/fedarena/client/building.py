@@ -6,8 +6,7 @@ are used only if that user has allowed their package.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.client.samples import OwnSamples
+from fedarena.client.trust import refuse_files, refuse_parts_of_strangers
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import make_part
@@ -27,7 +27,6 @@ from fedarena.train import Algorithm, LocalTraining, ReferenceEngine
 from fedarena.transforms import TRANSFORMS, ClipAndNoise, Transform, UpdatePath
 from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
 
-_OWN_PART = re.compile(r"[\w.]+:[\w.]+")
 # Transforms that privacy mechanisms consist of, as far as a device executes them; they cannot be chosen by themselves.
 _OF_PRIVACY: dict[str, Callable[..., Transform]] = {
     "privacy/local_gaussian": LocalGaussian,
@@ -44,19 +43,6 @@ class DeviceParts:
     algorithm: Algorithm
     engine: ReferenceEngine
     path: UpdatePath  # of which the device executes the first half, `send`
-
-
-def refuse_parts_of_strangers(settings: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """Refuses settings that name a part in a package which the user of this device has not allowed."""
-    for name in _texts({key: value for key, value in settings.items() if key != "data"}):
-        if not _OWN_PART.fullmatch(name):
-            continue
-        module = name.partition(":")[0]
-        if not any(module == allowed or module.startswith(f"{allowed}.") for allowed in allow):
-            raise BadInputError(
-                f"The run uses {quoted(name)}, which is not a part of FedArena; if you trust that code on this device, "
-                f"start the client with --allow {module.partition('.')[0]}"
-            )
 
 
 def data_spec(settings: Mapping[str, Any]) -> DataSpec:
@@ -103,6 +89,7 @@ def build(
     """
     refuse_parts_of_strangers(settings, allow)
     try:
+        refuse_files(settings)
         return _build(settings, data, device, threads, secret)
     except FedArenaError:
         raise
@@ -167,18 +154,6 @@ def private_transform_settings(transform: Transform) -> dict[str, Any] | None:
     if type(transform) is LocalLaplace:
         return {"name": "privacy/local_laplace", "bound": transform.bound, "scale": transform.scale}
     return None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested settings."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
 
 
 def _not_understood(error: Exception) -> BadInputError:
