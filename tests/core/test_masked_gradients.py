@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedarena.train.graphs import separate_updates
-from fedarena.train.program import record, without_python
+from fedarena.train.program import record
+from fedarena.train.scripts import without_python
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedarena.train import program
+from fedarena.train import scripts
 from fedarena.train.graphs import clean, compare_instead_of_scattering, in_place, reuse_memory, separate_updates
 from fedarena.train.products import LayersAsProducts
 from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
@@ -306,7 +306,7 @@ def test_the_python_code_of_a_step_is_made_before_workers_take_it(monkeypatch: p
         return make(graph, *args, **options)
 
     monkeypatch.setattr(Graph, "python_code", noting)
-    monkeypatch.setattr(program, "without_python", lambda *_: None)  # as where torch cannot make a script of it
+    monkeypatch.setattr(scripts, "without_python", lambda *_: None)  # as where torch cannot make a script of it
     changing, given, batch = lanes(3)
     expected = step(changing, given, batch)
     run = StepPrograms(step).bind(changing, given, batch)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from fedarena.train.graphs import Update, in_place, one_by_one, reuse_memory
 from fedarena.train.masks import masks_as_numbers
@@ -22,9 +21,6 @@ class Script:
     def __init__(self, pure: GraphModule, updates: list[Update], tensors: list[Tensor]):
         made = without_python(pure, updates, tensors)
         self._is_script = made is not None
-        if made is None:
-            # Its code is made when it is first called, which two workers must not do at the same time.
-            _LazyGraphModule.force_recompile(pure)
         self._step: Callable[..., Any] = in_place(pure, updates) if made is None else made
 
     def __call__(self, *tensors: Tensor) -> None:
