@@ -100,7 +100,7 @@ class LaneTraining(ClientsAtWork):
                 taken = self._taken_at_once(step, min(change, until) - step)
                 if taken > 1 or self._takes_any_number:
                     some = batches.at(slice(step - first, step - first + taken))
-                    lanes.steps(int(self.widths[step]), some, frequent=True)
+                    lanes.steps(int(self.widths[step]), some, self._is_frequent(step))
                 else:
                     self._take_step(lanes, step, batches.at(step - first))
                 self.taken += taken
