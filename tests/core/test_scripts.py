@@ -120,3 +120,27 @@ def test_arguments_of_a_script_are_in_the_order_of_its_step() -> None:
         *("scales", "lasting_0", "batches_0"),
     ]
     assert set(named) | {"first", "rows_0", "rows_1"} == set(parameters)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_what_is_known_of_samples_before_training(full: bool) -> None:
+    lanes_made, clients, steps, batch = 4, 3, 3, 2
+    samples = steps * batch
+    random = torch.Generator().manual_seed(0)
+    column, start = torch.randn(9, 7, generator=random), torch.randn(5, 7, generator=random)
+    rows = torch.randint(9, (lanes_made, steps, batch), generator=random)
+    counts = torch.ones(lanes_made, steps, batch, dtype=torch.bool)
+    counts[clients:] = False
+    if not full:
+        counts[1, 2], counts[2, 1:], counts[2, 0, 1] = False, False, False
+    left, right, overlaps, of_start = (
+        torch.full((lanes_made, samples, size), torch.nan) for size in (5, 7, samples, 5)
+    )
+    room = FactorRoom(DenseLayer("weight", 7, 5, 1, "x"), batch, left, right, overlaps, of_start)
+    room.fill(clients, column, rows, None if full else counts.flatten().nonzero().flatten(), start)
+    expected = column[rows.flatten()].view(lanes_made, samples, 7) * counts.reshape(lanes_made, samples, 1)
+    torch.testing.assert_close(right[:clients], expected[:clients], rtol=0, atol=0)
+    torch.testing.assert_close(of_start, expected @ start.t())
+    for first in range(batch, samples, batch):  # every batch with those before it
+        products = expected[:, first : first + batch] @ expected[:, :first].transpose(1, 2)
+        torch.testing.assert_close(overlaps[:, first : first + batch, :first], products)
