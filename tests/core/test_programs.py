@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedarena.train.graphs import clean, compare_instead_of_scattering, in_place, reuse_memory, separate_updates
 from fedarena.train.products import LayersAsProducts
-from fedarena.train.program import Batch, Changing, Given, StepPrograms, record
+from fedarena.train.program import Batch, Changing, Given, StepPrograms, record, script
 
 
 def lanes(count: int) -> tuple[Changing, Given, Batch]:
@@ -96,6 +96,22 @@ def test_programs_are_shared_by_threads() -> None:
     for thread in threads:
         thread.join()
     assert all(torch.equal(found[0], other) for other in found.values())
+
+
+def test_what_is_no_script_has_its_code_before_threads_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that make the Python code of a recorded step at once, when they first call it, mix its names."""
+
+    def no_script(*args, **kwargs) -> None:
+        raise RuntimeError("there are no scripts")
+
+    monkeypatch.setattr(torch.jit, "trace", no_script)
+    tensors = [torch.ones(3), torch.ones(3)]
+    pure, updates = separate_updates(record(lambda given: [given[0] + given[1]], tensors), 1)
+    assert type(pure)._needs_recompile()
+    run = script(pure, updates, tensors)
+    assert not type(pure)._needs_recompile()
+    run(*tensors)
+    assert tensors[0].tolist() == [2, 2, 2]
 
 
 def trace(function, *tensors: Tensor) -> GraphModule:

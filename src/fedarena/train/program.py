@@ -33,7 +33,7 @@ from fedarena.train.graphs import (
     separate_updates,
 )
 from fedarena.train.operations import call_scripts
-from fedarena.train.recording import record_plainly
+from fedarena.train.recording import record_plainly, with_code
 from fedarena.train.streams import LaneStream
 from fedarena.train.tensors import Groups, map_groups
 
@@ -291,6 +291,7 @@ def script(pure: GraphModule, updates: list[Update], tensors: list[Tensor]) -> C
     """A recorded step without Python, for a CPU; it changes its arguments, which must be like these tensors."""
     made = without_python(pure, updates, tensors)
     if made is None:
+        with_code(pure)
         return in_place(pure, updates)
 
     def run(*tensors: Tensor) -> None:

@@ -35,6 +35,14 @@ def record_plainly(function: Callable[[list[Tensor]], list[Tensor]], tensors: li
     return recorder.recorded(results)
 
 
+def with_code(module: GraphModule) -> None:
+    """Makes the Python code of a recorded module now, not when it is first called: two threads would mix its names."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    if isinstance(module, _LazyGraphModule):
+        module.real_recompile()
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation when `vmap` and `grad` have made plain ones of it."""
 
