@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-deploy bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-deploy bench-speed study-heterogeneity study-fedscale zoo clean help
 
 # Two environments must not be installed at once, whatever -j says.
 .NOTPARALLEL:
@@ -101,6 +101,14 @@ bench-deploy: $(VENV)/.installed-test  ## Measure runs on a network of this mach
 
 study-heterogeneity: $(VENV)/.installed  ## Do metrics of heterogeneity foretell training? Which methods stand it? (STUDY=settings)
 	$(BIN)/python benchmarks/heterogeneity_study.py $(STUDY)
+
+study-fedscale: $(VENV)/.installed-docs  ## FedScale's experiments on the pieces of data in DATA=folder, and their page (an hour; needs a Chromium)
+	$(BIN)/python benchmarks/fedscale_study.py --data $(DATA) --output docs/benchmarks/fedscale_study.json
+	$(BIN)/python benchmarks/fedscale_study_report.py
+
+zoo: $(VENV)/.installed  ## Reference results of datasets with models, of the pieces of data in DATA=folder, and their page (20 minutes)
+	$(BIN)/python benchmarks/zoo.py --data $(DATA)
+	$(BIN)/python benchmarks/zoo_report.py
 
 clean:  ## Remove the environment and everything generated (not runs/)
 	rm -rf $(VENV) .bench site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -73,6 +73,7 @@ EXPERIMENTS = {
 }
 SCALE = "fedscale-scale"
 PARTICIPANTS = (10, 100, 1_000, 10_000)
+LARGE = 1_000  # participants
 
 
 @dataclass
@@ -132,17 +133,18 @@ class Study:
     def measure_rounds(self, participants: Sequence[int]) -> None:
         """Table 6: how long a round takes, and how much memory its process, for so many participants."""
         known = self.found.setdefault("scale", {})
-        missing = [number for number in participants if str(number) not in known]
-        if missing:  # builds the store, whose memory is not that of a round
+        if participants:  # builds the store, whose memory is not that of a round
             fedarena([*("suite", SCALE, "cohort=[1]", "rounds=1"), "--runs", str(self.runs / "store")])
-        for number in missing:
+        for number in participants:
             place = self.runs / f"scale-{number}"
             shutil.rmtree(place, ignore_errors=True)  # a run that goes on in a second process is none to measure
-            peak = fedarena(["suite", SCALE, f"cohort=[{number}]", "--runs", str(place)])
+            # Programs are recorded in the first round; of very many participants, that does not count.
+            rounds = ["rounds=1", "evaluation.every=1"] if number > LARGE else []
+            peak = fedarena(["suite", SCALE, f"cohort=[{number}]", *rounds, "--runs", str(place)])
             (run,) = load_runs([place / SCALE])
-            rounds = zip(run.timings["round"].to_pylist(), run.timings["train_seconds"].to_pylist(), strict=True)
+            timings = zip(run.timings["round"].to_pylist(), run.timings["train_seconds"].to_pylist(), strict=True)
             known[str(number)] = {
-                "seconds": max(rounds)[1],  # of the last round: before the first, programs are recorded
+                "seconds": max(timings)[1],
                 "peak_gigabytes": peak,
                 "samples": run.rounds["samples"].to_pylist()[-1],
             }
@@ -264,7 +266,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/fedscale-study"), help="where runs go")
     parser.add_argument("--work", type=Path, help="where pieces go that have to be written; default: where runs go")
     parser.add_argument("--only", default=",".join(parts), help=f"some of: {', '.join(parts)}")
-    parser.add_argument("--participants", default=",".join(map(str, PARTICIPANTS)), help="of rounds that are measured")
+    parser.add_argument("--participants", help="of rounds that are measured, also again; default: those not known yet")
     parser.add_argument("--output", type=Path, help="a JSON file, to which what is found is added")
     given = parser.parse_intermixed_args()
     wanted = given.only.split(",")
@@ -277,7 +279,9 @@ def main() -> None:
         if part in EXPERIMENTS:
             study.run_suite(part, given.settings)
         elif part == "scale":
-            study.measure_rounds([int(number) for number in given.participants.split(",")])
+            again = [int(number) for number in (given.participants or "").split(",") if number]
+            known = study.found.get("scale", {})
+            study.measure_rounds(again or [number for number in PARTICIPANTS if str(number) not in known])
         elif part == "federations":
             study.found["federations"] = look_at_clients(study.data, study.work)
         else:

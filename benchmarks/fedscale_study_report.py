@@ -188,8 +188,12 @@ def level_of(suite: Found) -> float:
 
 def timeline_table(timeline: Found) -> str:
     now = timeline["round_seconds"]["as it is"]
-    rows = [[what, f"{value:.0f}", f"{1 - value / now:.0%}"] for what, value in timeline["round_seconds"].items()]
-    return table(["a round, if phones had", "seconds", "saved"], rows)
+    names = {"as it is": "the speed they have"}
+    rows = [
+        [names.get(what, what), f"{value:.0f}", f"{1 - value / now:.0%}"]
+        for what, value in timeline["round_seconds"].items()
+    ]
+    return table(["if phones had", "seconds", "saved"], rows)
 
 
 def spread_table(spread: Found, percents: Sequence[int]) -> str:

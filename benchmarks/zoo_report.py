@@ -65,9 +65,8 @@ def results_table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
         "without training",
         "virtual hours",
         "clients",
-        "seconds",
     ]
-    lines = [heading, ["---", "---", "---:", "---", *["---:"] * 5]]
+    lines = [heading, ["---", "---", "---:", "---", *["---:"] * 4]]
     for row in rows:
         found = results[row.key]
         metric, constant = found["metric"], found["baseline"]
@@ -110,7 +109,8 @@ def page(measured: Mapping[str, Any], path: Path = ROWS) -> str:
 Reference results: datasets with models that suit them, to compare a run of yours with. **They are short runs**, to be
 repeated at once on two cores, and say where training begins rather than where it can get: {common["rounds"]}
 rounds of {common["cohort"]} clients, {common["local.steps"]} steps of {common["local.batch_size"]} samples each, FedAvg
-unless a command says otherwise, and learning rates that were not searched for. Phones are those of the fleet
+unless a command says otherwise, and usual learning rates; a few (blogs, Reddit, Puffer, DLRM) are those of a second try
+after a look at the results of the first. Phones are those of the fleet
 `{common["fleet"]}`, which are waited for (`protocol={common["protocol"]}`); virtual hours are theirs. A run
 takes some seconds, or half a minute. Of many datasets only a piece was at hand, which the first column names: numbers
 are for this piece.

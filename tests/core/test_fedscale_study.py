@@ -70,6 +70,8 @@ def test_how_often_a_method_is_ahead_depends_on_what_is_better() -> None:
     assert verdicts.seeds_ahead(suite(higher=False, **scores), "FedYogi", "FedAvg") == (1, 3)
     assert verdicts.best_federated(suite(**scores)) == "FedYogi"
     assert verdicts.best_federated(suite(higher=False, **scores)) == "FedProx"
+    assert verdicts.clear_gap(suite(**scores), "FedYogi", "FedAvg") == 0
+    assert verdicts.clear_gap(suite(**scores), "FedProx", "FedAvg") == pytest.approx(-0.5)
     assert report.score_text(suite(**scores), "FedAvg") == "60.0 ± 10.0"
 
 
