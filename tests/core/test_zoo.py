@@ -20,8 +20,8 @@ from fedarena.runs.config import parse_overrides, resolve_settings
 
 MEASURED = json.loads(report.MEASURED.read_text(encoding="utf-8"))
 COMMON, SEEDS, ROWS = zoo.read_rows()
-# What has no dataset of its own: somebody's files, and a folder of stores.
-WITHOUT_A_DATASET = {"store"}
+# What has no dataset of its own: a folder of stores, and samples that are on devices.
+WITHOUT_A_DATASET = {"store", "devices"}
 
 
 def test_the_page_is_what_its_numbers_come_to() -> None:
