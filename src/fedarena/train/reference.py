@@ -55,6 +55,7 @@ class ReferenceEngine:
         check_own_hooks(algorithm, task)
         self._personal = PersonalEvaluation(self)
         self._validation: Validation | None = None
+        self.before_step: Callable[[], None] | None = None  # called before every local step; it may raise to end a job
 
     def validate_on(self, part: Part, compare: bool) -> None:
         """From now on, trained models are scored on their clients' samples of a part."""
@@ -144,6 +145,8 @@ class ReferenceEngine:
         optimizer_state = optimizer_init(self.local, params, own)
         losses = []
         for number, batch in enumerate(batches, start=1):
+            if self.before_step is not None:
+                self.before_step()
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
             now = replace(client, job=client.job.at_step(number))
