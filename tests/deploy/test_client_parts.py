@@ -200,6 +200,9 @@ def test_settings_that_make_no_sense_have_a_sentence():
     parts = build(settings, data)
     with pytest.raises(BadInputError, match="What came does not fit the model: 'a' is in one of them alone"):
         put_constants(parts.task, {"a": torch.zeros(1)}, "What came")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(BadInputError, match=r"engine.device is mps, but torch finds no such GPU here"):
+            build(settings, data, device="mps")
     changes = [
         ({"local": {"lr": 1, "speed": 2}}, "The server's settings cannot be used here: .*speed"),
         ({"model": None}, "The server's settings cannot be used here"),
