@@ -30,6 +30,7 @@ from fedarena.deploy.serving import open_server, serve
 WIDE = {"model": {"name": "mlp", "hidden": [800]}, "rounds": 1, "cohort": 1, "deploy": {"min_clients": 4}}
 
 
+@pytest.mark.slow
 def test_connections_that_are_cut_again_and_again(tmp_path):
     config = small_config(**WIDE)
     folder, invitations = deploy_folder(tmp_path / "deploy")
@@ -110,6 +111,12 @@ def test_a_client_that_waits_can_be_stopped(number, code, tmp_path, interruptibl
     process.send_signal(number)
     assert process.wait(20) == code
     assert process.stderr.read() == "Stopped; start again to go on\n"
+
+
+def test_a_demo_with_other_clients_than_the_federation_has(tmp_path):
+    with pytest.raises(fedarena.BadInputError, match=r"has 3 training clients, and 2 were asked for; say --clients 3"):
+        set_up(tmp_path / "demo", 2, {"federation.partition.clients": 3})
+    assert not (tmp_path / "demo").exists()
 
 
 @pytest.mark.slow
