@@ -462,7 +462,7 @@ def data_spec(federation: Federation) -> DataSpec:
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
     clients = federation.clients("train")
     useful = clients[federation.counts(clients, "train") > 0]
-    if len(useful) == 0 and federation.num_samples == 0:
+    if len(useful) == 0 and federation.source.name == "devices":
         raise BadInputError(
             f"The federation {federation.name!r} has no samples, only their form: real devices have them; "
             "train with: fedarena deploy run"
