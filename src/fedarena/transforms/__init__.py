@@ -12,6 +12,7 @@ from fedarena.transforms.path import ShardResult, UpdatePath, train_and_collect
 from fedarena.transforms.qsgd import QSGD
 from fedarena.transforms.random_k import RandomK
 from fedarena.transforms.rows import Rows
+from fedarena.transforms.sending import Sent
 from fedarena.transforms.sign import Sign
 from fedarena.transforms.ternary import Ternary
 from fedarena.transforms.top_k import TopK
@@ -35,6 +36,7 @@ __all__ = [
     "Partial",
     "RandomK",
     "Rows",
+    "Sent",
     "ServerStep",
     "ShardResult",
     "Sign",

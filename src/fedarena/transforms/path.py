@@ -15,19 +15,17 @@ from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
     CohortEngine,
+    Crew,
     Engine,
     Groups,
     Job,
     JobArrays,
     JobContext,
     JobResults,
-    RayEngine,
     Shard,
     Work,
-    finite_rows,
     is_finite,
     map_groups,
-    stack_groups,
 )
 from fedarena.train.late import LateChecks, Numbers, concatenated
 from fedarena.train.own_code import refusing_own_draws
@@ -36,12 +34,20 @@ from fedarena.train.shards import StateFile
 from fedarena.train.tensors import TRANSFORM_GROUP
 from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
-from fedarena.transforms.aggregators.base import ServerStep, named, unnamed
+from fedarena.transforms.aggregators.base import ServerStep, named
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.attacks import Attack
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
-from fedarena.transforms.rows import BoolArray, FloatArray, IntArray, Rows, ScaledRows, check_rows
+from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
+from fedarena.transforms.sending import (
+    Done,
+    Sent,
+    as_if_nothing_was_learned,
+    diverged_clients,
+    kept_rows,
+    some_clients,
+)
 from fedarena.transforms.transform import Transform
 from fedarena.transforms.wire import SENT, dense, wire_bytes
 
@@ -134,58 +140,88 @@ class UpdatePath:
 
         What is not finite is refused, unless there are `checks` that note what somebody else will look at.
         """
+        return self.add_up((self.send(result, shard, server) for result in results), checks)
+
+    @property
+    def on_devices(self) -> int:
+        """How many of the transforms, from the first on, real devices execute.
+
+        What comes after the last of these the server can make sure of, and does so when an update arrives.
+        """
+        return max((place + 1 for place, transform in enumerate(self.transforms) if not transform.enforced), default=0)
+
+    def send(self, result: JobResults, shard: Shard, server: Sequence[Groups], transforms: int | None = None) -> Sent:
+        """The first half of `collect`, which clients do: what they send after training, and what they keep.
+
+        `shard` has what they kept before, and `server` what the server keeps for transforms. Real devices execute only
+        so many `transforms` (see `on_devices`); None: all.
+        """
+        diverged = diverged_clients(result)
+        if diverged.any():
+            result = as_if_nothing_was_learned(result, diverged)
+        observed: dict[str, float | Tensor] = {}
+        numbers = None if transforms is None else range(transforms)
+        rows, kept, uploaded = self._transform(self._rows(result), shard, server, observed, numbers)
+        if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
+            rows = forged(self._attack, rows, self.transforms, server, shard)
+        keeping, state = rows, {**result.client_states, **kept}
+        if result.client_states and diverged.any():  # who diverged keeps what it had
+            keeping, state = some_clients(rows, state, np.flatnonzero(~diverged))
+        states = self._kept_by(keeping, state, shard) if len(keeping) else []
+        return Sent(result, rows, diverged, states, uploaded, observed)
+
+    def receive(self, sent: JobResults, server: Sequence[Groups], transforms: int) -> Sent:
+        """What came from real devices, which have executed so many `transforms`, after what the server makes sure of.
+
+        What they keep stays with them.
+        """
+        observed: dict[str, float | Tensor] = {}
+        numbers = range(transforms, len(self.transforms))
+        nothing_kept = Shard(sent.jobs, {}, {}, 1)
+        rows, _, _ = self._transform(self._rows(sent), nothing_kept, server, observed, numbers)
+        return Sent(sent, rows, diverged_clients(sent), [], None, observed)
+
+    def add_up(self, sent: Iterable[Sent], checks: LateChecks | None = None) -> ShardResult:
+        """The second half of `collect`: what clients sent, added up one after the other in the order in which it comes.
+
+        What is not finite is refused, unless there are `checks` that note what somebody else will look at.
+        """
         partials: dict[int, Partial] = {}
         states: list[tuple[IntArray, Groups]] = []
-        done: list[JobResults] = []
+        done: list[Done] = []
         uploaded: list[IntArray] = []
         observed: dict[str, float | Tensor] = {}
-        for result in results:
-            diverged = _diverged(result)
-            if diverged.any():
-                result = _as_if_nothing_was_learned(result, diverged)
-            rows = Rows(
-                result.update,
-                result.jobs,
-                result.work,
-                self._weights(result),
-                self.algorithm.change_groups,
-                self.seed,
-                validated=result.validated,
-            )
-            rows, kept, sent = self._transform(rows, shard, server, observed)
-            if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
-                rows = forged(self._attack, rows, self.transforms, server, shard)
-            add_up = collect_rows if self._colluding else self.aggregator.add_up
-            added = {step: add_up(some) for step, some in _by_server_step(rows)}
+        add_up = collect_rows if self._colluding else self.aggregator.add_up
+        for one in sent:
+            result = one.result
+            added = {step: add_up(some) for step, some in _by_server_step(one.rows)}
             # A sum shows whether all terms are finite, and there is less of it to look at.
             if checks is not None:
                 checks.note_array(result.losses)
                 for partial in added.values():
                     checks.note(partial.tensors)
             elif not (
-                np.isfinite(result.losses[~diverged]).all()
+                np.isfinite(result.losses[~one.diverged]).all()
                 and all(is_finite(partial.tensors) for partial in added.values())
             ):
-                _refuse_what_is_not_finite(result, rows)
+                _refuse_what_is_not_finite(result, one.rows)
             for step, partial in added.items():
                 partials[step] = self.merge(partials[step], partial) if step in partials else partial
-            keeping, state = rows, {**result.client_states, **kept}
-            if result.client_states and diverged.any():  # who diverged keeps what it had
-                keeping, state = _some(rows, state, np.flatnonzero(~diverged))
-            if len(keeping):
-                states += self._kept_by(keeping, state, shard)
-            if sent is not None:
-                uploaded.append(sent)
-            done.append(result)
+            for name, value in one.observed.items():
+                observed[name] = observed.get(name, 0.0) + value
+            states += one.client_states
+            if one.uploaded_bytes is not None:
+                uploaded.append(one.uploaded_bytes)
+            done.append(Done(result.clients, result.losses, int(result.work.steps.sum()), result.validated))
         return ShardResult(
             partials,
-            np.concatenate([result.clients for result in done]),
+            np.concatenate([some.clients for some in done]),
             states,
-            concatenated([result.losses for result in done]),
+            concatenated([some.losses for some in done]),
             np.concatenate(uploaded) if uploaded else None,
-            sum(int(result.work.steps.sum()) for result in done),
+            sum(some.steps for some in done),
             observed,
-            join_validated([result.validated for result in done]),
+            join_validated([some.validated for some in done]),
         )
 
     def results_of(self, engine: Engine, shard: Shard) -> Iterable[JobResults]:
@@ -270,6 +306,10 @@ class UpdatePath:
         key = streams.bits(self.seed, stream, version).view(np.int64)
         return JobContext(1.0, round, version, False, torch.tensor(key))
 
+    def _rows(self, result: JobResults) -> Rows:
+        changes, weights = self.algorithm.change_groups, self._weights(result)
+        return Rows(result.update, result.jobs, result.work, weights, changes, self.seed, validated=result.validated)
+
     def _weights(self, result: JobResults) -> FloatArray:
         """How much every client counts; an algorithm may give one number for all."""
         if any(transform.counts_clients_equally for transform in self.transforms):
@@ -297,11 +337,16 @@ class UpdatePath:
         return kept + ([(clients[others], map_groups(lambda t: t[others], on_cpu))] if state and len(others) else [])
 
     def _transform(
-        self, rows: Rows, shard: Shard, server: Sequence[Groups], observed: dict[str, float | Tensor]
+        self,
+        rows: Rows,
+        shard: Shard,
+        server: Sequence[Groups],
+        observed: dict[str, float | Tensor],
+        numbers: range | None = None,
     ) -> tuple[Rows, Groups, IntArray | None]:
         """The rows that go on, what clients keep for transforms, and what they upload if that is not known before.
 
-        What transforms note is added to `observed`.
+        The transforms are all, or those of these `numbers`; what they note is added to `observed`.
         """
         sent = self.algorithm.uploaded_bytes(rows.update)
         depends = any(transform.depends_on_data for transform in self.transforms)
@@ -309,9 +354,9 @@ class UpdatePath:
         example = map_groups(lambda t: torch.zeros_like(t[0]), rows.update) if depends or keeps else {}
         wire = dense(example) if depends else {}
         kept: Groups = {}
-        for number, transform in enumerate(self.transforms):
-            name = f"{TRANSFORM_GROUP}{number}:"
-            before = _kept_rows(shard, rows, name, transform.client_init(example))
+        for number in range(len(self.transforms)) if numbers is None else numbers:
+            transform, name = self.transforms[number], f"{TRANSFORM_GROUP}{number}:"
+            before = kept_rows(shard, rows, name, transform.client_init(example))
             scaled = self._scaled_at_last(number, rows, server)
             if scaled is not None:
                 update, after = scaled.update, before
@@ -351,23 +396,14 @@ def train_and_collect(
     checks: LateChecks | None = None,
 ) -> Iterable[ShardResult]:
     """What is left of every shard, in their order; with `checks`, nobody has looked whether it is finite."""
-    if isinstance(engine, RayEngine) and engine.crew is not None:
-        return engine.crew.collect(shards, server)
+    crew: Crew | None = getattr(engine, "crew", None)  # whom shards are given to, where there is one
+    if crew is not None:
+        return crew.collect(shards, server)
 
     def work(shard: Shard) -> ShardResult:
         return path.collect(path.results_of(engine, shard), shard, server, checks)
 
     return engine.execute(shards, work)
-
-
-def _kept_rows(shard: Shard, rows: Rows, name: str, new: Groups) -> Groups:
-    """What the clients of some rows keep for a transform."""
-    if not new:
-        return {}
-    found = [shard.states.get(client) for client in rows.jobs.clients.tolist()]
-    each = [new if state is None else unnamed(name, state) or new for state in found]
-    device = next(iter(next(iter(new.values())).values())).device
-    return map_groups(lambda t: t.to(device), stack_groups([map_groups(lambda t: t.to(device), one) for one in each]))
 
 
 def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:
@@ -376,41 +412,6 @@ def _by_server_step(rows: Rows) -> Iterable[tuple[int, Rows]]:
     if (steps == steps[0]).all():
         return [(int(steps[0]), rows)]
     return [(step, rows.take(np.flatnonzero(steps == step))) for step in np.unique(steps).tolist()]
-
-
-def _some(rows: Rows, state: Groups, positions: IntArray) -> tuple[Rows, Groups]:
-    """Some of the clients, and what they keep."""
-    return rows.take(positions), map_groups(lambda t: t[positions], state)
-
-
-def _diverged(result: JobResults) -> BoolArray:
-    """Whose training came to nothing finite, where a policy lets clients try hyperparameters that may be too bold.
-
-    Elsewhere nobody is passed over: what is not finite ends the run.
-    """
-    nobody = np.zeros(len(result.clients), dtype=np.bool_)
-    if result.jobs.decisions is None or result.validated is None:
-        return nobody
-    judged = result.validated
-    found = ~np.isfinite(result.losses) | ~finite_rows(result.update, len(result.clients))
-    return found | ((judged.samples > 0) & ~np.isfinite(judged.after))
-
-
-def _as_if_nothing_was_learned(result: JobResults, diverged: BoolArray) -> JobResults:
-    """Updates of zero of those who diverged, whose losses are infinite to those who judge, and else unknown."""
-    assert result.validated is not None
-    judged = result.validated
-    rows = torch.from_numpy(diverged)
-
-    def cleared(t: Tensor) -> Tensor:
-        return t.masked_fill(rows.to(t.device).view(-1, *[1] * (t.dim() - 1)), 0)
-
-    return replace(
-        result,
-        update=map_groups(cleared, result.update),
-        losses=np.where(diverged, np.nan, result.losses),
-        validated=replace(judged, after=np.where(diverged & (judged.samples > 0), np.inf, judged.after)),
-    )
 
 
 def _refuse_what_is_not_finite(result: JobResults, transformed: Rows) -> None:
