@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedarena.client.masks import Authority, signing_with
-from fedarena.client.secure_sum import Member, Session, usual_threshold
+from fedarena.client.secure_limits import usual_threshold
+from fedarena.client.secure_sum import Member, Session
 from fedarena.deploy.unmasking import PHASES, SecureGroup, SecureTotal
 
 Change = Callable[[str, int, bytes], bytes]  # of a message of the server, by phase and member

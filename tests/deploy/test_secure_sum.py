@@ -16,6 +16,7 @@ from secure_groups import answer, authority, credentials, make_group, make_membe
 from fedarena.client import masks
 from fedarena.client.masks import Authority, add_mask, signing_with
 from fedarena.client.secret_sharing import PRIME, holder_weights, join_shares, split_secret
+from fedarena.client.secure_limits import usual_threshold
 from fedarena.client.secure_messages import (
     MASK_KEY,
     SELF_MASK,
@@ -28,7 +29,7 @@ from fedarena.client.secure_messages import (
     encode_parts,
     encode_revealed,
 )
-from fedarena.client.secure_sum import Session, confirmed_part, usual_threshold
+from fedarena.client.secure_sum import Session, confirmed_part
 from fedarena.core.errors import SecureSumError
 from fedarena.deploy.unmasking import PHASES, SecureGroup
 

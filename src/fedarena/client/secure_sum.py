@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from fedarena.client import masks
 from fedarena.client.masks import Authority, Sign, Words
 from fedarena.client.secret_sharing import SECRET_BYTES, SHARE_BYTES, Randomness, split_secret
+from fedarena.client.secure_limits import LEAST_MEMBERS, MOST_MEMBERS, check_threshold
 from fedarena.client.secure_messages import (
     MASK_KEY,
     SEALED_BYTES,
@@ -40,22 +41,6 @@ from fedarena.client.secure_messages import (
 from fedarena.core.errors import SecureSumError
 
 _Answer = Callable[[bytes], bytes]
-LEAST_MEMBERS = 3  # of two, each knows the other's vector when it hears the sum
-MOST_MEMBERS = 64
-
-
-def usual_threshold(members: int) -> int:
-    """More than two thirds, which holds also against a third of the members who help the server."""
-    return 2 * members // 3 + 1
-
-
-def check_threshold(threshold: int, members: int) -> None:
-    """Half of a group must not be able to unmask on its own what the other half does not know of."""
-    if not members // 2 < threshold <= members:
-        raise SecureSumError(
-            f"A threshold of {threshold} does not protect a group of {members}: it must be from {members // 2 + 1} to "
-            f"{members}"
-        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 from fedarena.client import masks
 from fedarena.client.masks import Authority, Words
 from fedarena.client.secret_sharing import holder_weights, join_shares
+from fedarena.client.secure_limits import LEAST_MEMBERS, MOST_MEMBERS, check_threshold
 from fedarena.client.secure_messages import (
     MASK_KEY,
     SELF_MASK,
@@ -28,15 +29,7 @@ from fedarena.client.secure_messages import (
     encode_numbers,
     encode_parts,
 )
-from fedarena.client.secure_sum import (
-    LEAST_MEMBERS,
-    MOST_MEMBERS,
-    Session,
-    check_threshold,
-    confirmed_part,
-    pair_seed,
-    pair_sign,
-)
+from fedarena.client.secure_sum import Session, confirmed_part, pair_seed, pair_sign
 from fedarena.core.errors import SecureSumError
 from fedarena.core.words import counted
 

@@ -50,6 +50,7 @@ from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
+from fedarena.runs.secure import prepare_secure
 from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
@@ -62,6 +63,7 @@ from fedarena.simulate import (
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
+from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
@@ -271,6 +273,18 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         update=update,
         keeps_states=bool(kept),
     )
+    secure = _make(SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation")
+    download = _make(DOWNLOADS, config.download, Compressor, "a compressor")
+    prepare_secure(
+        *(secure, config, engine, training_clients),
+        facts=facts,
+        mechanism=mechanism,
+        attack=attack,
+        policy=policy,
+        edges=edges,
+        download=download,
+    )
+    config = config.model_copy(update={"secure_aggregation": config.secure_aggregation | secure.choices()})
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -295,6 +309,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         transforms=(*([canaries] if canaries else []), *of_policy, *transforms, *mechanism.transforms()),
         policy=policy,
         edges=edges,
+        secure_aggregation=secure,
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
@@ -303,7 +318,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         always_steps=mechanism.always_steps,
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),
-        download=_make(DOWNLOADS, config.download, Compressor, "a compressor"),
+        download=download,
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
         class_names=federation.task.label_names,

@@ -24,6 +24,8 @@ from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.policies import Policy
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
+from fedarena.simulate.secure_aggregation import NoSecureAggregation, SecureAggregation, SecureRounds
+from fedarena.simulate.secure_aggregation.base import SecureTraffic
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.simulate.world import World
@@ -94,6 +96,7 @@ class Simulation:
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
     transforms: tuple[Transform, ...] = ()  # of updates, in their order; the policy is one of them
     edges: Edges = field(default_factory=NoEdges)  # between clients and the server
+    secure_aggregation: SecureAggregation = field(default_factory=NoSecureAggregation)
     policy: Policy | None = None  # what decides about hyperparameters of jobs; None: they are those of the run
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
@@ -112,7 +115,12 @@ class Simulation:
     def path(self) -> UpdatePath:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
-        return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+        path = UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+        secure = self.secure_aggregation
+        if secure.exists:
+            example = example_update(self.algorithm, self.engine.initial_params())
+            path.sum_securely(secure.fixed_point(), example, secure.notes)
+        return path
 
     @cached_property
     def downlink(self) -> Downlink | None:
@@ -127,6 +135,15 @@ class Simulation:
             return None
         down, up = transferred_bytes(self.algorithm, self.engine.initial_params())
         return EdgeLinks(self.edges, self.sent_bytes(down), self.sent_bytes(up))
+
+    @cached_property
+    def secure_rounds(self) -> SecureRounds | None:
+        """What secure aggregation does to rounds; None: there is none."""
+        secure = self.secure_aggregation
+        if not secure.exists:
+            return None
+        groups = -(-self.cohort // secure.group)
+        return SecureRounds(secure, self.seed, secure.traffic(-(-self.cohort // groups)))
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -334,9 +351,10 @@ class Simulation:
         if partial_work is not None and self.protocol.overlaps:  # nobody waits for those who began at the same time
             partial_work = replace(partial_work, whole_jobs=None)
         times = self.edges.rounds  # that a client downloads, trains and uploads
+        beside = SecureTraffic() if self.secure_rounds is None else self.secure_rounds.traffic
         return Load(
-            self.sent_bytes(down) * times,
-            self.sent_bytes(up) * times,
+            self.sent_bytes(down) * times + beside.keys_down + beside.unmasking_down,
+            self.sent_bytes(up) * times + beside.keys_up + beside.unmasking_up,
             self.flops_per_sample,
             self.processed_samples,
             self.compute_factor,

@@ -98,6 +98,8 @@ def describe_round(
     }
     if simulation.edge_links is not None:
         row |= simulation.edge_links.row(plan)
+    if simulation.secure_rounds is not None:
+        row |= simulation.secure_rounds.row(plan, round)
     if len(simulation.corrupted_clients):
         row["corrupted"] = int((corrupted & used).sum())
     if server.verdicts:

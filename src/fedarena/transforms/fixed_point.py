@@ -12,7 +12,7 @@ Sums of whole numbers do not depend on an order, so everybody who adds up the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ NOTES = (SATURATED, TRAIN_LOSS, TRAIN_SAMPLES)
 _LIMBS, _LIMB_BITS, _POINT_BITS = 4, 16, 20
 _OFFSET = 1 << 63  # which makes numbers positive
 _MOST_SIGNIFICANT_BITS = 52  # of a sum, so that it can be written in double precision
+_LEAST_STEPS = 128  # between zero and the largest number
 _NOISE_TAIL = 16  # deviations that there is room for: beyond that is one draw of 10^56
 
 
@@ -74,30 +75,35 @@ class _Slot:
 class SumForm:
     """The form of what clients add to a sum, as words and back. All clients' have the same."""
 
-    def __init__(self, fixed_point: FixedPoint, example: Partial, change_prefix: str, notes: Sequence[str] = NOTES):
-        """`example` is what the aggregator makes of one update; groups of a prefix are changes of the model."""
+    def __init__(
+        self, fixed_point: FixedPoint, example: Partial, changes: Collection[str], notes: Sequence[str] = NOTES
+    ):
+        """`example` is what the aggregator makes of one update, and `changes` its groups that move the model."""
         self.fixed_point, self.notes = fixed_point, tuple(notes)
-        bounds = {True: fixed_point.bound, False: fixed_point.other_bound}
+        bounds = {
+            group: fixed_point.bound if group in changes else fixed_point.other_bound for group in example.tensors
+        }
+        for bound in bounds.values():
+            if bound * fixed_point.scale(bound) < _LEAST_STEPS:
+                raise BadInputError(
+                    f"Sums of {fixed_point.bits} bits have no room for numbers up to {bound:g} of "
+                    f"{fixed_point.members} clients; choose secure_aggregation.bits=64 or smaller groups"
+                )
         self._slots = [
-            _Slot(group, name, t.shape, t.dtype, fixed_point.scale(bounds[group.startswith(change_prefix)]))
+            _Slot(group, name, t.shape, t.dtype, fixed_point.scale(bounds[group]))
             for group, tensors in example.tensors.items()
             for name, t in tensors.items()
         ]
         self.numbers = (*example.numbers, *self.notes)
         self.coordinates = sum(slot.shape.numel() for slot in self._slots)
-        scales = [torch.full((slot.shape.numel(),), slot.scale, dtype=torch.float64) for slot in self._slots]
-        self._scales = torch.cat(scales) if scales else torch.zeros(0, dtype=torch.float64)
-        bound_of = [bounds[slot.group.startswith(change_prefix)] for slot in self._slots]
-        limits = [math.floor(bound * slot.scale) for bound, slot in zip(bound_of, self._slots, strict=True)]
-        if any(limit < 1 for limit in limits):
-            raise BadInputError(
-                f"Sums of {fixed_point.bits} bits have no room for numbers up to {max(bound_of):g} of "
-                f"{fixed_point.members} clients; choose secure_aggregation.bits=64, a smaller range or smaller groups"
-            )
-        each = [
-            torch.full((slot.shape.numel(),), float(limit)) for slot, limit in zip(self._slots, limits, strict=True)
-        ]
-        self._limits = torch.cat(each).double() if each else self._scales
+        self._scales = self._spread([slot.scale for slot in self._slots])
+        self._limits = self._spread([math.floor(bounds[slot.group] * slot.scale) for slot in self._slots])
+
+    def _spread(self, of_tensors: Sequence[float]) -> Tensor:
+        """A number of every tensor, for each of its coordinates."""
+        sizes = [slot.shape.numel() for slot in self._slots]
+        values = torch.tensor(of_tensors, dtype=torch.float64)
+        return values.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
 
     @property
     def length(self) -> int:
