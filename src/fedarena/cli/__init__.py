@@ -8,6 +8,7 @@ from fedarena.cli import catalogue
 from fedarena.cli import heterogeneity
 from fedarena.cli import privacy
 from fedarena.cli import profile_device
+from fedarena.cli import deploy
 from fedarena.cli import correlate
 from fedarena.cli import data_list
 from fedarena.cli import data_import
@@ -36,6 +37,7 @@ __all__ = [
     "data_prepare",
     "data_stats",
     "data_verify",
+    "deploy",
     "estimate",
     "heterogeneity",
     "hpo",

@@ -86,6 +86,11 @@ def hpo_command(function: Command) -> Command:
     return _register(hpo, function)
 
 
+def command_of(group: typer.Typer) -> Callable[[Command], Command]:
+    """What registers commands of a group of its own; unknown options get to them among their settings."""
+    return lambda function: _register(group, function)
+
+
 def _register(group: typer.Typer, function: Command, context: dict[str, Any] | None = None) -> Command:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:

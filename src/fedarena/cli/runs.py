@@ -79,6 +79,13 @@ def resume(
             raise BadInputError(f"{key} of a run that is there cannot be changed, only rounds; start a new run")
     given = merge({}, overrides)
     import_for_runs()
+    if (folder / "deploy").is_dir():  # its clients are real
+        from fedarena.display.deploying import resume_serving_with_report
+
+        if given:
+            raise BadInputError(f"{', '.join(overrides)} of a run with real devices cannot be changed; start a new run")
+        _show(resume_serving_with_report(folder, messages))
+        return
     from fedarena.display.running import resume_with_report
 
     _show(resume_with_report(folder, rounds=given.get("rounds"), elsewhere=given.get("engine")))

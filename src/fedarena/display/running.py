@@ -114,9 +114,15 @@ def _with_report(data: RunData, observer: Observer) -> RunData:
     return data
 
 
+def ending_with_report(work: Callable[[Observer], RunData], bars: ProgressBars) -> RunData:
+    """Does some other work on a run that ends with a report."""
+    with _observing(progress=True, bars=bars) as observer:
+        return _with_report(work(observer), observer)
+
+
 @contextmanager
-def _observing(progress: bool) -> Iterator[Observer]:
-    observer = ProgressBars(Screen(stderr=True)) if progress else Reporting()
+def _observing(progress: bool, bars: ProgressBars | None = None) -> Iterator[Observer]:
+    observer = (bars or ProgressBars(Screen(stderr=True))) if progress else Reporting()
     try:
         with observer if isinstance(observer, ProgressBars) else nullcontext():
             yield observer

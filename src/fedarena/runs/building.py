@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from typing import Protocol as TypingProtocol
 
 import numpy as np
 import torch
@@ -69,6 +71,7 @@ from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
     Algorithm,
+    ClientData,
     CohortEngine,
     Engine,
     LocalTraining,
@@ -114,12 +117,27 @@ class Experiment:
         return None if self.simulation.fleet is None else self.simulation.fleet.fleet
 
 
+class RealClients(ClientData, TypingProtocol):
+    """Clients that train where they are. How many samples they have is known; evaluation reads a federation."""
+
+    @property
+    def clients(self) -> IntArray:
+        """All who may take part, sorted."""
+
+    def client_ids(self, clients: Sequence[int]) -> list[str]:
+        """Their names."""
+
+    def evaluate_on(self, federation: ClientData) -> None:
+        """Told where samples are that the server can read."""
+
+
 @dataclass(frozen=True)
 class GivenParts:
     """Parts that were handed in as objects, and are not loaded again."""
 
     federation: Federation | None = None
     fleet: Fleet | None = None
+    devices: RealClients | None = None  # that train, instead of clients of the federation; on them nothing is read
 
     def named_in(self, config: RunConfig, folder: Path) -> RunConfig:
         """A configuration that finds the same parts when the run in this folder is resumed."""
@@ -141,10 +159,15 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     given = given or GivenParts()
     federation, config = open_federation(config, observer, given.federation)
     warnings: list[str] = []
-    training_clients = _training_clients(federation, warnings)
-    fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
     local = config.local
-    data, training_clients = _training_data(federation, training_clients, local, config)
+    data: Federation | PooledFederation | RealClients
+    if given.devices is None:
+        training_clients = _training_clients(federation, warnings)
+        fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
+        data, training_clients = _training_data(federation, training_clients, local, config)
+    else:
+        given.devices.evaluate_on(federation)
+        data, training_clients, fit_clients = given.devices, given.devices.clients, None
     attack = _make(ATTACKS, config.attack, Attack, "an attack")
     check_attackable(attack, config.training)
     trained_on = PoisonedData(data, attack, config.seed) if attack.poisons_data else data

@@ -33,6 +33,7 @@ from fedarena.models import ADAPTATIONS, AUGMENTATIONS, MODELS, TASKS
 from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.privacy import MECHANISMS
 from fedarena.runs.callbacks import CALLBACKS
+from fedarena.runs.deployed import DeployOptions
 from fedarena.runs.hints import misplaced_option, not_a_setting, several_values, unknown_setting
 from fedarena.simulate import PROTOCOLS, SELECTORS, ClockOptions
 from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
@@ -125,7 +126,12 @@ class EvaluationConfig:
 
 
 # Settings that belong together without being a named part.
-SECTIONS: dict[str, Any] = {"local": LocalTraining, "evaluation": EvaluationConfig, "clock": ClockOptions}
+SECTIONS: dict[str, Any] = {
+    "local": LocalTraining,
+    "evaluation": EvaluationConfig,
+    "clock": ClockOptions,
+    "deploy": DeployOptions,
+}
 
 
 class RunConfig(BaseModel):
@@ -169,6 +175,7 @@ class RunConfig(BaseModel):
     keep: Literal["last", "best"] = "last"  # which models; the last one always, the best by the leading metric as well
     track: list[dict[str, Any]] = []  # where else the numbers are shown; no part of what makes a run this run
     clock: ClockOptions = ClockOptions()
+    deploy: DeployOptions = DeployOptions()
     engine: dict[str, Any] = {"name": "cohort"}
     client_states_ram_bytes: NotNegative = DEFAULT_RAM_BYTES  # the others are on disk
 

@@ -20,6 +20,7 @@ from fedarena.runs.attacked import describe_attack
 from fedarena.runs.building import Experiment
 from fedarena.runs.config import NOT_DECISIVE, RunConfig
 from fedarena.runs.deciding import describe_policy
+from fedarena.runs.deployed import DeployOptions
 from fedarena.runs.environment import describe_environment, describe_repositories
 from fedarena.runs.own_source import OwnSource, own_source
 from fedarena.simulate.simulation import Simulation, transferred_bytes
@@ -67,6 +68,8 @@ def settings_fingerprint(config: RunConfig) -> str:
         usual = "all" if part == "adaptation" else "none"
         if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
+    if config.deploy == DeployOptions():
+        del decisive["deploy"]
     for section, option, defaults in (
         ("local", "clip_norm", (None,)),
         ("engine", "plan", (None, "together")),

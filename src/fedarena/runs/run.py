@@ -97,6 +97,7 @@ class Run:
         check_new(folder)  # before building the experiment, which may take a while
         check_trackers(config.track)
         experiment = prepare(given.named_in(config, folder).model_copy(update={"name": name}), observer, given)
+        cls.check_possible(experiment)
         with _crew_of(experiment, observer) as crew:
             recorder = Recorder.create(
                 folder,
@@ -111,6 +112,10 @@ class Run:
             )
             given.save(folder)
             return cls(experiment, recorder, None, observer, callbacks, crew)
+
+    @classmethod
+    def check_possible(cls, experiment: Experiment) -> None:
+        """Refuses what a run of another kind cannot do, before its folder is made."""
 
     @classmethod
     def reopen(

@@ -84,6 +84,11 @@ class Phones:
         """The fleet, if its availability matters."""
         return None if self.always_on else self.fleet
 
+    @property
+    def never_leave(self) -> bool:
+        """Whether everybody is always there."""
+        return self.leaving_fleet is None
+
     def is_available(self, clients: IntArray, times: float | FloatArray) -> BoolArray:
         """Whether each of these could be invited then."""
         fleet = self.leaving_fleet

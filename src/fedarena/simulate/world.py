@@ -39,7 +39,7 @@ class World:
     def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
         """Up to `number` clients who are available at `time` and not busy, chosen by the selector."""
         phones = self.phones
-        everybody = phones.leaving_fleet is None
+        everybody = phones.never_leave
         candidates = Candidates(
             self.clients,
             time,

@@ -32,6 +32,8 @@ from fedarena.train.validation import Validated, Validation
 class ReferenceEngine:
     """Trains the clients of a cohort one after the other."""
 
+    crew: Any = None  # real devices, where these train instead; see `fedarena.transforms.train_and_collect`
+
     def __init__(
         self,
         task: Task,

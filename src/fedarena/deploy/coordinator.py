@@ -1,0 +1,383 @@
+"""The coordinator: who has which task, what became of it, and when a round is over. It knows no sockets.
+
+Devices' calls and the loop of rounds come from different threads; one lock keeps them apart. Everything that must
+survive a kill is on disk before anybody is told of it: tasks in the journal, updates and receipts in the inbox.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fedarena.core.outside_text import harmless
+from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
+from fedarena.deploy.clocks import RunClock
+from fedarena.deploy.inbox import Inbox, Receiving
+from fedarena.deploy.members import Member, Members
+from fedarena.deploy.rules import Rule
+from fedarena.deploy.tasks import (
+    ACCEPTED,
+    EXCLUDED,
+    GONE,
+    LATE,
+    REFUSED,
+    Closed,
+    Course,
+    Journal,
+    Task,
+    by_id,
+    settled,
+)
+
+ONLINE_SECONDS = 90.0  # a device that has not spoken for so long is not there
+POLL_SECONDS, BUSY_SECONDS = 25.0, 30.0
+REFUSALS = 3  # that put a device into quarantine
+_DIGEST = re.compile("[0-9a-f]{64}")
+Answer = dict[str, Any]
+
+
+class ExcludedError(Exception):
+    """A device may not take part. The sentence says why."""
+
+
+class Upload:
+    """An upload that goes on. A later one of the same task takes its place."""
+
+    def __init__(self, task: Task, announced: Announced, receiving: Receiving):
+        self.task, self.announced, self.receiving = task, announced, receiving
+        self.superseded = False
+
+
+class Coordinator:
+    """Tells devices what to do, and takes what they send."""
+
+    def __init__(
+        self,
+        folder: Path,
+        members: Members,
+        admission: Admission,
+        clock: RunClock,
+        samples: Callable[[str], int | None],
+    ):
+        """`folder` is that of the run; `samples` says how many training samples a device has, if it has joined."""
+        self.members, self.admission, self._clock, self._samples = members, admission, clock, samples
+        self.blobs = folder / "blobs"
+        self.blobs.mkdir(parents=True, exist_ok=True)
+        self.kept_blobs: set[str] = set()  # that every device needs, in whatever round
+        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / "round.json")
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._seen: dict[str, float] = {}  # when devices last spoke
+        self._not_ready: dict[str, str] = {}
+        self._offences: Counter[str] = Counter()
+        self._uploads: dict[str, Upload] = {}
+        self._rule: Rule | None = None
+        self._over: str | None = None
+        self.tell: Callable[[Iterable[str]], None] = lambda names: None  # who is to look whether there is news
+        self.log: Callable[[str], None] = lambda sentence: None
+        self.course = self._journal.read()
+        if self.course is not None:
+            self._recover(self.course)
+
+    def _recover(self, course: Course) -> None:
+        """Goes on where a server was killed: what became of its tasks is in the inbox. A deadline counts anew."""
+        if course.closed is None:
+            course.begin = self._clock.seconds()
+        self.admission.norms = Norms(course.norms)
+        for task in course.tasks:
+            if (receipt := self.inbox.receipt(task.id)) is not None:
+                settled(task, receipt)
+                if task.outcome == ACCEPTED:
+                    self.admission.norms.add(receipt["norm"])
+            self._seen[task.name] = self._clock.seconds()  # it gets the time to find the server again
+
+    # What devices ask for.
+
+    def member(self, name: str, serial: str) -> Member:
+        """The device that has this certificate."""
+        with self._lock:
+            if self.members.refresh():
+                self._changed.notify_all()
+            member = self.members.get(name)
+            if member is None:
+                raise ExcludedError(f"Nobody called {harmless(name)} is invited")
+            if member.serial != serial:
+                raise ExcludedError(f"{name} has a newer certificate than this one; use its latest invitation")
+            if member.excluded is not None:
+                raise ExcludedError(member.excluded)
+            self._seen[name] = self._clock.seconds()
+            return member
+
+    def next(self, member: Member, busy: str | None, ready: bool | str) -> Answer | None:
+        """What a device is to do now; None: nothing yet."""
+        with self._lock:
+            self._note_readiness(member.name, ready)
+            if self._over is not None:
+                return {"over": self._over}
+            task = self._open_task(member.number)
+            if busy is not None:
+                return {"wait": BUSY_SECONDS} if task is not None and task.id == busy else {"cancel": busy}
+            if task is None or ready is not True:
+                return None
+            if task.given is None:
+                task.given = self._clock.seconds()
+            return {"task": task.message}
+
+    def blob(self, digest: str) -> Path | None:
+        """The file with what tasks name by its digest."""
+        if not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None:
+            return None
+        path = self.blobs / digest
+        return path if path.exists() else None
+
+    def begin_upload(self, member: Member, message: Any) -> Answer | Upload:
+        """An upload begins, or goes on at an offset; an answer, if there is nothing to receive."""
+        with self._lock:
+            try:
+                announced = self.admission.announced(message)
+            except RefusedError as error:
+                return self._refuse(member, None, error)
+            task = self._task(announced.task)
+            if task is None:
+                return self._former(member, announced.task)
+            if task.client != member.number:
+                return self._refuse(member, None, RefusedError("task", "This task was given to somebody else"))
+            if not task.is_open:
+                return _answer(task)
+            try:
+                self.admission.check_size(announced)
+                self.admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
+            except RefusedError as error:
+                return self._refuse(member, task, error)
+            there = self.inbox.size(task.id)
+            if announced.offset > there:
+                return {"offset": there}
+            if (former := self._uploads.get(task.id)) is not None:
+                former.superseded = True
+                former.receiving.close()
+            receiving = Receiving(self.inbox, task.id, announced.offset, announced.bytes)
+            upload = self._uploads[task.id] = Upload(task, announced, receiving)
+            return upload
+
+    def write(self, member: Member, upload: Upload, chunk: bytes) -> Answer | None:
+        """Takes a chunk; an answer, if no more is wanted."""
+        if upload.superseded or not upload.task.is_open:
+            return self.abandon(upload)
+        self._seen[member.name] = self._clock.seconds()
+        if chunk and upload.receiving.write(chunk):
+            return None
+        with self._lock:
+            return self._refuse(member, upload.task, RefusedError("size", "More bytes came than were announced"))
+
+    def abandon(self, upload: Upload) -> Answer:
+        """An upload ended before its end; what has come of it is kept."""
+        with self._lock:
+            upload.receiving.close()
+            if self._uploads.get(upload.task.id) is upload:
+                del self._uploads[upload.task.id]
+            return {"offset": self.inbox.size(upload.task.id)} if upload.task.is_open else _answer(upload.task)
+
+    def finish_upload(self, member: Member, upload: Upload) -> Answer:
+        """All chunks have come: checks the update, and gives the receipt when it is on disk."""
+        receiving, task = upload.receiving, upload.task
+        if upload.superseded or not receiving.is_complete:
+            return self.abandon(upload)
+        receiving.make_durable()
+        try:
+            norm = self.admission.check_body(self.inbox.body(task.id), upload.announced)
+        except FileNotFoundError:  # another upload of the same task was refused meanwhile
+            return self.abandon(upload)
+        except RefusedError as error:
+            with self._lock:
+                if upload.superseded:
+                    return self.abandon(upload)
+                if error.word == "digest" and receiving.begins_at:  # pieces of several uploads may not fit
+                    receiving.truncate()
+                    return self.abandon(upload)
+                self.abandon(upload)
+                return self._refuse(member, task, error)
+        with self._lock:
+            self.abandon(upload)
+            if upload.superseded or not task.is_open:
+                return self.abandon(upload)
+            self._settle(task, ACCEPTED, None, upload.announced.report, upload.announced.bytes, norm)
+            self.admission.norms.add(norm)
+            self._look(self._clock.seconds())
+            return _answer(task)
+
+    def status(self, member: Member, task_id: Any) -> Answer:
+        """How much of a task's body is there, or what was decided about it."""
+        with self._lock:
+            task = self._task(task_id) if isinstance(task_id, str) else None
+            if task is None or task.client != member.number:
+                return {"receipt": self._former(member, task_id)}
+            return {"bytes": self.inbox.size(task.id)} if task.is_open else {"receipt": _answer(task)}
+
+    # What the loop of rounds asks for.
+
+    def online(self) -> set[str]:
+        """The devices that are there and ready to work."""
+        with self._lock:
+            since = self._clock.seconds() - ONLINE_SECONDS
+            members = [self.members.get(name) for name, seen in self._seen.items() if seen >= since]
+            able = {member.name for member in members if member is not None and member.excluded is None}
+            return {name for name in able - self._not_ready.keys() if self._samples(name) is not None}
+
+    def begin(self, course: Course, rule: Rule) -> None:
+        """Begins a round, or goes on with one that was begun before."""
+        with self._lock:
+            former, self._rule = self.course, rule
+            if course is not former:
+                if former is not None:
+                    course.settled = _last_of_each(former)
+                course.norms = self.admission.norms.to_list()
+                self._journal.write(course)
+                self.course = course
+                self.inbox.keep_only(task.id for task in course.tasks)
+                used = self.kept_blobs | {task.spec["blob"] for task in course.tasks}
+                for path in self.blobs.iterdir():
+                    if path.name not in used:
+                        path.unlink()
+            self._look(self._clock.seconds())
+            self._changed.notify_all()
+        self.tell([task.name for task in course.open_tasks()])
+
+    def invite(self, tasks: list[Task]) -> None:
+        """Gives further tasks to devices in the present round."""
+        with self._lock:
+            assert self.course is not None
+            self.course.tasks += tasks
+            self._journal.write(self.course)
+            self._changed.notify_all()
+        self.tell([task.name for task in tasks])
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something happens, at most so long; sees to those who have gone."""
+        with self._changed:
+            self._clock.wait(self._changed, seconds)
+            if self.members.refresh():
+                self.log("clients.json has changed")
+            self._look(self._clock.seconds())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the present round is over."""
+        return self.course is not None and self.course.closed is not None
+
+    def end(self, sentence: str) -> None:
+        """From now on, devices are told that the run is over."""
+        with self._lock:
+            self._over = sentence
+        self.tell(self.seen())
+
+    def seen(self) -> list[str]:
+        """Who has ever spoken."""
+        with self._lock:
+            return list(self._seen)
+
+    def _look(self, now: float) -> None:
+        """Whether somebody is gone, and whether the round is over."""
+        course, rule = self.course, self._rule
+        if course is None or rule is None or course.closed is not None:
+            return
+        for task in course.open_tasks():
+            member = self.members.get(task.name)
+            if member is None or member.excluded is not None:
+                self._drop(task, EXCLUDED, "excluded", now)
+            elif not rule.waits_for_ever and max(self._seen.get(task.name, 0.0), task.invited) < now - ONLINE_SECONDS:
+                self._drop(task, GONE, "gone", now)
+        if rule.is_over(course, now):
+            self._close(course, rule, now)
+
+    def _close(self, course: Course, rule: Rule, now: float) -> None:
+        used = rule.used(course)
+        for task in course.open_tasks():
+            if rule.is_dropped_with(task, course):
+                self._drop(task, LATE, "late", now)
+        over = course.tasks
+        if rule.goes_on:  # what came and was not used waits for the next round, unless it is too old by then
+            waits = [task for task in course.accepted() if task not in used and not rule.is_dropped_with(task, course)]
+            over = [task for task in course.tasks if not (task.is_open or task in waits)]
+        course.closed = Closed(now, tuple(task.id for task in used), tuple(task.id for task in over))
+        self._journal.write(course)
+        self._changed.notify_all()
+
+    def _drop(self, task: Task, outcome: str, reason: str, now: float) -> None:
+        task.outcome, task.reason, task.ended = outcome, reason, now
+
+    def _settle(
+        self, task: Task, outcome: str, reason: str | None, report: dict[str, Any], size: int, norm: float
+    ) -> None:
+        receipt = {
+            "accepted": outcome == ACCEPTED,
+            "outcome": outcome,
+            "reason": reason,
+            "ended": self._clock.seconds(),
+            "bytes": size,
+            "report": report,
+            "norm": norm,
+        }
+        self.inbox.settle(task.id, receipt)
+        settled(task, receipt)
+        self._changed.notify_all()
+
+    def _refuse(self, member: Member, task: Task | None, error: RefusedError) -> Answer:
+        """A refused update is a failed job; too many of them put a device into quarantine."""
+        if task is not None and task.is_open:
+            if (upload := self._uploads.get(task.id)) is not None:
+                self.abandon(upload)
+            self._settle(task, REFUSED, error.word, {}, 0, 0.0)
+        self.log(f"refused of {member.name}: {error.word}: {error.sentence}")
+        self._offences[member.name] += 1
+        if self._offences[member.name] >= REFUSALS:
+            self.members.quarantine(member.name, f"{REFUSALS} uploads were refused, the last one: {error.word}")
+            self.log(f"{member.name} is in quarantine")
+        self._look(self._clock.seconds())
+        return {"refused": error.sentence}
+
+    def _note_readiness(self, name: str, ready: bool | str) -> None:
+        was = name not in self._not_ready
+        if ready is True:
+            self._not_ready.pop(name, None)
+        else:
+            self._not_ready[name] = str(ready)[:200]
+        if was != (ready is True) or ready is True:
+            self._changed.notify_all()
+
+    def _open_task(self, client: int) -> Task | None:
+        tasks = [] if self.course is None else self.course.tasks
+        return next((task for task in tasks if task.client == client and task.is_open), None)
+
+    def _task(self, task_id: str) -> Task | None:
+        return None if self.course is None else by_id(self.course.tasks).get(task_id)
+
+    def _former(self, member: Member, task_id: Any) -> Answer:
+        """What to say about a task of a round before: it counted once, or never will."""
+        last = None if self.course is None else self.course.settled.get(member.number)
+        if last is not None and last[0] == task_id and last[1] == ACCEPTED:
+            return {"accepted": True}
+        if last is not None and last[0] == task_id and last[1] == REFUSED:
+            return {"refused": "It was refused before"}
+        return {"late": "The round of this task is over"}
+
+
+def _answer(task: Task) -> Answer:
+    """What a device is told about a task that is decided."""
+    if task.outcome == ACCEPTED:
+        return {"accepted": True}
+    if task.outcome == REFUSED:
+        return {"refused": f"It was refused: {task.reason}"}
+    return {"late": "The server does not wait for it any more"}
+
+
+def _last_of_each(course: Course) -> dict[int, tuple[str, str]]:
+    """The last task of every client, and how it ended."""
+    last = dict(course.settled)
+    for task in sorted(course.tasks, key=lambda task: task.job):
+        if task.outcome is not None:
+            last[task.client] = (task.id, task.outcome)
+    return last

@@ -1,0 +1,108 @@
+"""The devices of a run, as the parts of a simulation see them: who is there, and those who train for an engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.client import codec
+from fedarena.client.messages import arrived_results
+from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import write_json
+from fedarena.deploy.coordinator import Coordinator
+from fedarena.deploy.tasks import Task
+from fedarena.simulate.jobs import BoolArray, FloatArray
+from fedarena.simulate.phones import Phones
+from fedarena.train import Groups, JobArrays, Shard
+from fedarena.train.engine import IntArray
+from fedarena.train.tensors import unflatten_groups
+from fedarena.transforms import Sent, ShardResult, UpdatePath
+
+
+class Joined:
+    """What devices said about themselves when they joined a run: a file each, in the folder of the run."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._known: dict[str, dict[str, Any]] = {}
+        for path in folder.glob("*.json"):
+            try:
+                self._known[path.stem] = json.loads(path.read_bytes())
+            except ValueError as error:
+                raise DamagedFileError(f"{path} is damaged: {error}") from None
+
+    def add(self, name: str, said: dict[str, Any]) -> None:
+        """A device has joined, maybe not for the first time."""
+        if self._known.get(name) != said:
+            write_json(self._folder / f"{name}.json", said)
+            self._known[name] = said
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """What a device said; None: it has not joined."""
+        return self._known.get(name)
+
+    def samples(self, name: str) -> int | None:
+        """How many training samples a device has; None: it has not joined."""
+        said = self._known.get(name)
+        return None if said is None else int(said["samples"]["train"])
+
+
+@dataclass(frozen=True)
+class LivePhones(Phones):
+    """Real devices: whether they are there is seen, not simulated."""
+
+    are_there: Callable[[IntArray], BoolArray] | None = None  # None: as if everybody were
+
+    @property
+    def never_leave(self) -> bool:
+        """Only where nobody asks."""
+        return self.are_there is None
+
+    def is_available(self, clients: IntArray, times: float | FloatArray) -> BoolArray:
+        """Who has spoken lately."""
+        return np.ones(len(clients), dtype=np.bool_) if self.are_there is None else self.are_there(clients)
+
+    def seconds_left(self, clients: IntArray, time: float) -> FloatArray:
+        """Nobody knows."""
+        return np.full(len(clients), np.inf)
+
+
+class DeviceCrew:
+    """Gives an engine what devices trained, from their files; see `fedarena.train.crew.Crew`.
+
+    There is one update in memory at a time, however many there are.
+    """
+
+    def __init__(self, path: UpdatePath, place: Callable[[Groups], Groups], coordinator: Coordinator):
+        self._path, self._place, self._coordinator = path, place, coordinator
+
+    def collect(self, shards: Sequence[Shard], kept: Sequence[Groups]) -> Iterator[ShardResult]:
+        """What the updates of the round that was just closed come to, added up in the order of their jobs."""
+        assert self._coordinator.course is not None
+        tasks = {task.client: task for task in self._coordinator.course.used()}
+        for shard in shards:
+            yield self._path.add_up(self._arrived(shard.jobs, tasks, kept))
+
+    def _arrived(self, jobs: JobArrays, tasks: dict[int, Task], kept: Sequence[Groups]) -> Iterator[Sent]:
+        for position in range(len(jobs)):
+            job = jobs.take([position])
+            yield self._sent(job, tasks[int(job.clients[0])], kept)
+
+    def _sent(self, job: JobArrays, task: Task, kept: Sequence[Groups]) -> Sent:
+        path, report = self._path, task.report
+        body = codec.load(self._coordinator.inbox.body(task.id), self._coordinator.admission.form)
+        update = self._place(unflatten_groups(body))
+        sent = path.receive(arrived_results(job, update, report), kept, path.on_devices)
+        observed = sent.observed | {name: float(value) for name, value in report["observed"].items()}
+        uploaded = report.get("uploaded_bytes")
+        return replace(sent, observed=observed, uploaded_bytes=None if uploaded is None else np.array([int(uploaded)]))
+
+    def describe(self) -> str:
+        """Who works, for people."""
+        return f"{len(self._coordinator.online())} devices"

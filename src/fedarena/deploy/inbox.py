@@ -1,0 +1,100 @@
+"""What devices upload, on disk: bodies as far as they came, and receipts. Nothing is acknowledged before it is durable.
+
+A body is ``<task>``, its receipt ``<task>.json``. A task without a receipt is not decided: its body may be incomplete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import sync_folder, write_json
+
+
+class Inbox:
+    """The bodies and receipts of one run."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def body(self, task: str) -> Path:
+        """Where the body of an upload is."""
+        return self._folder / task
+
+    def size(self, task: str) -> int:
+        """How many bytes of a body are there."""
+        try:
+            return os.stat(self.body(task)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def receipt(self, task: str) -> dict[str, Any] | None:
+        """What was decided about a task; None: nothing yet."""
+        path = self._receipt(task)
+        try:
+            found: dict[str, Any] = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise DamagedFileError(f"{path} is damaged: {error}") from None
+        return found
+
+    def settle(self, task: str, receipt: dict[str, Any]) -> None:
+        """Decides about a task, durably; what was accepted is on disk already. Others' bodies are thrown away."""
+        write_json(self._receipt(task), receipt)
+        if not receipt.get("accepted"):
+            self.body(task).unlink(missing_ok=True)
+
+    def keep_only(self, tasks: Iterable[str]) -> None:
+        """Removes everything about other tasks."""
+        kept = set(tasks)
+        for path in self._folder.iterdir():
+            if path.name.removesuffix(".json") not in kept:
+                path.unlink(missing_ok=True)
+
+    def _receipt(self, task: str) -> Path:
+        return self._folder / f"{task}.json"
+
+
+class Receiving:
+    """A body in the making: what comes is appended from an offset on."""
+
+    def __init__(self, inbox: Inbox, task: str, offset: int, expected: int):
+        self.task, self.expected, self.begins_at = task, expected, offset
+        self._path = inbox.body(task)
+        self._file: BinaryIO = open(self._path, "r+b" if self._path.exists() else "w+b")  # noqa: SIM115
+        self._file.truncate(offset)
+        self._file.seek(offset)
+        self.bytes = offset
+
+    def close(self) -> None:
+        """Lets go of the file; may be called more than once."""
+        self._file.close()
+
+    def truncate(self) -> None:
+        """Throws away what has come."""
+        self._file.truncate(0)
+
+    def write(self, chunk: bytes) -> bool:
+        """Appends a chunk; False, and nothing is written, if that would be more than was announced."""
+        if self.bytes + len(chunk) > self.expected:
+            return False
+        self._file.write(chunk)
+        self.bytes += len(chunk)
+        return True
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all is there."""
+        return self.bytes == self.expected
+
+    def make_durable(self) -> None:
+        """Has everything on disk, and its name as well."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        sync_folder(self._path.parent)

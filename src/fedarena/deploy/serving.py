@@ -1,0 +1,291 @@
+"""A run on a real network, from its configuration to its end: the server's side."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedarena.client import codec
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.core.files import write_bytes, write_json
+from fedarena.core.words import counted
+from fedarena.deploy.admission import Admission
+from fedarena.deploy.calls import Calls, Offer
+from fedarena.deploy.clocks import RunClock
+from fedarena.deploy.coordinator import Coordinator
+from fedarena.deploy.devices import DeviceCrew, Joined
+from fedarena.deploy.folder import DeployFolder
+from fedarena.deploy.live import DeployedSimulation, Deployment
+from fedarena.deploy.members import Members
+from fedarena.deploy.rules import live_rule
+from fedarena.deploy.service import Service
+from fedarena.deploy.settings import check_deployable, constants, device_settings
+from fedarena.deploy.tasks import EXCLUDED, REFUSED, Task
+from fedarena.runs.building import Experiment, GivenParts
+from fedarena.runs.config import USUAL_COHORT, RunConfig
+from fedarena.runs.identity import free_name
+from fedarena.runs.observer import Observer
+from fedarena.runs.run import Run
+from fedarena.simulate import RoundOutcome, Simulation
+from fedarena.simulate.simulation import example_update
+from fedarena.storage.run_data import RunData, is_finished
+from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatten_groups, map_groups
+from fedarena.train.engine import ClientSamples, IntArray, Part
+from fedarena.train.jobs import Job
+
+DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
+_RECORD, _CURRENT = "run.json", "current.json"
+
+
+class DeviceClients:
+    """Real devices as those who train: their samples stay with them, and evaluation reads the server's federation."""
+
+    def __init__(self, names: dict[int, str]):
+        self._names = names
+        self._federation: ClientData | None = None
+        self.joined: Joined | None = None  # which lies in the folder of the run
+
+    def evaluate_on(self, federation: ClientData) -> None:
+        """What is not about training is read from there."""
+        self._federation = federation
+
+    @property
+    def clients(self) -> IntArray:
+        """The numbers of all that may take part."""
+        return np.array(sorted(self._names), dtype=np.int64)
+
+    def client_ids(self, clients: Sequence[int]) -> list[str]:
+        """Their names."""
+        return [self._names[int(client)] for client in clients]
+
+    def counts(self, clients: IntArray, part: Part) -> IntArray:
+        """How many samples devices said they have to train on; else, how many the server has."""
+        if part != "train":
+            assert self._federation is not None
+            return self._federation.counts(clients, part)
+        names = (self._names[client] for client in clients.tolist())
+        found = (None if self.joined is None else self.joined.samples(name) for name in names)
+        return np.array([1 if samples is None else samples for samples in found], dtype=np.int64)
+
+    def samples(self, clients: IntArray, part: Part) -> ClientSamples:
+        """Those that the server has."""
+        if part == "train" or self._federation is None:
+            raise BadInputError("Training samples are on devices, where the server cannot read them")
+        return self._federation.samples(clients, part)
+
+
+class DeployedRun(Run):
+    """A run whose clients are real."""
+
+    coordinator: Coordinator
+
+    @classmethod
+    def check_possible(cls, experiment: Experiment) -> None:
+        """Refuses what exists in simulations only."""
+        check_deployable(experiment)
+        live_rule(experiment.simulation.protocol)
+        evaluation = experiment.config.evaluation
+        if evaluation.training_set or evaluation.part == "train":
+            raise BadInputError(
+                "Training samples are on devices, where the server cannot read them; set evaluation.training_set=false "
+                "and evaluation.part=test"
+            )
+
+    def _record(self, outcome: RoundOutcome) -> None:
+        """Every round is on disk before the next one begins, so that no device trains for nothing."""
+        super()._record(replace(outcome, jobs=self._in_words(outcome.jobs)))
+        self._recorder.commit()
+
+    def _in_words(self, jobs: dict[str, Any]) -> dict[str, Any]:
+        """The columns of jobs, in which those that failed at the server's door say why."""
+        course = self.coordinator.course
+        if course is None or not jobs:
+            return jobs
+        by_job = {task.job: task for task in course.tasks}
+        outcomes = [
+            _words(by_job.get(job), found) for job, found in zip(jobs["job"].tolist(), jobs["outcome"], strict=True)
+        ]
+        told = [by_job[job].report.get("joules") if job in by_job else None for job in jobs["job"].tolist()]
+        joules = np.array([np.nan if value is None else value for value in told], dtype=np.float64)
+        return jobs | {"outcome": outcomes, "joules": joules}
+
+    def log(self, sentence: str) -> None:
+        """Adds a line to ``log.txt``."""
+        self._recorder.log(sentence)
+
+
+def _words(task: Task | None, otherwise: str) -> str:
+    if task is None or task.outcome not in (REFUSED, EXCLUDED):
+        return otherwise
+    return f"refused: {task.reason}" if task.outcome == REFUSED else "excluded"
+
+
+class DeployedServer:
+    """Everything about one run at the server. Made by `open_server`; `start`, then `run.advance`, then `close`."""
+
+    def __init__(self, folder: DeployFolder, run: DeployedRun, names: dict[int, str], clock: RunClock, joined: Joined):
+        self.folder, self.run, self.clock = folder, run, clock
+        place = run.folder / DEPLOYED
+        simulation, options = run.experiment.simulation, run.config.deploy
+        admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
+        self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
+        self.coordinator.log = run.log
+        fewest = options.min_clients or min(simulation.cohort, len(names))
+        deployment = Deployment(self.coordinator, names, fewest, clock.seconds)
+        run.coordinator = self.coordinator
+        run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
+        simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
+            run.experiment.simulation.path, simulation.engine.place, self.coordinator
+        )
+        self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
+        self.service: Service | None = None
+
+    def _offer(self, clients: frozenset[int]) -> Offer:
+        experiment = self.run.experiment
+        settings = device_settings(experiment)
+        fixed = constants(experiment)
+        settings["fixed"] = None
+        if fixed:
+            data = codec.encode(fixed)
+            digest = hashlib.sha256(data).hexdigest()
+            write_bytes(self.coordinator.blobs / digest, data)
+            self.coordinator.kept_blobs.add(digest)
+            settings["fixed"] = {"blob": digest, "bytes": len(data)}
+        columns = {name: (column.dtype, tuple(column.shape)) for name, column in experiment.federation.columns.items()}
+        most = self.run.config.deploy.max_samples
+        return Offer(str(self.run.config.name), settings, columns, clients, most)
+
+    def start(self, address: str | None = None) -> None:
+        """Begins to answer devices."""
+        key, certificate = self.folder.server_credentials()
+        where = address or self.folder.address.listening()
+        self.service = Service(self.calls, key, certificate, self.folder.authority.certificate, where)
+        self.service.start()
+
+    def close(self, sentence: str | None) -> None:
+        """Ends; with a sentence, devices are told that the run is over."""
+        if self.service is None:
+            return
+        if sentence is not None:
+            self.coordinator.end(sentence)
+        self.service.stop(1.0 if sentence is None else 2.0)
+        self.service = None
+
+
+def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | None = None) -> DeployedServer:
+    """The server of a new run, or of the one with these settings that is not finished yet."""
+    record = _read(folder.path / _CURRENT)
+    unfinished = record is not None and not is_finished(folder.runs / record["run"])
+    if record is None or not unfinished:
+        record = _new_record(folder, config)
+        write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
+    elif record["asked"] != config.to_dict():
+        current = folder.runs / record["run"]
+        raise BadInputError(
+            f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
+            "or move its folder away"
+        )
+    run_folder, clients = folder.runs / record["run"], DeviceClients(_names(record))
+    if run_folder.exists():
+        return reopen_server(folder, run_folder, observer)
+    given = GivenParts(devices=clients)
+    config = _as_deployed(config, len(clients.clients), observer).model_copy(update={"name": record["run"]})
+    return _server(folder, DeployedRun.create(config, folder.runs, observer, given), record, clients)
+
+
+def reopen_server(folder: DeployFolder, run_folder: Path, observer: Observer | None = None) -> DeployedServer:
+    """The server of a run that was stopped or killed."""
+    record = _read(run_folder / DEPLOYED / _RECORD) or _read(folder.path / _CURRENT)
+    if record is None or record["run"] != run_folder.name:
+        raise BadInputError(f"{run_folder} is no run of the deploy folder {folder.path}")
+    clients = DeviceClients(_names(record))
+    run = DeployedRun.reopen(run_folder, observer, GivenParts(devices=clients))
+    return _server(folder, run, record, clients)
+
+
+def serve(server: DeployedServer, address: str | None = None) -> RunData:
+    """Plays all rounds that are left, with whatever devices come."""
+    run = server.run
+    server.start(address)
+    try:
+        run.advance()
+        server.close(f"The run {run.config.name} is finished")
+    finally:
+        server.close(None)
+    return run.close()
+
+
+def current_run(folder: DeployFolder) -> Path | None:
+    """The folder of the run that was begun last."""
+    record = _read(folder.path / _CURRENT)
+    return None if record is None else folder.runs / record["run"]
+
+
+def deploy_folder_of(run_folder: Path) -> DeployFolder | None:
+    """The deploy folder that a run belongs to; None: it was not deployed."""
+    is_deployed = (run_folder / DEPLOYED / _RECORD).exists()
+    return DeployFolder(run_folder.absolute().parent.parent) if is_deployed else None
+
+
+def update_form(simulation: Simulation) -> codec.Form:
+    """The names, types and shapes of what a device uploads: an update of zeros, after all that devices do to it."""
+    path, params = simulation.path, simulation.engine.initial_params()
+    update = example_update(simulation.algorithm, params)
+    jobs, one = JobArrays.of([Job(0, 1)]), np.ones(1, dtype=np.int64)
+    rows = map_groups(lambda t: torch.zeros_like(t).unsqueeze(0), update)
+    result = JobResults(jobs, rows, {}, Work(one, one, one, np.ones(1)), np.zeros(1))
+    sent = path.send(result, Shard(jobs, {}, {}, 1), path.server_init(update), path.on_devices)
+    return codec.form_of(flatten_groups(map_groups(lambda t: t[0], sent.rows.update)))
+
+
+def _server(folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clients: DeviceClients) -> DeployedServer:
+    place = run.folder / DEPLOYED
+    place.mkdir(exist_ok=True)
+    write_json(place / _RECORD, record)
+    joined = clients.joined = Joined(place / "devices")
+    clock = RunClock(record["began"], run.config.clock.start_seconds)
+    return DeployedServer(folder, run, _names(record), clock, joined)
+
+
+def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
+    """What must not change as long as a run goes on: who may take part, and since when."""
+    names = [[member.number, member.name] for member in folder.members if member.excluded is None]
+    if not names:
+        raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
+    name = config.name or free_name(config, folder.runs)
+    return {"run": name, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
+
+
+def _names(record: dict[str, Any]) -> dict[int, str]:
+    return {int(number): str(name) for number, name in record["clients"]}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is damaged: {error}") from None
+    return found
+
+
+def _as_deployed(config: RunConfig, clients: int, observer: Observer | None) -> RunConfig:
+    """The configuration of a run with so many real devices: they train as the reference engine does."""
+    if config.fleet["name"] != "ideal":
+        (observer or Observer()).warned(f"fleet={config.fleet['name']} is left aside: the devices of this run are real")
+    cohort = min(USUAL_COHORT, clients) if config.cohort is None else config.cohort
+    if cohort > clients:
+        raise BadInputError(
+            f"cohort is {cohort}, and {counted(clients, 'device')} may take part; invite more, or choose a smaller one"
+        )
+    kept = ("device", "threads", "dtype", "precision")
+    engine = {"name": "reference", **{key: config.engine[key] for key in kept if key in config.engine}}
+    return config.model_copy(update={"cohort": cohort, "fleet": {"name": "ideal"}, "engine": engine})

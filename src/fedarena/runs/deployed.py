@@ -1,0 +1,22 @@
+"""What is set about a run on a real network; a simulation of the same settings leaves it aside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedarena.core.limits import Limits
+
+
+@dataclass(frozen=True)
+class DeployOptions:
+    """The settings ``deploy.…`` of a run."""
+
+    # How many devices must be there before the first round; None: as many as the cohort has.
+    min_clients: Annotated[int, Limits(least=1)] | None = None
+    # The longest update that is accepted, by its Euclidean norm; None: only `norm_factor` decides.
+    norm_bound: Annotated[float, Limits(above=0)] | None = None
+    # How many times the median of what was accepted before an update may be long; None: any number of times.
+    norm_factor: Annotated[float, Limits(above=1)] | None = 30.0
+    # A device that says it has more training samples than this is refused; None: any number.
+    max_samples: Annotated[int, Limits(least=1)] | None = None
