@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import harmless, quoted
 
 T = TypeVar("T")
+Made = TypeVar("Made")
 Part = TypeVar("Part", bound=Callable[..., object])
 
 
@@ -133,6 +134,15 @@ class Registry(Generic[T]):
             raise BadInputError(
                 f"{what} {takes}, and all else as options (behind a *); it takes {', '.join(needed) or 'nothing'}"
             )
+
+
+def make_part(registry: Registry[Any], settings: Mapping[str, Any], base: type[Made], what: str) -> Made:
+    """The part that ``{"name": ..., **options}`` means, which may be of somebody's own."""
+    options = dict(settings)
+    part = registry.get(options.pop("name"))
+    if not (isinstance(part, type) and issubclass(part, base)):
+        raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
+    return part(**options)
 
 
 def _look_here_too() -> None:

@@ -11,36 +11,29 @@ from typing import Protocol as TypingProtocol
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.algorithms.layers import PERSONAL_PART, matching
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError
 from fedarena.core.options import resolve_part
-from fedarena.core.registry import Registry
+from fedarena.core.registry import Registry, make_part
 from fedarena.core.words import counted
 from fedarena.data import Federation, PooledFederation, load_federation
 from fedarena.data.registry import cache_folder
 from fedarena.fleet import Fleet
 from fedarena.models import (
     ADAPTATIONS,
-    AUGMENTATIONS,
     MODELS,
     TASKS,
-    Adaptation,
-    Augmentation,
     DataSpec,
     InputSpec,
     Task,
-    build_model,
     default_model,
     trainable_parameters,
 )
-from fedarena.models.adaptation import adapt
-from fedarena.models.augmentation import NoAugmentation, model_sees
-from fedarena.models.augmentation.trying import try_out_augmentation
-from fedarena.models.tasks import AUTOMATIC_TASK, task_class
+from fedarena.models.assembling import assemble_task
+from fedarena.models.tasks import AUTOMATIC_TASK
 from fedarena.models.tasks.translation import inputs_of_translation
 from fedarena.privacy import MECHANISMS, Mechanism, RunFacts
 from fedarena.privacy.audit import plant_canaries
@@ -168,7 +161,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     else:
         given.devices.evaluate_on(federation)
         data, training_clients, fit_clients = given.devices, given.devices.clients, None
-    attack = _make(ATTACKS, config.attack, Attack, "an attack")
+    attack = make_part(ATTACKS, config.attack, Attack, "an attack")
     check_attackable(attack, config.training)
     trained_on = PoisonedData(data, attack, config.seed) if attack.poisons_data else data
     cohort = config.cohort or USUAL_COHORT  # it is known since the federation is open
@@ -186,8 +179,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"The model {config.model['name']} starts from scratch, not from pretrained weights; weights=… names a file"
         )
     warnings += _adaptation_notes(config, task)
-    mechanism = _make(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
-    algorithm = mechanism.wrapped(_make(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
+    mechanism = make_part(MECHANISMS, config.privacy, Mechanism, "a privacy mechanism")
+    algorithm = mechanism.wrapped(make_part(ALGORITHMS, config.algorithm, Algorithm, "an algorithm"))
     centralized = config.training == "centralized"
     horizon = config.horizon or config.rounds
     algorithm.prepare(1 if centralized else len(training_clients), local, horizon)
@@ -205,7 +198,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
     _keep_compiled_programs()
     engine = ENGINES.get(options.pop("name"))(task, algorithm, local, trained_on, config.seed, **options)
     selector: Selector = (
-        SELECTORS.get("in_turn")() if centralized else _make(SELECTORS, config.selector, Selector, "a selector")
+        SELECTORS.get("in_turn")() if centralized else make_part(SELECTORS, config.selector, Selector, "a selector")
     )
     if selector.varies and isinstance(engine, CohortEngine):
         engine.expect_varying_cohorts(cohort)
@@ -232,7 +225,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
     fleet, notes = match_fleet(config, data, training_clients, given.fleet)
-    protocol = _make(PROTOCOLS, config.protocol, Protocol, "a protocol")
+    protocol = make_part(PROTOCOLS, config.protocol, Protocol, "a protocol")
     protocol.prepare(cohort, len(training_clients))
     if protocol.overlaps and not algorithm.tolerates_stale_updates:
         raise BadInputError(
@@ -245,10 +238,10 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             "clients one by one; choose another selector, such as uniform"
         )
     transforms = tuple(_make_each(TRANSFORMS, config.transforms, Transform, "a transform"))
-    aggregator = _make(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
+    aggregator = make_part(AGGREGATORS, config.aggregator, Aggregator, "an aggregator")
     update = example_update(algorithm, params)
     policy, decided = prepare_policy(
-        _make(POLICIES, config.policy, Policy, "a policy"),
+        make_part(POLICIES, config.policy, Policy, "a policy"),
         *(config, algorithm, engine, task, data, data_spec(federation), training_clients, aggregator, mechanism),
     )
     warnings += decided
@@ -284,7 +277,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         warnings.append(
             f"{canaries.number:,} canaries are planted for an audit, so this is another training than without them"
         )
-    edges = _make(EDGES, config.edges, Edges, "edges")
+    edges = make_part(EDGES, config.edges, Edges, "edges")
     prepare_edges(
         *(edges, config, federation, training_clients),
         algorithm=algorithm,
@@ -296,8 +289,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         update=update,
         keeps_states=bool(kept),
     )
-    secure = _make(SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation")
-    download = _make(DOWNLOADS, config.download, Compressor, "a compressor")
+    secure = make_part(SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation")
+    download = make_part(DOWNLOADS, config.download, Compressor, "a compressor")
     prepare_secure(
         *(secure, config, engine, training_clients),
         facts=facts,
@@ -387,24 +380,15 @@ def _keep_compiled_programs() -> None:
 
 def build_task(config: RunConfig, federation: Federation) -> Task:
     """The task of a run with its freshly built model, of which as much is frozen as the adaptation wants."""
-    options, task_options = dict(config.model), dict(config.task)
-    spec = data_spec(federation)
-    kind = task_class(task_options.pop("name"), spec)
-    spec = kind.model_spec(spec)
-    augmentation = _make(AUGMENTATIONS, config.augmentation, Augmentation, "an augmentation")
-    seen = model_sees(augmentation, spec, config.augmentation["name"])
-    dtype = torch.float64 if config.engine.get("dtype") == "float64" else torch.float32
-    try_out_augmentation(augmentation, spec, seen, config.augmentation["name"], dtype)
-
-    def make_task(module: nn.Module) -> Task:
-        task = kind(module, spec, **task_options)
-        task.augmentation = None if isinstance(augmentation, NoAugmentation) else augmentation
-        return task
-
-    task = make_task(build_model(options.pop("name"), seen, options, config.seed, make_task))
-    adaptation = _make(ADAPTATIONS, config.adaptation, Adaptation, "an adaptation")
-    adapt(task, adaptation, config.adaptation["name"], config.seed)
-    return task
+    return assemble_task(
+        data_spec(federation),
+        model=config.model,
+        task=config.task,
+        augmentation=config.augmentation,
+        adaptation=config.adaptation,
+        seed=config.seed,
+        dtype=torch.float64 if config.engine.get("dtype") == "float64" else torch.float32,
+    )
 
 
 def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
@@ -427,23 +411,14 @@ def _adaptation_notes(config: RunConfig, task: Task) -> list[str]:
     return notes
 
 
-def _make(registry: Registry[Any], settings: dict[str, Any], base: type[P], what: str) -> P:
-    """A named part, which may be of somebody's own."""
-    options = dict(settings)
-    part = registry.get(options.pop("name"))
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise BadInputError(f"{settings['name']} is not {what}: a subclass of {base.__module__}.{base.__qualname__}")
-    return part(**options)
-
-
 def _make_each(registry: Registry[Any], settings: list[dict[str, Any]], base: type[P], what: str) -> list[P]:
-    return [_make(registry, one, base, what) for one in settings]
+    return [make_part(registry, one, base, what) for one in settings]
 
 
 def _make_schedule(settings: dict[str, Any], horizon: int) -> Schedule | None:
     if settings["name"] == "constant":
         return None
-    schedule = _make(SCHEDULES, settings, Schedule, "a schedule")
+    schedule = make_part(SCHEDULES, settings, Schedule, "a schedule")
     schedule.prepare(horizon)
     return schedule
 

@@ -85,6 +85,10 @@ class ClipAndNoise(Transform):
         norm = torch.tensor(self.norm, dtype=torch.float64)
         return {"clipping": {"norm": norm, "used_norm": norm.clone(), "noise_to_signal": torch.zeros_like(norm)}}
 
+    def told_to_clients(self, server: Groups) -> Groups:
+        """The norm alone: nobody may learn of the noise."""
+        return {"clipping": {"norm": server["clipping"]["norm"]}}
+
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """Everything that a client sends, shortened, and whether it was within the norm."""
         scaled = self.scaled(rows, server)

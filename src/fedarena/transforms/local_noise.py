@@ -24,6 +24,7 @@ class LocalRandomizer(Transform):
     """What local mechanisms share: all numbers that a client sends go through one of them, and sizes do not count."""
 
     counts_clients_equally = True
+    hides_from_server = True
 
     def __init__(self, bound: float):
         if not 0 < bound < float("inf"):

@@ -81,8 +81,14 @@ class UpdatePath:
         aggregator: Aggregator | None = None,
         seed: int = 0,
         attack: Attack | None = None,
+        clients_seed: int | None = None,
     ):
+        """`clients_seed` is a secret of a real client, from which it draws what protects it from the server.
+
+        In a simulation there are no secrets: everything is drawn from the `seed` of the run.
+        """
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
+        self._clients_seed = seed if clients_seed is None else clients_seed
         self.aggregator = Mean() if aggregator is None else aggregator
         self._attack = attack if attack is not None and attack.forges_updates else None
         # Corrupted clients who see what others send can act only when all updates of a step are there.
@@ -409,8 +415,9 @@ class UpdatePath:
             if scaled is not None:
                 update, after = scaled.update, before
             else:
+                seed = self._clients_seed if transform.hides_from_server else self.seed
                 with refusing_own_draws(transform, "at_client"):
-                    update, after = transform.at_client(replace(rows, stream=name), before, server[number])
+                    update, after = transform.at_client(replace(rows, stream=name, seed=seed), before, server[number])
             check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)

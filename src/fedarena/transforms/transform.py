@@ -28,6 +28,7 @@ class Transform:
     # Whether `scaled` and `observe` can do with `ProductRows` for tensors. New ones of a subclass need a promise, too.
     takes_products = False
     counts_clients_equally = False  # whether every client has the same weight, whatever the algorithm says
+    hides_from_server = False  # whether what it draws at the client must not be known to the server: see `UpdatePath`
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
         """Why this transform does not fit an algorithm with such updates (of one client); None: it does."""
@@ -50,6 +51,10 @@ class Transform:
     def at_client(self, rows: Rows, kept: Groups, server: Groups) -> tuple[Groups, Groups]:
         """The updates that go on, and what clients keep; both have a row per client, `server` has none."""
         return rows.update, kept
+
+    def told_to_clients(self, server: Groups) -> Groups:
+        """The part of what the server keeps that `at_client` looks at; on a real network, nothing else is sent."""
+        return server
 
     def scaled(self, rows: Rows, server: Groups) -> ScaledRows | None:
         """What `at_client` comes to, if that is nothing but multiplying clients' tensors by a number each."""

@@ -1,0 +1,175 @@
+"""From names and options, which a server sends, to what a device trains with. No code ever comes from the server.
+
+Parts of somebody's own, named ``package.module:Name``, are on the device already, put there by its user; even so they
+are used only if that user has allowed their package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedarena.algorithms import ALGORITHMS
+from fedarena.client.samples import OwnSamples
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.outside_text import quoted
+from fedarena.core.registry import make_part
+from fedarena.models import DataSpec, InputSpec, Task
+from fedarena.models.assembling import assemble_task
+from fedarena.models.trainable import constant_tensors
+from fedarena.train import Algorithm, LocalTraining, ReferenceEngine
+from fedarena.transforms import TRANSFORMS, ClipAndNoise, Transform, UpdatePath
+from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
+
+_OWN_PART = re.compile(r"[\w.]+:[\w.]+")
+# Transforms that privacy mechanisms consist of, as far as a device executes them; they cannot be chosen by themselves.
+_OF_PRIVACY: dict[str, Callable[..., Transform]] = {
+    "privacy/local_gaussian": LocalGaussian,
+    "privacy/local_laplace": LocalLaplace,
+}
+_CLIPPING = "privacy/clip"
+
+
+@dataclass(frozen=True)
+class DeviceParts:
+    """What a device trains with."""
+
+    task: Task
+    algorithm: Algorithm
+    engine: ReferenceEngine
+    path: UpdatePath  # of which the device executes the first half, `send`
+
+
+def refuse_parts_of_strangers(settings: Mapping[str, Any], allow: Sequence[str]) -> None:
+    """Refuses settings that name a part in a package which the user of this device has not allowed."""
+    for name in _texts({key: value for key, value in settings.items() if key != "data"}):
+        if not _OWN_PART.fullmatch(name):
+            continue
+        module = name.partition(":")[0]
+        if not any(module == allowed or module.startswith(f"{allowed}.") for allowed in allow):
+            raise BadInputError(
+                f"The run uses {quoted(name)}, which is not a part of FedArena; if you trust that code on this device, "
+                f"start the client with --allow {module.partition('.')[0]}"
+            )
+
+
+def data_spec(settings: Mapping[str, Any]) -> DataSpec:
+    """The form of samples that a run is made for."""
+    try:
+        spec = dict(settings["data"]["spec"])
+        spec["inputs"] = tuple(
+            InputSpec(one["name"], tuple(one["shape"]), one["values"]) for one in spec.get("inputs", ())
+        )
+        for name, value in spec.items():
+            if isinstance(value, list):
+                spec[name] = tuple(value)
+        return DataSpec(**spec)
+    except (KeyError, TypeError) as error:
+        raise _not_understood(error) from error
+
+
+def described_spec(spec: DataSpec) -> dict[str, Any]:
+    """The inverse of `data_spec`, for JSON."""
+    return asdict(spec)
+
+
+def build(
+    settings: Mapping[str, Any],
+    data: OwnSamples,
+    *,
+    allow: Sequence[str] = (),
+    device: str = "auto",
+    threads: int | None = None,
+    secret: int | None = None,
+) -> DeviceParts:
+    """Everything that a device needs to train, from the settings of a run and its own samples.
+
+    `secret` is what noise is drawn from that protects this device; None: the seed of the run, as in a simulation.
+    """
+    refuse_parts_of_strangers(settings, allow)
+    try:
+        return _build(settings, data, device, threads, secret)
+    except FedArenaError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+        raise _not_understood(error) from error
+
+
+def _build(
+    settings: Mapping[str, Any], data: OwnSamples, device: str, threads: int | None, secret: int | None
+) -> DeviceParts:
+    seed, engine_options = int(settings["seed"]), dict(settings["engine"])
+    task = assemble_task(
+        data_spec(settings),
+        model=settings["model"],
+        task=settings["task"],
+        augmentation=settings["augmentation"],
+        adaptation=settings["adaptation"],
+        seed=seed,
+        dtype=torch.float64 if engine_options["dtype"] == "float64" else torch.float32,
+    )
+    local = LocalTraining(**settings["local"])
+    algorithm = make_part(ALGORITHMS, settings["algorithm"], Algorithm, "an algorithm")
+    algorithm.prepare(int(settings["population"]), local, int(settings["horizon"]))
+    if threads is not None:
+        engine_options["threads"] = threads
+    engine = ReferenceEngine(task, algorithm, local, data, seed, device=device, **engine_options)  # type: ignore[arg-type]
+    transforms = [make_transform(one) for one in settings["transforms"]]
+    return DeviceParts(task, algorithm, engine, UpdatePath(algorithm, transforms, seed=seed, clients_seed=secret))
+
+
+def put_constants(task: Task, constants: Mapping[str, Tensor], what: str) -> None:
+    """Gives a model what is not trained, and thus not in any update: frozen weights and buffers."""
+    own = constant_tensors(task.module)
+    if own.keys() != constants.keys():
+        odd = sorted(own.keys() ^ constants.keys())[0]
+        raise BadInputError(f"{what} does not fit the model: {quoted(odd)} is in one of them alone")
+    for name, t in constants.items():
+        if t.shape != own[name].shape:
+            raise BadInputError(f"{what} does not fit the model: {quoted(name)} is of shape {list(t.shape)}")
+    with torch.no_grad():
+        for name, t in constants.items():
+            own[name].copy_(t)
+
+
+def make_transform(settings: Mapping[str, Any]) -> Transform:
+    """A transform from its name and options; also one that a privacy mechanism brings with it."""
+    options = dict(settings)
+    name = options.pop("name")
+    if name == _CLIPPING:
+        return ClipAndNoise(**options, noise_multiplier=0.0, clients=1.0)  # noise is the server's
+    if name in _OF_PRIVACY:
+        return _OF_PRIVACY[name](**options)
+    return make_part(TRANSFORMS, settings, Transform, "a transform")
+
+
+def private_transform_settings(transform: Transform) -> dict[str, Any] | None:
+    """Name and options of a transform that a privacy mechanism brings with it; None if devices cannot execute it."""
+    if isinstance(transform, ClipAndNoise):
+        return {"name": _CLIPPING, "norm": transform.norm, "per_layer": transform.per_layer}
+    if type(transform) is LocalGaussian:
+        return {"name": "privacy/local_gaussian", "bound": transform.bound, "std": transform.std}
+    if type(transform) is LocalLaplace:
+        return {"name": "privacy/local_laplace", "bound": transform.bound, "scale": transform.scale}
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested settings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
+def _not_understood(error: Exception) -> BadInputError:
+    return BadInputError(f"The server's settings cannot be used here: {quoted(repr(error))}; are both of one version?")

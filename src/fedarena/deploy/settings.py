@@ -1,0 +1,122 @@
+"""What devices are told about a run: names and options, never code. And what they could not do is refused before.
+
+The other direction is `fedarena.client.building`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict
+from typing import Any, get_args, get_type_hints
+
+from fedarena.algorithms import ALGORITHMS
+from fedarena.client.building import described_spec, private_transform_settings
+from fedarena.core.errors import BadInputError
+from fedarena.core.registry import FileName, Registry
+from fedarena.models import ADAPTATIONS, AUGMENTATIONS, MODELS, TASKS, Tensors
+from fedarena.models.trainable import constant_tensors
+from fedarena.runs.building import Experiment, data_spec
+from fedarena.transforms import Transform
+
+_PARTS: dict[str, Registry[Any]] = {
+    "model": MODELS,
+    "task": TASKS,
+    "algorithm": ALGORITHMS,
+    "adaptation": ADAPTATIONS,
+    "augmentation": AUGMENTATIONS,
+}
+# Settings that make up something which real devices have by themselves or cannot have.
+_OF_SIMULATIONS = {
+    "attack": "attackers are made up in simulations, and real ones do not say so",
+    "policy": "policies decide in simulations only",
+    "edges": "there are no servers between a real server and its clients",
+}
+# Mechanisms of which a part runs in local training, or with packages that phones do not have.
+_NOT_ON_DEVICES = {
+    "dp_sgd": "its noise in every local step",
+    "nbafl": "its noise in local models",
+    "privunit": "SciPy",
+}
+
+
+def device_settings(experiment: Experiment, all_transforms: bool = False) -> dict[str, Any]:
+    """What devices build their part of a run from; `all_transforms`: also those that the server could make sure of."""
+    check_deployable(experiment)
+    config, federation = experiment.config, experiment.federation
+    algorithm = experiment.simulation.algorithm
+    return {
+        "seed": config.seed,
+        "population": algorithm.population,
+        "horizon": algorithm.horizon,
+        "data": {
+            "spec": described_spec(data_spec(federation)),
+            "columns": {name: [column.dtype, list(column.shape)] for name, column in federation.columns.items()},
+        },
+        **{part: dict(getattr(config, part)) for part in _PARTS},
+        "local": asdict(config.local),
+        "transforms": _transforms(experiment, all_transforms),
+        "engine": {
+            "dtype": config.engine.get("dtype", "float32"),
+            "precision": config.engine.get("precision", "full"),
+            "threads": config.engine.get("threads", 1),
+        },
+    }
+
+
+def constants(experiment: Experiment) -> Tensors:
+    """What of the model is not trained, which devices download once: frozen weights and buffers. Often nothing."""
+    return {name: t.detach().cpu() for name, t in constant_tensors(experiment.simulation.task.module).items()}
+
+
+def check_deployable(experiment: Experiment) -> None:
+    """Refuses what real devices cannot do, before anybody is invited."""
+    config, simulation = experiment.config, experiment.simulation
+    if config.training != "natural":
+        raise BadInputError(
+            f"training={config.training} mixes the samples of clients, and those of real ones stay where they are; "
+            "choose training=natural"
+        )
+    for setting, why in _OF_SIMULATIONS.items():
+        if (name := getattr(config, setting)["name"]) != "none":
+            raise BadInputError(f"{setting}={name} cannot be deployed: {why}; leave {setting} out")
+    if simulation.canaries is not None:
+        raise BadInputError("An audit with canaries needs clients that are made up; leave privacy.audit out")
+    if (what := _NOT_ON_DEVICES.get(config.privacy["name"])) is not None:
+        raise BadInputError(
+            f"privacy={config.privacy['name']} needs {what}, which devices cannot do; choose gaussian, "
+            "correlated_gaussian, local_gaussian or local_laplace"
+        )
+    if config.engine.get("precision") == "tf32":
+        raise BadInputError("engine.precision=tf32 needs a GPU on every device; choose full or bf16")
+    if config.model["name"] == "huggingface":
+        raise BadInputError("model=huggingface needs a library and a folder that devices do not have; choose another")
+    for part, registry in _PARTS.items():
+        _refuse_files(registry, getattr(config, part), part)
+    _transforms(experiment, all_transforms=False)
+
+
+def _refuse_files(registry: Registry[Any], settings: dict[str, Any], part: str) -> None:
+    kind = registry.get(settings["name"])
+    hints = get_type_hints(kind.__init__ if inspect.isclass(kind) else kind, include_extras=True)
+    for option, hint in hints.items():
+        names_file = any(isinstance(one, FileName) for one in get_args(hint))
+        if names_file and settings.get(option) is not None:
+            raise BadInputError(f"{part}.{option} names a file, which devices do not have; leave it out")
+
+
+def _transforms(experiment: Experiment, all_transforms: bool) -> list[dict[str, Any]]:
+    """Names and options of the transforms that devices execute."""
+    config, path = experiment.config, experiment.simulation.path
+    number = len(path.transforms) if all_transforms else path.on_devices
+    chosen = len(config.transforms)
+    return [
+        dict(config.transforms[place]) if place < chosen else _of_privacy(transform, config.privacy["name"])
+        for place, transform in enumerate(path.transforms[:number])
+    ]
+
+
+def _of_privacy(transform: Transform, mechanism: str) -> dict[str, Any]:
+    settings = private_transform_settings(transform)
+    if settings is None:
+        raise BadInputError(f"privacy={mechanism} does something to updates that devices cannot do; choose another")
+    return settings

@@ -1,0 +1,49 @@
+"""A task from names and options: what a configuration says, wherever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedarena.core.registry import make_part
+from fedarena.models.adaptation import ADAPTATIONS, Adaptation, adapt
+from fedarena.models.augmentation import AUGMENTATIONS, Augmentation, NoAugmentation, model_sees
+from fedarena.models.augmentation.trying import try_out_augmentation
+from fedarena.models.spec import DataSpec
+from fedarena.models.tasks import Task, task_class
+from fedarena.models.zoo import build_model
+
+
+def assemble_task(
+    spec: DataSpec,
+    *,
+    model: Mapping[str, Any],
+    task: Mapping[str, Any],
+    augmentation: Mapping[str, Any],
+    adaptation: Mapping[str, Any],
+    seed: int,
+    dtype: torch.dtype,
+) -> Task:
+    """A task with its freshly built model, of which as much is frozen as the adaptation wants.
+
+    Every part is ``{"name": ..., **options}``.
+    """
+    options, task_options = dict(model), dict(task)
+    kind = task_class(task_options.pop("name"), spec)
+    spec = kind.model_spec(spec)
+    augmenting = make_part(AUGMENTATIONS, augmentation, Augmentation, "an augmentation")
+    seen = model_sees(augmenting, spec, augmentation["name"])
+    try_out_augmentation(augmenting, spec, seen, augmentation["name"], dtype)
+
+    def make_task(module: nn.Module) -> Task:
+        made = kind(module, spec, **task_options)
+        made.augmentation = None if isinstance(augmenting, NoAugmentation) else augmenting
+        return made
+
+    made = make_task(build_model(options.pop("name"), seen, options, seed, make_task))
+    adapting = make_part(ADAPTATIONS, adaptation, Adaptation, "an adaptation")
+    adapt(made, adapting, adaptation["name"], seed)
+    return made

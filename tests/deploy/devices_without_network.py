@@ -1,0 +1,113 @@
+"""Devices in this process: what a deployed run sends becomes bytes and numbers on the way, but there is no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fedarena.client import codec, messages
+from fedarena.client.building import build, data_spec, put_constants
+from fedarena.client.device import Device
+from fedarena.client.samples import OwnSamples
+from fedarena.deploy.settings import constants, device_settings
+from fedarena.runs.building import Experiment, prepare
+from fedarena.runs.config import merge, resolve
+from fedarena.runs.observer import Observer
+from fedarena.simulate import simulate
+from fedarena.train import flatten_groups
+
+PARTS = ("train", "validation", "test")
+SMALL: dict[str, Any] = {
+    "federation": {"name": "digits", "partition": {"name": "dirichlet", "clients": 6, "min_samples": 5}},
+    "model": {"name": "mlp", "hidden": [8]},
+    "rounds": 2,
+    "cohort": 3,
+    "local": {"steps": 2, "batch_size": 4},
+    "evaluation": {"every": 2, "max_clients": 2},
+    "engine": {"name": "reference"},
+}
+
+
+def small_experiment(**settings: Any) -> Experiment:
+    return prepare(resolve(merge({}, SMALL | settings)), Observer())
+
+
+def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) -> OwnSamples:
+    """What the user of this client's device would load."""
+    federation = experiment.federation
+    own = {part: dict(federation.samples(np.array([client]), part).columns) for part in PARTS}
+    form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
+    return OwnSamples.given(own, form, data_spec(settings), "load")
+
+
+class DevicesWithoutNetwork:
+    """Stands in for those who train the shards of an engine; see `fedarena.train.crew.Crew`."""
+
+    def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), secret: int | None = None):
+        self.path = experiment.simulation.path
+        self.settings = json.loads(json.dumps(device_settings(experiment)))
+        fixed = codec.encode(constants(experiment))
+        self.experiment, self.allow, self.secret, self.fixed = experiment, allow, secret, fixed
+        self.devices: dict[int, Device] = {}
+        self.kept: dict[int, bytes] = {}
+
+    def device(self, client: int) -> Device:
+        if client not in self.devices:
+            data = samples_of(self.experiment, client, self.settings)
+            parts = build(self.settings, data, allow=self.allow, device="cpu", secret=self.secret)
+            put_constants(parts.task, codec.decode(self.fixed), "What is not trained")
+            self.devices[client] = Device(parts, client)
+        return self.devices[client]
+
+    def collect(self, shards, kept) -> Iterator[Any]:
+        for shard in shards:
+            yield self.path.add_up(self._received(shard, position, kept) for position in range(len(shard.jobs)))
+
+    def _received(self, shard, position: int, kept):
+        job = shard.jobs.take([position])
+        client, number = int(job.clients[0]), self.path.on_devices
+        broadcast = shard.broadcasts[int(job.versions[0])]
+        blob = codec.encode_groups(messages.model_groups(broadcast, self.path.transforms[:number], kept))
+        task = json.loads(json.dumps(messages.task_of(job)))
+        own = self.kept.get(client)
+        trained = self.device(client).train(
+            task, codec.decode_groups(blob), None if own is None else codec.decode_groups(own)
+        )
+        if trained.kept is not None:
+            self.kept[client] = codec.encode_groups(trained.kept)
+        update = codec.decode_groups(codec.encode_groups(trained.update))
+        report = json.loads(json.dumps(trained.report))
+        return self.path.receive(messages.arrived_results(job, update, report), kept, number)
+
+
+def played(experiment: Experiment) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """All bits of the server after the last round, and the rows of all rounds."""
+    rows = []
+    for outcome in simulate(experiment.simulation):
+        rows.append(outcome.row)
+    states = {"": outcome.snapshot.state, **{f"{n}:": s for n, s in enumerate(outcome.snapshot.transform_states)}}
+    return {
+        prefix + name: t.numpy().tobytes()
+        for prefix, state in states.items()
+        for name, t in flatten_groups(state).items()
+    }, rows
+
+
+def check_same_as_simulation(
+    allow: tuple[str, ...] = (), columns: bool = True, **settings: Any
+) -> DevicesWithoutNetwork:
+    """Plays a run in both ways, and compares."""
+    wanted, rows = played(small_experiment(**settings))
+    experiment = small_experiment(**settings)
+    devices = DevicesWithoutNetwork(experiment, allow)
+    experiment.simulation.engine.crew = devices  # type: ignore[attr-defined]
+    found, own_rows = played(experiment)
+    assert found == wanted
+    assert devices.devices  # who has trained
+    if columns:
+        assert [row.keys() for row in own_rows] == [row.keys() for row in rows]
+        assert own_rows[-1]["train_loss"] == rows[-1]["train_loss"]
+    return devices
