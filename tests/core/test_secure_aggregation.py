@@ -10,17 +10,20 @@ import pytest
 import torch
 from logistic_clients import LOCAL, SIZES, cohorts, flat, local_sgd, plain
 from small_runs import StopAfter, content
+from small_worlds import MODEL_BYTES, make_world, play
 from test_transforms import ENGINES
 from test_transforms import run as simulated
 
 import fedarena
 from fedarena.client.secure_messages import Traffic
 from fedarena.core.errors import BadInputError
+from fedarena.metrics import OUTCOMES
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.identity import settings_fingerprint
 from fedarena.runs.run import Run, resume_run
+from fedarena.simulate.protocols import Readiness
 from fedarena.simulate.secure_aggregation import Bonawitz, SecureRounds
-from fedarena.simulate.secure_aggregation.base import SecureTraffic
+from fedarena.simulate.secure_aggregation.rounds import secure_row
 
 PHONES = {"name": "uniform", "seconds_per_sample": 0.1, "download_bits_per_second": 1e6, "upload_bits_per_second": 1e5}
 SMALL: dict[str, Any] = {
@@ -75,7 +78,7 @@ def test_both_engines_agree(tmp_path: Path, algorithm: str, rounding: str) -> No
 
 
 def test_bytes_and_trips_count(tmp_path: Path) -> None:
-    """Equal phones: two trips before and two after training, keys and shares with everybody's link, 4 bytes a word."""
+    """Equal phones: five trips behind a round, keys and shares with everybody's link, and 4 bytes a word."""
     alone = run(tmp_path, "alone")
     secure = run(tmp_path, "secure", secure_aggregation={"name": "bonawitz", "trip_seconds": 2.0})
     traffic = Traffic(6)
@@ -86,7 +89,7 @@ def test_bytes_and_trips_count(tmp_path: Path) -> None:
     up, down = secure.rounds["bytes_up"].to_pylist()[1:], secure.rounds["bytes_down"].to_pylist()[1:]
     assert up == [6 * (words + more_up)] * 2
     assert down == [before + 6 * more_down for before in alone.rounds["bytes_down"].to_pylist()[1:]]
-    seconds = 4 * 2.0 + 8 * more_down / 1e6 + 8 * (words + more_up - 8 * parameters) / 1e5
+    seconds = 5 * 2.0 + 8 * more_down / 1e6 + 8 * (words + more_up - 8 * parameters) / 1e5
     took = [np.array(result.rounds["end_seconds"].to_pylist()) for result in (alone, secure)]
     np.testing.assert_allclose(took[1] - took[0], [0, seconds, 2 * seconds])
     assert secure.rounds["secure_groups"].to_pylist()[1:] == [1, 1]
@@ -94,27 +97,71 @@ def test_bytes_and_trips_count(tmp_path: Path) -> None:
     assert secure.summary["secure_aggregation"]["lost_groups"] == 0
 
 
+def closed(world: Any, trip_seconds: float = 0.0, cohort: int = 3) -> Any:
+    """A round in which everybody is waited for, and its secure sums of updates of 1,000 bytes."""
+    (plan,) = play(Readiness(share=1.0), world, 1, cohort)
+    rounds = SecureRounds(Bonawitz(trip_seconds=trip_seconds), 0, MODEL_BYTES)
+    return plan, rounds.closed(plan, world.phones, 1)
+
+
 def test_everybody_waits_for_the_slowest_of_its_group() -> None:
-    class Speeds:
-        download_seconds = np.array([1.0, 2.0, 4.0, 8.0])
-        upload_seconds = np.zeros(4)
+    """Five trips, in each of which the slowest phone, with four seconds for 1,000 bytes, is waited for."""
+    before, after = closed(make_world([1.0, 2.0, 4.0]), 0.5)
+    sizes = Traffic(3)
+    beside = sizes.keys_down + sizes.keys_up + sizes.unmasking_down + sizes.unmasking_up
+    assert before.clock.time == 12.0
+    assert after.clock.time == pytest.approx(12.0 + 5 * 0.5 + (beside + MODEL_BYTES) * 4 / 1000)
+    masked = 12.0 + 3 * 0.5 + (sizes.keys_down + sizes.keys_up + MODEL_BYTES) * 4 / 1000
+    np.testing.assert_allclose(after.ended.uploaded, masked)
+    done = make_world([1.0, 2.0, 4.0]).phones.done(after.ended)
+    own = 3 + (beside + MODEL_BYTES) / 1000  # of phones that take a second for 1,000 bytes
+    np.testing.assert_allclose(np.sort(done.seconds), np.array([1.0, 2.0, 4.0]) * own)
+    assert done.bytes_up.tolist() == [2 * MODEL_BYTES + sizes.keys_up + sizes.unmasking_up] * 3
+    assert secure_row(after) == {"secure_groups": 1, "lost_groups": 0}
 
-    class PhonesOfFour:
-        fleet = True
-        load = type("Load", (), {"download_bytes": 100, "upload_bytes": 100})
 
-        @staticmethod
-        def speeds(clients: Any, numbers: Any) -> Any:
-            return Speeds
+STAYS = (0, 1000)
 
-    secure = Bonawitz(trip_seconds=0.5)
-    rounds = SecureRounds(secure, 0, SecureTraffic(keys_down=50))
-    found = rounds._waiting(np.arange(4), np.arange(4), PhonesOfFour(), 1)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, 2 * 0.5 + np.array([3.5, 3.0, 2.0, 0.0]))
+
+@pytest.mark.parametrize(
+    ("leaves", "outcomes", "groups"),
+    [
+        # While others train: five of six are a group, and four have to stay.
+        ([(0, 20), STAYS, STAYS, STAYS, STAYS, STAYS], ["left while uploading", *["used"] * 5], (1, 0)),
+        # Before its masked update is there: it is missing, and the other five are enough.
+        ([(0, 40), STAYS, STAYS, STAYS, STAYS, STAYS], ["left while uploading", *["used"] * 5], (1, 0)),
+        # Two before, with five needed: nobody's update can be read.
+        ([(0, 40), (0, 40), STAYS, STAYS, STAYS, STAYS], [*["left while uploading"] * 2, *["lost with its group"] * 4],
+         (0, 1)),
+        # Those who leave after their masked updates are there count, if enough others take the masks off.
+        ([(0, 92), STAYS, STAYS, STAYS, STAYS, STAYS], ["used"] * 6, (1, 0)),
+        ([(0, 92), (0, 92), STAYS, STAYS, STAYS, STAYS], ["lost with its group"] * 6, (0, 1)),
+        # Two are no group.
+        ([(0, 20), (0, 20), (0, 20), (0, 20), STAYS, STAYS],
+         [*["left while uploading"] * 4, *["lost with its group"] * 2], (0, 1)),
+        ([(0, 20), (0, 20), (0, 20), (0, 20), (0, 20), (0, 25)], [], None),
+    ],
+)  # fmt: skip
+def test_who_leaves_is_missing_and_too_many_take_their_group_with_them(
+    leaves: list[tuple[int, int]], outcomes: list[str], groups: tuple[int, int] | None
+) -> None:
+    """Phones are done after 3 seconds, but for the last, after 30; masked updates are there after 89, sums after 96."""
+    world = make_world([1.0] * 5 + [10.0], [[stay] for stay in leaves])
+    before, after = closed(world, cohort=6)
+    by_client = np.argsort(after.ended.clients)
+    found = [OUTCOMES[outcome] for outcome in after.ended.outcomes[by_client].tolist()]
+    if groups is None:  # the slow one left while it trained, and nobody was there any more
+        assert "used" not in found
+        assert after.clock.version == 0
+        return
+    assert found == outcomes
+    assert tuple(secure_row(after).values()) == groups
+    assert ((after.steps[by_client] >= 0) == (np.array(found) == "used")).all()
+    assert (before.clock.version, after.clock.version) == (1, groups[0])
 
 
 def test_groups_are_even_and_change_from_round_to_round() -> None:
-    rounds = SecureRounds(Bonawitz(group=10), 3, SecureTraffic())
+    rounds = SecureRounds(Bonawitz(group=10), 3, 0)
     clients = np.arange(100, 135)
     first, second = (rounds.groups(clients, round) for round in (1, 2))
     assert sorted(np.bincount(first).tolist()) == [8, 9, 9, 9]
@@ -123,28 +170,23 @@ def test_groups_are_even_and_change_from_round_to_round() -> None:
     np.testing.assert_array_equal(rounds.groups(clients[shuffled], 1), first[shuffled])
 
 
-def test_a_group_of_which_too_few_are_left_is_lost(tmp_path: Path) -> None:
-    """A deadline that some miss: with 8 of 12 needed, nobody's update counts if fewer arrive."""
-    slow = {
-        "protocol": {"name": "deadline", "seconds": 60, "minimum_success_share": 0.1},
-        "cohort": 12,
-        "rounds": 6,
-        "clock.crash_rate": 0.35,
-        **SECURE,
+def test_a_run_in_which_groups_are_lost(tmp_path: Path) -> None:
+    """Phones that come and go: rounds of which every group was lost make no step, and the summary counts groups."""
+    settings = {
+        "fleet": "fedscale",
+        "federation.partition.clients": 60,
+        "rounds": 8,
+        "secure_aggregation.trip_seconds": 900,
     }
-    found = run(tmp_path, "lossy", **slow)
-    rounds, jobs = found.rounds.to_pylist()[1:], found.jobs.to_pylist()
-    lost = [row["round"] for row in rounds if row["lost_groups"]]
-    kept = [row["round"] for row in rounds if row["secure_groups"]]
+    found = run(tmp_path, "lossy", **merge(merge({}, SECURE), settings))
+    rounds = found.rounds.to_pylist()[1:]
+    lost = [row for row in rounds if row["lost_groups"]]
     assert lost
-    assert kept
-    for round in lost + kept:
-        outcomes = [job["outcome"] for job in jobs if job["round"] == round]
-        arrived = sum(outcome in ("used", "lost with its group") for outcome in outcomes)
-        assert (arrived < 9) == (round in lost)
-        assert set(outcomes) - {"crashed"} == {"lost with its group" if round in lost else "used"}
-    assert not any(row["succeeded"] for row in rounds if row["lost_groups"])
-    assert found.summary["secure_aggregation"]["lost_groups"] == len(lost)
+    assert any(row["secure_groups"] for row in rounds)
+    assert all(row["succeeded"] == (row["secure_groups"] > 0) for row in rounds)
+    assert found.summary["secure_aggregation"]["lost_groups"] == sum(row["lost_groups"] for row in rounds)
+    outcomes = found.jobs["outcome"].to_pylist()
+    assert "lost with its group" in outcomes
 
 
 def test_numbers_that_are_cut_off_are_told(tmp_path: Path) -> None:
@@ -194,7 +236,6 @@ def test_runs_without_it_are_still_the_same_runs() -> None:
         ({"algorithm": "fedkd"}, "how much clients of FedKD send depends on what they learned"),
         ({"algorithm": "local_only"}, "clients of LocalOnly send nothing that could be added up"),
         ({"cohort": 2}, "needs a cohort of at least 3, not 2"),
-        ({"protocol.over_commit": 2.0}, "of a group of 12, 9 have to stay, and protocol=synchronous waits for about 6"),
         ({"secure_aggregation.group": 2}, "secure_aggregation.group must be from 3 to 64, not 2"),
         ({"secure_aggregation.threshold": 0.4}, "threshold must be at least 0.5 and below 1, not 0.4"),
         ({"secure_aggregation.range": 0}, "secure_aggregation.range must be above 0, not 0"),

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import numpy as np
 import torch
-from fedarena.client.messages import job_of, report_of, sent_update, split_model
 
 from fedarena.client import codec
+from fedarena.client.messages import job_of, report_of, sent_update, split_model
 from fedarena.core.version import VERSION
 from fedarena.deploy.folder import Address, DeployFolder
 from fedarena.deploy.serving import DeployedServer, open_server

@@ -19,7 +19,6 @@ from fedarena.privacy.mechanism import NoPrivacy
 from fedarena.runs.config import RunConfig
 from fedarena.simulate.edges import Edges
 from fedarena.simulate.policies import Policy
-from fedarena.simulate.protocols import Synchronous
 from fedarena.simulate.secure_aggregation import SECURE_COLUMNS, SecureAggregation
 from fedarena.simulate.selectors import BySize, Cyclic, InTurn, LeavingSoon
 from fedarena.train import COVERAGE, Algorithm, Engine, Work
@@ -58,7 +57,11 @@ def prepare_secure(
     name = f"secure_aggregation={config.secure_aggregation['name']}"
     if (why := _obstacle(config, facts, mechanism, attack, policy, edges, download)) is not None:
         raise BadInputError(f"{name} does not fit: {why}")
-    _check_sizes(secure, config, facts, name)
+    if facts.cohort < LEAST_MEMBERS:
+        raise BadInputError(
+            f"{name} needs a cohort of at least {LEAST_MEMBERS}, not {facts.cohort}: of two clients, each knows the "
+            "other's update from the sum"
+        )
     if secure.largest_weight is None:
         secure.largest_weight = _largest_weight(facts, mechanism, engine, clients)
     if isinstance(mechanism, DistributedGaussian):
@@ -138,26 +141,6 @@ def _obstacle_of_updates(algorithm: Algorithm, facts: RunFacts) -> str | None:
 
 def _packs(transform: Transform) -> bool:
     return transform.depends_on_data or isinstance(transform, Compressor)
-
-
-def _check_sizes(secure: SecureAggregation, config: RunConfig, facts: RunFacts, name: str) -> None:
-    """Refuses cohorts of which no sum would ever come."""
-    invited = facts.cohort
-    if isinstance(facts.protocol, Synchronous):
-        invited = min(math.floor(facts.protocol.over_commit * facts.cohort + 1e-9), facts.population)
-    if facts.cohort < LEAST_MEMBERS:
-        raise BadInputError(
-            f"{name} needs a cohort of at least {LEAST_MEMBERS}, not {facts.cohort}: of two clients, each knows the "
-            "other's update from the sum"
-        )
-    members = -(-invited // -(-invited // secure.group))
-    arriving = facts.cohort * members / invited
-    if arriving < secure.threshold(members):
-        raise BadInputError(
-            f"{name} would lose most updates: of a group of {members}, {secure.threshold(members)} have to stay, and "
-            f"protocol={config.protocol['name']} waits for about {arriving:.3g}; choose a smaller "
-            "protocol.over_commit, or a smaller secure_aggregation.threshold"
-        )
 
 
 def _largest_weight(facts: RunFacts, mechanism: Mechanism, engine: Engine, clients: IntArray) -> float:

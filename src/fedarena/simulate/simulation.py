@@ -25,7 +25,6 @@ from fedarena.simulate.policies import Policy
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
 from fedarena.simulate.secure_aggregation import NoSecureAggregation, SecureAggregation, SecureRounds
-from fedarena.simulate.secure_aggregation.base import SecureTraffic
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.simulate.world import World
@@ -142,8 +141,12 @@ class Simulation:
         secure = self.secure_aggregation
         if not secure.exists:
             return None
-        groups = -(-self.cohort // secure.group)
-        return SecureRounds(secure, self.seed, secure.traffic(-(-self.cohort // groups)))
+        assert self.path.sums is not None
+        return SecureRounds(secure, self.seed, self.sent_bytes(self.path.sums.word_bytes))
+
+    def summed_securely(self, plan: RoundPlan, world: World, round: int) -> RoundPlan:
+        """A round whose updates the server gets as sums of groups, where secure aggregation is on."""
+        return plan if self.secure_rounds is None else self.secure_rounds.closed(plan, world.phones, round)
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -351,10 +354,9 @@ class Simulation:
         if partial_work is not None and self.protocol.overlaps:  # nobody waits for those who began at the same time
             partial_work = replace(partial_work, whole_jobs=None)
         times = self.edges.rounds  # that a client downloads, trains and uploads
-        beside = SecureTraffic() if self.secure_rounds is None else self.secure_rounds.traffic
         return Load(
-            self.sent_bytes(down) * times + beside.keys_down + beside.unmasking_down,
-            self.sent_bytes(up) * times + beside.keys_up + beside.unmasking_up,
+            self.sent_bytes(down) * times,
+            self.sent_bytes(up) * times,
             self.flops_per_sample,
             self.processed_samples,
             self.compute_factor,

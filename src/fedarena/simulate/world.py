@@ -34,7 +34,6 @@ class World:
     overhead_seconds: float = 0.0  # what the server takes before every round
     current_loss: Callable[[IntArray], FloatArray] | None = None
     begin: Callable[[IntArray, FloatArray], FloatArray] | None = None  # when those hear of it who are invited at a time
-    waiting: Callable[[IntArray, IntArray], FloatArray] | None = None  # how long clients wait before jobs of a number
 
     def invite(self, number: int, time: float, round: int, busy: IntArray | None = None, turn: int = 0) -> IntArray:
         """Up to `number` clients who are available at `time` and not busy, chosen by the selector."""
@@ -145,8 +144,6 @@ class World:
         begin = np.asarray(times, dtype=np.float64)
         if self.begin is not None:
             begin = self.begin(clients, begin)
-        if self.waiting is not None:
-            begin = begin + self.waiting(clients, numbers)
         return self.phones.plan(clients, numbers, begin, version)
 
     def _checked(self, chosen: Any, number: int, busy: IntArray | None) -> IntArray:

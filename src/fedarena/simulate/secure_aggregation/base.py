@@ -16,7 +16,7 @@ SECURE_COLUMNS = ("secure_groups", "lost_groups", SATURATED)
 class SecureTraffic:
     """What one client of a group sends and gets beside the model and its masked update, in bytes."""
 
-    keys_down: int = 0  # before it trains
+    keys_down: int = 0  # before it masks its update
     keys_up: int = 0
     unmasking_down: int = 0  # when updates have arrived
     unmasking_up: int = 0
@@ -31,7 +31,7 @@ class SecureAggregation:
     range = other_range = 0.0  # of changes of the model, and of what else clients send, at most
     least_survivors = 1  # without whom nothing is unmasked, however small the group, where privacy rests on them
     trip_seconds = 0.0  # until a message and its answer have gone between server and clients, however short they are
-    trips_before = trips_after = 0  # before clients train, and when their updates have arrived
+    trips_before = trips_after = 0  # before clients send their masked updates, and when these have arrived
     noise_deviation = 0.0  # of the noise that every client adds, where a privacy mechanism wants that
     notes: tuple[str, ...] = NOTES  # that are added up beside updates
 

@@ -16,7 +16,7 @@ from fedarena.transforms.fixed_point import FixedPoint, Rounding
 class Bonawitz(SecureAggregation):
     """Groups of clients mask their updates so that the server can read nothing but their sum.
 
-    - `group`: clients of a group, at most; the invited of a round are divided into groups of about equal size.
+    - `group`: clients of a group, at most; those who have trained in a round form groups of about equal size.
     - `threshold`: a group's sum is lost unless more than this share of it stays to the end.
     - `range`: changes of a parameter are cut off beyond it; `other_range`: other numbers that clients send.
     - `largest_weight`: that a client counts in the mean; by default that of the client who counts most.
