@@ -137,6 +137,11 @@ class DistributedGaussian(Mechanism):
         """By Rényi divergences."""
         return self._ledger.epsilon(steps)
 
+    @property
+    def sampled(self) -> Sampled:
+        """Gaussian noise on sums over cohorts."""
+        return self._ledger.sampled
+
     def choices(self) -> dict[str, Any]:
         """Noise and δ, also where they were found."""
         return {"noise_multiplier": self.noise_multiplier, "delta": self.delta}

@@ -96,6 +96,7 @@ class CentralGaussian(Mechanism):
                 "privacy.audit cannot audit privacy.noise_cohort: its ε is that of a training that does not take "
                 "place; leave out one of them"
             )
+        self.simulates = noise_cohort is not None
         self.audit, self.audited_norm = audit, float(clip_norm or 0.0)
         self._rounding_error = 0.0
 
@@ -181,6 +182,11 @@ class CentralGaussian(Mechanism):
     def epsilon(self, steps: int) -> float:
         """By the accountant that was chosen."""
         return self._ledger.epsilon(steps)
+
+    @property
+    def sampled(self) -> Sampled:
+        """Gaussian noise on sums over cohorts."""
+        return self._ledger.sampled
 
     def choices(self) -> dict[str, Any]:
         """Noise and δ, also where they were found."""
