@@ -67,7 +67,9 @@ class Calls:
         if (sentence := self._unfit(member, said)) is not None:
             return {"refused": sentence}
         kept = {key: said.get(key) for key in ("samples", "device", "torch", "columns")}
-        self._joined.add(member.name, kept)
+        if self._joined.add(member.name, kept):
+            there = f"{len(self._joined)} of {len(self._offer.clients)}"
+            self.coordinator.log(f"{member.name} joined with {samples_of(kept)} ({there})")
         limits = {"chunk_bytes": CHUNK_BYTES, "poll_seconds": POLL_SECONDS, "busy_seconds": BUSY_SECONDS}
         offer = self._offer
         return {"run": offer.run, "client": member.number, "settings": offer.settings, "limits": limits}
@@ -118,6 +120,11 @@ class Calls:
             if tuple(given[1]) != shape:
                 return f"{name!r} of a sample has the shape {quoted(given[1])}, and must have {list(shape)}"
         return None
+
+
+def samples_of(said: dict[str, Any]) -> str:
+    """How many training samples a device has, in words."""
+    return counted(said["samples"]["train"], "training sample")
 
 
 def parse(request: bytes) -> dict[str, Any]:

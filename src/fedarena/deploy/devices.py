@@ -14,6 +14,7 @@ from fedarena.client import codec
 from fedarena.client.messages import arrived_results
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_json
+from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.tasks import Task
 from fedarena.simulate.jobs import BoolArray, FloatArray
@@ -37,11 +38,16 @@ class Joined:
             except ValueError as error:
                 raise DamagedFileError(f"{path} is damaged: {error}") from None
 
-    def add(self, name: str, said: dict[str, Any]) -> None:
-        """A device has joined, maybe not for the first time."""
-        if self._known.get(name) != said:
-            write_json(self._folder / f"{name}.json", said)
-            self._known[name] = said
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, name: str, said: dict[str, Any]) -> bool:
+        """A device has joined; whether it says something new."""
+        if self._known.get(name) == said:
+            return False
+        write_json(self._folder / f"{name}.json", said)
+        self._known[name] = said
+        return True
 
     def get(self, name: str) -> dict[str, Any] | None:
         """What a device said; None: it has not joined."""
@@ -105,4 +111,4 @@ class DeviceCrew:
 
     def describe(self) -> str:
         """Who works, for people."""
-        return f"{len(self._coordinator.online())} devices"
+        return f"{counted(len(self._coordinator.online()), 'device')} there"

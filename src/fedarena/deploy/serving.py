@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,16 +136,25 @@ class DeployedServer:
         simulation, options = run.experiment.simulation, run.config.deploy
         admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
-        self.coordinator.log = run.log
+        self.coordinator.log = self._note
+        self.notice: Callable[[str], None] = lambda sentence: None  # whoever sits at the server is told
         fewest = options.min_clients or min(simulation.cohort, len(names))
         deployment = Deployment(self.coordinator, names, fewest, clock.seconds)
         run.coordinator = self.coordinator
+        if simulation.algorithm.personalizes:
+            run.experiment.warnings.append(
+                "Devices keep their own models to themselves, so only the global one is scored"
+            )
         run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
         simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
             run.experiment.simulation.path, simulation.engine.place, self.coordinator
         )
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
+
+    def _note(self, sentence: str) -> None:
+        self.run.log(sentence)
+        self.notice(sentence)
 
     def _offer(self, clients: frozenset[int]) -> Offer:
         experiment = self.run.experiment

@@ -39,6 +39,7 @@ def _serve(open_: Callable[[Observer], DeployedServer], console: Screen) -> RunD
         server = open_(observer)
         invited = counted(len(server.run.experiment.simulation.training_clients), "device")
         console.say(f"Listening at {server.folder.address} for {invited}; Ctrl-C stops, the same command goes on")
+        server.notice = console.say
         return serve(server)
 
     return ending_with_report(served, bars)

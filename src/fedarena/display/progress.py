@@ -24,7 +24,7 @@ from fedarena.runs.attacked import attack_sentence
 from fedarena.runs.building import Experiment
 from fedarena.runs.round_text import round_text
 from fedarena.simulate import RoundOutcome
-from fedarena.train import Engine, RayEngine
+from fedarena.train import Engine
 
 
 def bars_of_runs(console: Screen) -> Progress:
@@ -114,9 +114,8 @@ class ProgressBars(Reporting):
         """Moves the bar on."""
         round, metric = outcome.snapshot.round, self._metric
         score = round_text(outcome.row, metric, self._config)
-        crew = ""
-        if isinstance(self._engine, RayEngine) and self._engine.crew is not None:
-            crew = f", {self._engine.crew.describe()}"
+        workers = getattr(self._engine, "crew", None)
+        crew = "" if workers is None else f", {workers.describe()}"
         hours = outcome.row["end_seconds"] / 3600 - self._begin_hour
         if score is not None and hours > 0:
             score = f"{score} after {quantity(3600 * hours, SECONDS)}"

@@ -338,6 +338,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
         class_names=federation.task.label_names,
+        real_devices=given.devices is not None,
     )
     warnings += prepare_attack(simulation, data_spec(federation), federation)
     if policy is not None and fleet is not None:

@@ -526,7 +526,7 @@ def _reopen_folder(experiment: Experiment, folder: Path) -> tuple[Recorder, Snap
 def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     """Columns of tables that few runs have: of a policy's decisions, of edges, and of what metrics tell of classes."""
     columns = class_columns(simulation.task.metrics)
-    if simulation.algorithm.personalizes:
+    if simulation.scores_personal_models:
         columns = [prefix + name for prefix in ("", PERSONAL) for name in columns]
     found = policy_columns(simulation) or {}
     if simulation.edge_links is not None:

@@ -336,7 +336,7 @@ class _Evaluation:
         if self._fit is not None:
             totals = {name: found.total for name, found in self._fit().metrics.items()}
             row |= {TRAINING_SET + name: total if np.isfinite(total) else None for name, total in totals.items()}
-        if simulation.algorithm.personalizes:
+        if simulation.scores_personal_models:
             personal_scores = simulation.engine.evaluate_personal(
                 simulation.broadcast(snapshot),
                 snapshot.client_states,

@@ -109,6 +109,7 @@ class Simulation:
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
     class_names: Sequence[str] | None = None  # of what is predicted, where classes have names
+    real_devices: bool = False  # whether clients are real, so that what they keep is not seen here
 
     @cached_property
     def path(self) -> UpdatePath:
@@ -300,7 +301,12 @@ class Simulation:
     def metrics(self) -> tuple[str, ...]:
         """What is measured: the task's metrics and their parts, also of personal models if the algorithm has such."""
         names = tuple(name for metric in self.task.metrics for name in (metric.name, *metric.part_names))
-        return names + tuple(PERSONAL + name for name in names if self.algorithm.personalizes)
+        return names + tuple(PERSONAL + name for name in names if self.scores_personal_models)
+
+    @property
+    def scores_personal_models(self) -> bool:
+        """Whether clients' own models are evaluated beside the global one."""
+        return self.algorithm.personalizes and not self.real_devices
 
     @property
     def leading_metric(self) -> MetricInfo:
