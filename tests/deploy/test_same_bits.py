@@ -40,17 +40,17 @@ def test_transforms_after_each_other():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"privacy": {"name": "gaussian", "noise_multiplier": 1.0, "clipping": "adaptive"}, "selector": "poisson"},
+        {"privacy": {"name": "gaussian", "noise_multiplier": 0.2, "clipping": "adaptive"}, "selector": "poisson"},
         {"privacy": {"name": "local_gaussian", "job_epsilon": 1.0}},
         {"privacy": {"name": "local_laplace", "job_epsilon": 1.0}},
         {"aggregator": "median", "transforms": ["clip"]},
-        {"client_lr_schedule": {"name": "step", "every": 1, "factor": 0.5}},
+        {"client_lr_schedule": {"name": "step", "rounds": 1}},
         {"engine": {"name": "reference", "dtype": "float64"}, "local": {"epochs": 1, "optimizer": "adam"}},
         {"engine": {"name": "reference", "precision": "bf16"}},
         {"download": "qsgd"},
         {"model": "cnn", "augmentation": "flip"},
         {"federation": "diabetes", "model": "auto"},
-        {"algorithm": "timelyfl", "fleet": "made", "protocol": {"name": "deadline", "deadline_seconds": 9.0}},
+        {"algorithm": "timelyfl", "fleet": "uniform", "protocol": "synchronous"},
     ],
     ids=lambda settings: str(next(iter(settings.values())))[:40],
 )
@@ -156,11 +156,11 @@ import numpy as np
 from fedarena.client import codec
 from fedarena.client.building import build, data_spec
 from fedarena.client.device import Device
-from fedarena.client.samples import OwnSamples
+from fedarena.client.samples import OwnSamples, RawSamples
 for folder in map(Path, sys.argv[1:]):
     settings = json.loads((folder / "settings").read_text())
     form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
-    data = OwnSamples.given(dict(np.load(folder / "data.npz")), form, data_spec(settings), "load")
+    data = OwnSamples.given(RawSamples(dict(np.load(folder / "data.npz")), "load"), form, data_spec(settings))
     trained = Device(build(settings, data), 2).train(
         json.loads((folder / "task").read_text()), codec.load_groups(folder / "model"), None
     )

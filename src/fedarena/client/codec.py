@@ -95,7 +95,7 @@ def write_tensors(file: BinaryIO, tensors: Tensors, metadata: Mapping[str, str] 
     file.write(_header(form_of(tensors), metadata))
     for t in tensors.values():
         if t.numel():
-            file.write(_as_bytes(t.detach().cpu().contiguous()))
+            file.write(bytes_of(t))
 
 
 def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -132,9 +132,9 @@ def encode_groups(groups: Groups) -> bytes:
     return encode(flatten_groups(groups), _group_names(groups))
 
 
-def save_groups(path: Path, groups: Groups) -> None:
+def save_groups(path: Path, groups: Groups, metadata: Mapping[str, str] | None = None) -> None:
     """Replaces the content of a file by named groups of tensors."""
-    save(path, flatten_groups(groups), _group_names(groups))
+    save(path, flatten_groups(groups), {**_group_names(groups), **(metadata or {})})
 
 
 def decode_groups(data: bytes, what: str = "What was received") -> Groups:
@@ -238,9 +238,14 @@ def _groups_in(file: BinaryIO, size: int, what: str) -> Groups:
     return unflatten_groups(flat, groups)
 
 
-def _group_names(groups: Groups) -> dict[str, str] | None:
+def _group_names(groups: Groups) -> dict[str, str]:
     """Names of groups are written down only where one holds nothing, which tensors cannot show."""
-    return {_GROUPS: json.dumps(list(groups))} if not all(groups.values()) else None
+    return {_GROUPS: json.dumps(list(groups))} if not all(groups.values()) else {}
+
+
+def bytes_of(t: Tensor) -> Any:
+    """The numbers of a tensor that is not empty, as they are written."""
+    return _as_bytes(t.detach().cpu().contiguous())
 
 
 def _as_bytes(t: Tensor) -> Any:

@@ -28,6 +28,63 @@ class _Samples:
     offsets: IntArray
 
 
+class RawSamples:
+    """What the user's function gave, before it is known what a run needs; `who` names that function.
+
+    That is a pair (x, y), columns by name, or either of these for each of train, validation and test.
+    """
+
+    def __init__(self, value: Any, who: str):
+        self.who = who
+        self.parts = {part: _columns(columns, part, who) for part, columns in _parts(value, who).items()}
+        if not self.numbers()["train"]:
+            raise BadInputError(f"{who} gives no training sample")
+
+    def numbers(self) -> dict[str, int]:
+        """How many samples there are in every part."""
+        return {part: len(next(iter(self.parts[part].values()))) if part in self.parts else 0 for part in PARTS}
+
+    def form(self) -> dict[str, list[Any]]:
+        """Type and shape of one sample, by column, for the server to compare."""
+        return {name: [values.dtype.name, list(values.shape[1:])] for name, values in self.parts["train"].items()}
+
+
+def _parts(value: Any, who: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not isinstance(value.get("train"), Mapping | tuple | list):
+        return {"train": value}
+    if unknown := [key for key in value if key not in PARTS]:
+        raise BadInputError(f"{who} gives {quoted(unknown[0])}, but the parts are train, validation and test")
+    return dict(value)
+
+
+def _columns(value: Any, part: str, who: str) -> Columns:
+    what = who if part == "train" else f"{who}: the {part} samples"
+    if isinstance(value, tuple | list) and len(value) == 2:
+        value = dict(zip(("x", "y"), value, strict=True))
+    if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
+        raise BadInputError(
+            f"{what} must be a pair (x, y) or a dictionary of columns, not {quoted(type(value).__name__)}"
+        )
+    columns = {name: _array(values, f"{what}: {name}") for name, values in value.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
+        raise BadInputError(f"{what} must have as many entries in every column, but {said}")
+    return columns
+
+
+def _array(value: Any, what: str) -> Array:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        values = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise BadInputError(f"{what} is not an array: {error}") from error
+    if values.ndim == 0 or values.dtype.kind not in "fiu":
+        raise BadInputError(f"{what} must be an array of numbers, not {values.dtype} of shape {list(values.shape)}")
+    return values
+
+
 class OwnSamples:
     """The samples of one client, whatever number it has: what an engine on its device reads from."""
 
@@ -37,19 +94,13 @@ class OwnSamples:
             raise BadInputError("There are no training samples")
 
     @classmethod
-    def given(cls, value: Any, form: Form, spec: DataSpec, who: str) -> OwnSamples:
-        """What a user's function gave, checked; `who` names that function."""
+    def given(cls, raw: RawSamples, form: Form, spec: DataSpec) -> OwnSamples:
+        """What a user's function gave, checked against what a run is made for."""
         parts = {
-            part: _checked(columns, form, spec, f"{who}: the {part} samples" if part != "train" else who)
-            for part, columns in _parts_in(value, form, who).items()
+            part: _checked(columns, form, spec, raw.who if part == "train" else f"{raw.who}: the {part} samples")
+            for part, columns in raw.parts.items()
         }
-        if not len(next(iter(parts["train"].values()))):
-            raise BadInputError(f"{who} gives no training sample")
         return cls(parts)
-
-    def numbers(self) -> dict[str, int]:
-        """How many samples there are in every part."""
-        return {part: self._count(part) for part in PARTS}
 
     def samples(self, clients: IntArray, part: Part) -> _Samples:
         """The same samples for whoever is asked about; an engine asks about this client alone."""
@@ -66,10 +117,6 @@ class OwnSamples:
         number = sum(map(self._count, PARTS)) if part == "all" else self._count(part)
         return np.full(len(clients), number, dtype=np.int64)
 
-    def form(self) -> dict[str, list[Any]]:
-        """Type and shape of one sample, by column, for the server to compare."""
-        return {name: [values.dtype.name, list(values.shape[1:])] for name, values in self._parts["train"].items()}
-
     def _count(self, part: str) -> int:
         columns = self._parts.get(part)
         return 0 if columns is None else len(next(iter(columns.values())))
@@ -78,44 +125,17 @@ class OwnSamples:
         return {name: values[:0] for name, values in self._parts["train"].items()}
 
 
-def _parts_in(value: Any, form: Form, who: str) -> dict[str, Any]:
-    """Training, validation and test samples, each as columns by name or as a pair (x, y)."""
-    if isinstance(value, Mapping) and "train" in value and "train" not in form:
-        if unknown := [key for key in value if key not in PARTS]:
-            raise BadInputError(f"{who} gives {quoted(unknown[0])}, but the parts are train, validation and test")
-        return dict(value)
-    return {"train": value}
-
-
-def _checked(value: Any, form: Form, spec: DataSpec, who: str) -> Columns:
-    wanted = ", ".join(form)
-    if isinstance(value, tuple | list) and set(form) == {"x", "y"}:
-        if len(value) != 2:
-            raise BadInputError(f"{who} must be a pair (x, y), not {len(value)} things")
-        value = dict(zip(("x", "y"), value, strict=True))
-    if not isinstance(value, Mapping):
-        pair = " or a pair (x, y)" if set(form) == {"x", "y"} else ""
-        raise BadInputError(f"{who} must be a dictionary with the columns {wanted}{pair}, not {type(value).__name__}")
-    if value.keys() != form.keys():
-        raise BadInputError(f"{who} must have the columns {wanted}, not {quoted(', '.join(map(str, value)))}")
-    columns = {name: _column(value[name], dtype, shape, f"{who}: {name}") for name, (dtype, shape) in form.items()}
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
-        raise BadInputError(f"{who} must have as many entries in every column, but {said}")
+def _checked(given: Columns, form: Form, spec: DataSpec, who: str) -> Columns:
+    if given.keys() != form.keys():
+        raise BadInputError(f"{who} must have the columns {', '.join(form)}, not {quoted(', '.join(given))}")
+    columns = {name: _column(given[name], dtype, shape, f"{who}: {name}") for name, (dtype, shape) in form.items()}
     _check_values(columns, spec, who)
     return columns
 
 
-def _column(value: Any, dtype: str, shape: tuple[int, ...], what: str) -> Array:
-    """One column as an array of the type that the run has; a number must not become another one by that."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    try:
-        values = np.asarray(value)
-    except ValueError as error:
-        raise BadInputError(f"{what} is not an array: {error}") from error
-    if values.shape[1:] != shape or values.ndim == 0:
+def _column(values: Array, dtype: str, shape: tuple[int, ...], what: str) -> Array:
+    """One column with the type that the run has; a number must not become another one by that."""
+    if values.shape[1:] != shape:
         raise BadInputError(
             f"{what} must have the shape [samples{''.join(f', {size}' for size in shape)}], not {list(values.shape)}"
         )

@@ -1,0 +1,256 @@
+"""The invitation of a device: who it is, whom it trusts, where the server is; and what is wrong when they do not meet.
+
+gRPC says the same word for every mistake of TLS. So before it connects, the client looks at its certificate and its
+clock, and shakes hands once by itself, to have a sentence for whoever can mend it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import json
+import os
+import re
+import socket
+import ssl
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.outside_text import quoted
+
+_FORMAT, _VERSION = "fedarena invitation", 1
+_MOST_BYTES = 64 * 1024  # of a file in an invitation
+_SECONDS = 10.0  # within which a server must shake hands
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+# What OpenSSL calls what is wrong with the server's certificate.
+_EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
+
+
+class NotReachableError(FedArenaError):
+    """The server cannot be reached now; it may be later."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What the file holds that a device was invited with."""
+
+    path: Path
+    name: str
+    host: str
+    port: int
+    key: bytes  # PEM, as the following
+    certificate: bytes
+    authority: bytes
+
+    @property
+    def address(self) -> str:
+        """Where the server is, as gRPC wants it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def check_dates(self, now: datetime.datetime | None = None) -> None:
+        """Refuses an invitation that is not valid at this time, or a clock that cannot be right."""
+        now = now or datetime.datetime.now(datetime.UTC)
+        for pem, what in ((self.certificate, "The invitation"), (self.authority, "The authority of the invitation")):
+            begin, end = _validity(pem, self.path)
+            if now < begin:
+                raise BadInputError(
+                    f"{what} {self.path} is valid from {begin:%Y-%m-%d %H:%M} UTC on, and the clock of this device "
+                    f"says {now:%Y-%m-%d %H:%M} UTC; set the clock"
+                )
+            if now > end:
+                raise BadInputError(
+                    f"{what} {self.path} has expired on {end:%Y-%m-%d %H:%M} UTC, if the clock of this device is right "
+                    f"({now:%Y-%m-%d %H:%M} UTC); ask for a new one (fedarena deploy invite {self.name})"
+                )
+
+    def check_server(self) -> None:
+        """Shakes hands with the server once.
+
+        Raises `NotReachableError` where waiting may help, and `BadInputError` where it does not.
+        """
+        with self._connected() as connection:
+            context = self._context()
+            try:
+                with context.wrap_socket(connection, server_hostname=self.host) as secured:
+                    secured.recv(1)  # under TLS 1.3 a server says only now that it does not trust this device
+            except ssl.SSLCertVerificationError as error:
+                raise BadInputError(self._distrusts(error)) from error
+            except ssl.SSLError as error:
+                raise self._refused(error) from error
+            except TimeoutError as error:
+                raise NotReachableError(f"The server at {self.address} does not answer") from error
+            except OSError as error:
+                raise NotReachableError(f"What listens at {self.address} hangs up: {_reason(error)}") from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        try:
+            connection = socket.create_connection((self.host, self.port), timeout=_SECONDS)
+        except socket.gaierror as error:
+            raise NotReachableError(
+                f"The name {self.host} of the server is not known: there is no network, or the name is wrong"
+            ) from error
+        except ConnectionRefusedError as error:
+            raise NotReachableError(f"Nobody listens at {self.address}: the server does not run now") from error
+        except OSError as error:
+            raise NotReachableError(f"{self.address} cannot be reached: {_reason(error)}") from error
+        with connection:
+            yield connection
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=self.authority.decode("ascii"))
+            with tempfile.TemporaryDirectory() as folder:  # which its owner alone can read
+                files = Path(folder, "certificate"), Path(folder, "key")
+                for file, content in zip(files, (self.certificate, self.key), strict=True):
+                    file.write_bytes(content)
+                context.load_cert_chain(*files)
+        except (ssl.SSLError, ValueError) as error:
+            raise BadInputError(
+                f"The invitation {self.path} is damaged: its certificates and key do not fit together"
+            ) from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _distrusts(self, error: ssl.SSLCertVerificationError) -> str:
+        """What is wrong with the server's certificate."""
+        if error.verify_code == _EXPIRED:
+            return (
+                f"The certificate of the server at {self.address} has expired, if the clock of this device is right; "
+                "whoever runs the server has to renew it"
+            )
+        if error.verify_code == _NOT_YET:
+            return f"The certificate of the server at {self.address} is not valid yet; set the clock of this device"
+        if error.verify_code in (_HOST, _ADDRESS):
+            return (
+                f"The server at {self.address} has a certificate for another name than {self.host}; whoever runs it "
+                "has to name that address when the server is set up (fedarena deploy init), and invite anew"
+            )
+        return (
+            f"The server at {self.address} was certified by another authority than the one of {self.path}: this is not "
+            "the server that has invited this device, or it was set up anew; ask for a new invitation"
+        )
+
+    def _refused(self, error: ssl.SSLError) -> FedArenaError:
+        """What a handshake that failed says."""
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            if "EXPIRED" in reason:
+                return BadInputError(
+                    f"The server at {self.address} says that the certificate of {self.path} has expired; ask for a new "
+                    f"one (fedarena deploy invite {self.name})"
+                )
+            return BadInputError(
+                f"The server at {self.address} does not accept the certificate of {self.path}: it was issued by "
+                "another authority, or not for a device; ask for a new invitation"
+            )
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return NotReachableError(f"What listens at {self.address} hangs up in the middle of the handshake")
+        return BadInputError(
+            f"What listens at {self.address} does not speak TLS, so it is not the server that has invited this device"
+        )
+
+
+def read_invitation(path: Path) -> Invitation:
+    """Reads the file that a device was invited with."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            contents = {
+                name: _content(archive, name) for name in ("invitation.json", "client.key", "client.crt", "ca.crt")
+            }
+    except FileNotFoundError:
+        raise BadInputError(f"There is no invitation {path}") from None
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise BadInputError(
+            f"{path} is not an invitation, which `fedarena deploy invite NAME` writes: {error}"
+        ) from None
+    try:
+        about = json.loads(contents["invitation.json"])
+        form, version, name, address = (about[key] for key in ("format", "version", "name", "address"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadInputError(
+            f"The invitation {path} is damaged: its invitation.json does not say who is invited"
+        ) from None
+    if form != _FORMAT or version != _VERSION:
+        raise BadInputError(f"{path} is an invitation of version {quoted(version)}; this FedArena reads {_VERSION}")
+    host, port = _parsed_address(address, path)
+    return Invitation(path, str(name), host, port, contents["client.key"], contents["client.crt"], contents["ca.crt"])
+
+
+def _content(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _MOST_BYTES:
+        raise ValueError(f"{name} is too large")
+    return archive.read(name)
+
+
+def _parsed_address(address: object, path: Path) -> tuple[str, int]:
+    host, _, port = str(address).rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise BadInputError(f"The invitation {path} names {quoted(address)}, which is no address such as host:8443")
+    return host.strip("[]"), int(port)
+
+
+def _reason(error: OSError) -> str:
+    return str(error) if error.errno is None else os.strerror(error.errno).lower()
+
+
+def _validity(pem: bytes, path: Path) -> tuple[datetime.datetime, datetime.datetime]:
+    """From when until when a certificate is valid.
+
+    Python's own functions tell it only of certificates that a server has shown.
+    """
+    try:
+        found = _PEM.search(pem)
+        assert found is not None
+        body = _Der(base64.b64decode(found[1])).inside().inside()
+        if body.tag() == 0xA0:  # the version, which may be missing
+            body.skip()
+        for _ in range(3):  # serial number, algorithm, issuer
+            body.skip()
+        dates = body.inside()
+        return dates.time(), dates.time()
+    except (AssertionError, IndexError, ValueError, binascii.Error):
+        raise BadInputError(f"The invitation {path} is damaged: it holds no certificate that can be read") from None
+
+
+class _Der:
+    """As much of the language of certificates as it takes to find two dates."""
+
+    def __init__(self, data: bytes):
+        self._data, self._place = data, 0
+
+    def tag(self) -> int:
+        return self._data[self._place]
+
+    def _value(self) -> bytes:
+        """The next value."""
+        length, start = self._data[self._place + 1], self._place + 2
+        if length >= 0x80:  # then it says how many bytes the length has
+            size = length - 0x80
+            length = int.from_bytes(self._data[start : start + size], "big")
+            start += size
+        if start + length > len(self._data):
+            raise ValueError("it is too short")
+        self._place = start + length
+        return self._data[start : start + length]
+
+    def skip(self) -> None:
+        self._value()
+
+    def inside(self) -> _Der:
+        return _Der(self._value())
+
+    def time(self) -> datetime.datetime:
+        years: dict[int, Callable[[str], str]] = {
+            0x17: lambda text: ("20" if int(text[:2]) < 50 else "19") + text,
+            0x18: lambda text: text,
+        }
+        full = years.get(self.tag(), str)(self._value().decode("ascii"))
+        return datetime.datetime.strptime(full, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)

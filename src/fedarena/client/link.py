@@ -1,0 +1,236 @@
+"""The connection of a device to its server: calls that are repeated until they succeed, and files that go on.
+
+A device may be offline for hours, and a server may be restarted; neither ends anything here. What ends it is a server
+that says that this device is not wanted, and a certificate that will never fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from fedarena.client.identity import Invitation, NotReachableError
+from fedarena.client.kept import Pending, needing_room
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.outside_text import harmless, quoted
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+_SERVICE = "/fedarena.v1/"
+_CALL_SECONDS = 60.0
+_LONGEST_PAUSE = 60.0
+_MOST_BYTES = 1 << 21  # of a message
+_OPTIONS = [
+    ("grpc.max_receive_message_length", _MOST_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),  # proxies cannot pass on certificates of devices
+]
+_CODES = grpc.StatusCode
+_NOT_WANTED = (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED)
+_NOT_UNDERSTOOD = (_CODES.INVALID_ARGUMENT, _CODES.UNIMPLEMENTED)
+
+
+class StoppedError(Exception):
+    """The user wants to stop."""
+
+
+class GoneError(Exception):
+    """The server no longer has what was asked for."""
+
+
+class Link:
+    """What a device can ask of its server. `show` is told in a few words what it waits for."""
+
+    def __init__(self, invitation: Invitation, stop: threading.Event, show: Callable[[str], None]):
+        self._invitation, self._stop, self._show = invitation, stop, show
+        credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
+        self._channel = grpc.secure_channel(invitation.address, credentials, options=_OPTIONS)
+        self._has_met = False
+        self.chunk_bytes = 1 << 20
+
+    def close(self) -> None:
+        """Ends all calls."""
+        self._channel.close()
+
+    def call(self, name: str, message: Answer, seconds: float = _CALL_SECONDS) -> Answer:
+        """The answer to a question, whenever it comes."""
+        return self._patiently(lambda: self.call_once(name, message, seconds))
+
+    def call_once(self, name: str, message: Answer, seconds: float = _CALL_SECONDS) -> Answer:
+        """The same, if it comes at once."""
+        data = self._channel.unary_unary(_SERVICE + name)(json.dumps(message).encode(), timeout=seconds)
+        return _parsed(data)
+
+    def download(self, digest: str, size: int, folder: Path, progress: Callable[[int], None]) -> Path:
+        """A file of the server by its SHA-256; what is here of it already is not sent again."""
+        path, part = folder / digest, folder / f"{digest}.part"
+        with needing_room(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists() and path.stat().st_size == size and _sha256(path) == digest:
+                return path
+            part.touch()
+
+        def rest() -> None:
+            self._download_rest(digest, size, part, progress)
+
+        while True:
+            self._patiently(rest, lambda: part.stat().st_size)
+            if _sha256(part) == digest:
+                part.replace(path)
+                return path
+            part.unlink()  # a disk or a server that is not to be trusted; from the beginning
+            part.touch()
+            self._pause(1.0, "A download was damaged")
+
+    def _download_rest(self, digest: str, size: int, part: Path, progress: Callable[[int], None]) -> None:
+        with needing_room(part.parent), open(part, "ab") as file:
+            done = file.tell()
+            if done > size:
+                file.truncate(0)
+                done = 0
+            if done == size:
+                return
+            request = json.dumps({"blob": digest, "offset": done}).encode()
+            stream = self._channel.unary_stream(_SERVICE + "Download")(request)
+            for chunk in stream:
+                if self._stop.is_set():
+                    stream.cancel()
+                    raise StoppedError
+                file.write(chunk)
+                done += len(chunk)
+                if done > size:
+                    stream.cancel()
+                    raise BadInputError(f"The server sends more than the {size:,} bytes that it announced")
+                progress(done)
+            if done < size:
+                raise _BrokenOffError
+
+    def upload(self, pending: Pending, path: Path, progress: Callable[[int], None]) -> Answer:
+        """Sends what came of a job, from wherever it broke off, until the server has decided about it."""
+        sent = 0
+
+        def count(done: int) -> None:
+            nonlocal sent
+            sent = done
+            progress(done)
+
+        def rest() -> Answer:
+            state = self.call_once("Status", {"task": pending.task})
+            if isinstance(receipt := state.get("receipt"), dict):
+                return receipt
+            offset = state.get("bytes", 0)
+            while True:
+                answer = self._upload_rest(pending, path, offset if type(offset) is int else 0, count)
+                if "offset" not in answer:
+                    return answer
+                if answer["offset"] == offset:
+                    raise _BrokenOffError
+                offset = answer["offset"]
+
+        return self._patiently(rest, lambda: sent)
+
+    def _upload_rest(self, pending: Pending, path: Path, offset: int, count: Callable[[int], None]) -> Answer:
+        head = {
+            "task": pending.task,
+            "offset": offset,
+            "bytes": pending.bytes,
+            "sha256": pending.sha256,
+            "report": pending.report,
+        }
+
+        def messages() -> Iterator[bytes]:
+            yield json.dumps(head).encode()
+            with open(path, "rb") as file:
+                file.seek(offset)
+                while not self._stop.is_set() and (chunk := file.read(self.chunk_bytes)):
+                    yield chunk
+                    count(file.tell())
+
+        answer = _parsed(self._channel.stream_unary(_SERVICE + "Upload")(messages()))
+        if self._stop.is_set():
+            raise StoppedError
+        return answer
+
+    def _patiently(self, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+        """Tries again and again, after pauses that get longer as long as nothing comes of it."""
+        failures, before = 0, reached()
+        while True:
+            if self._stop.is_set():
+                raise StoppedError
+            try:
+                result = attempt()
+            except grpc.RpcError as error:
+                sentence = self._judged(error)
+            except _BrokenOffError:
+                sentence = "The connection was interrupted"
+            else:
+                self._has_met = True
+                return result
+            if (now := reached()) > before:  # it goes on, if only bit by bit
+                failures, before = 0, now
+                self._pause(0.05, sentence)
+            else:
+                self._pause(min(_LONGEST_PAUSE, 2.0**failures) * random.uniform(0.5, 1.0), sentence)
+                failures += 1
+
+    def _judged(self, error: Any) -> str:
+        """Why a call failed, if trying again may help; raises if not."""
+        code, details = error.code(), harmless(error.details() or "")
+        if code in _NOT_WANTED:
+            raise BadInputError(f"The server does not want this device: {details}")
+        if code == _CODES.NOT_FOUND:
+            raise GoneError(details)
+        if code in _NOT_UNDERSTOOD:
+            raise FedArenaError(f"The server does not understand this client ({details}); are both of one version?")
+        if code != _CODES.UNAVAILABLE:
+            return f"The server does not answer ({code.name.lower().replace('_', ' ')})"
+        try:
+            self._invitation.check_dates()
+            self._invitation.check_server()
+        except NotReachableError as reason:
+            return str(reason)
+        except BadInputError as reason:
+            # Who has been connected before is perhaps in a network that pretends to be the server.
+            if not self._has_met:
+                raise
+            return str(reason)
+        return details if details.startswith("The server") else "The connection was interrupted"
+
+    def _pause(self, seconds: float, why: str) -> None:
+        self._show(f"{why}; trying again")
+        if self._stop.wait(seconds):
+            raise StoppedError
+
+    def wait(self, seconds: float) -> None:
+        """Waits, as the server wants."""
+        if self._stop.wait(seconds):
+            raise StoppedError
+
+
+class _BrokenOffError(Exception):
+    """A stream ended before its end."""
+
+
+def _parsed(data: bytes) -> Answer:
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise FedArenaError(f"The server answers {quoted(data[:80])}, which this client does not understand")
+    return answer
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,249 @@
+"""A device that takes part in runs: it joins, waits for tasks, does them and sends what came of them, until it is over.
+
+It may be killed at any moment. When it is started again, it first finds out what became of the last job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+from fedarena.client import codec
+from fedarena.client.building import build, data_spec, put_constants
+from fedarena.client.conditions import Conditions
+from fedarena.client.device import Device
+from fedarena.client.kept import DeviceFolder, Pending, RunFolder
+from fedarena.client.link import Answer, GoneError, Link
+from fedarena.client.samples import OwnSamples, RawSamples
+from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.outside_text import harmless, quoted
+from fedarena.core.version import VERSION
+from fedarena.profiling.machine import describe_machine
+from fedarena.profiling.power import find_power_meter
+
+PROTOCOL = 1
+_CONDITIONS_SECONDS = 10.0  # after which a device that may not work looks again
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user of a device wants."""
+
+    device: str = "auto"
+    threads: int | None = None
+    allow: Sequence[str] = ()
+    conditions: Conditions = field(default_factory=Conditions)
+    secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
+    record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
+
+
+class Session:
+    """One device and its server. `say` takes sentences, `show` what it does at the moment."""
+
+    def __init__(
+        self,
+        link: Link,
+        folder: DeviceFolder,
+        raw: RawSamples,
+        options: Options,
+        say: Callable[[str], None],
+        show: Callable[[str], None],
+    ):
+        self._link, self._folder, self._raw, self._options = link, folder, raw, options
+        self._say, self._show = say, show
+
+    def take_part(self) -> str:
+        """Goes on until the server says that it is over, and why."""
+        while True:
+            joined = self._join()
+            over = self._in_run(joined)
+            if over is not None:
+                return over
+
+    def _join(self) -> Answer:
+        raw, options = self._raw, self._options
+        about = {
+            "protocol": PROTOCOL,
+            "fedarena": VERSION,
+            "torch": str(torch.__version__),
+            "samples": raw.numbers(),
+            "columns": raw.form(),
+            "device": options.record or {"machine": describe_machine()},
+        }
+        self._show("joining")
+        answer = self._link.call("Join", about)
+        if "refused" in answer:
+            raise BadInputError(f"The server refuses this device: {harmless(str(answer['refused']))}")
+        if not isinstance(answer.get("run"), str) or type(answer.get("client")) is not int:
+            raise FedArenaError(f"The server answers {quoted(answer)}, which this client does not understand")
+        return answer
+
+    def _in_run(self, joined: Answer) -> str | None:
+        """Takes part in a run; what the server says when everything is over, or None if there is another run."""
+        settings, limits = joined.get("settings", {}), joined.get("limits", {})
+        self._link.chunk_bytes = int(limits.get("chunk_bytes", self._link.chunk_bytes))
+        run = _Run(
+            self._link,
+            joined["run"],
+            self._device(settings, joined["client"]),
+            self._folder.run(joined["run"]),
+            self._folder.blobs,
+            self._say,
+            self._show,
+            float(limits.get("busy_seconds", 30.0)),
+        )
+        self._say(f"Takes part in the run {harmless(joined['run'])} with {self._raw.numbers()['train']:,} samples")
+        run.settle()
+        poll_seconds = float(limits.get("poll_seconds", 25.0))
+        while True:
+            why_not = self._options.conditions.why_not()
+            self._show("waiting for a task" if why_not is None else f"not working: {why_not}")
+            question = {"run": joined["run"], "busy": None, "ready": True if why_not is None else why_not}
+            answer = self._link.call("Next", question, poll_seconds + 30.0)
+            if "over" in answer:
+                return harmless(str(answer["over"]))
+            if "join" in answer:
+                return None
+            if isinstance(task := answer.get("task"), dict):
+                run.do(task)
+            elif "wait" in answer:
+                self._link.wait(max(float(answer["wait"]), 0.0 if why_not is None else _CONDITIONS_SECONDS))
+
+    def _device(self, settings: Mapping[str, Any], client: int) -> Device:
+        """Builds everything that the run needs."""
+        form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
+        data = OwnSamples.given(self._raw, form, data_spec(settings))
+        options = self._options
+        secret = self._folder.secret() if options.secret is None else options.secret
+        parts = build(
+            settings, data, allow=options.allow, device=options.device, threads=options.threads, secret=secret
+        )
+        if (fixed := settings.get("fixed")) is not None:
+            path = self._link.download(fixed["blob"], fixed["bytes"], self._folder.blobs, lambda done: None)
+            put_constants(parts.task, codec.load(path), str(path))
+        return Device(parts, client)
+
+
+class _Run:
+    """A run that a device takes part in."""
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        device: Device,
+        folder: RunFolder,
+        blobs: Path,
+        say: Callable[[str], None],
+        show: Callable[[str], None],
+        busy_seconds: float,
+    ):
+        self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
+        self._say, self._show, self._busy_seconds = say, show, busy_seconds
+        self.done = 0
+
+    def settle(self) -> None:
+        """Finds out what became of a job before this client was stopped, and sends what is still wanted of it."""
+        if (pending := self._folder.pending()) is not None:
+            self._deliver(pending, "the last round")
+
+    def do(self, task: dict[str, Any]) -> None:
+        """Does a task, unless it was done before and only has to be sent."""
+        if task.get("kind") != "train":
+            raise FedArenaError(f"The server wants {quoted(task.get('kind'))}, which this client cannot do")
+        what = f"round {task.get('now')}"
+        pending = self._folder.pending()
+        if pending is not None and pending.task != task["task"]:
+            self.settle()
+            pending = None
+        if pending is None:
+            try:
+                pending = self._trained(task, what)
+            except GoneError:  # the server has gone on meanwhile
+                return
+        if pending is not None:
+            self._deliver(pending, what)
+
+    def _trained(self, task: dict[str, Any], what: str) -> Pending | None:
+        begun = time.monotonic()
+        size = int(task["bytes"])
+        path = self._link.download(
+            task["blob"],
+            size,
+            self._blobs,
+            lambda done: self._show(f"{what}: downloading {100 * done // max(size, 1)} %"),
+        )
+        model = codec.load_groups(path)
+        downloaded = time.monotonic()
+        self._show(f"{what}: training")
+        meter = find_power_meter(self._device.parts.engine.hardware.device.type)
+        if meter is not None:
+            meter.start()
+        try:
+            with _Busy(self._link, self._name, task["task"], self._busy_seconds) as busy:
+                trained = self._device.train(task, model, self._folder.current())
+        finally:
+            watts = None if meter is None else meter.stop()
+        seconds = {"download": downloaded - begun, "train": time.monotonic() - downloaded}
+        self._keep_only(path)
+        if busy.is_cancelled:
+            self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
+            return None
+        trained.report["joules"] = None if watts is None else watts * seconds["train"]
+        return self._folder.keep(task["task"], trained, seconds)
+
+    def _deliver(self, pending: Pending, what: str) -> None:
+        def progress(done: int) -> None:
+            self._show(f"{what}: uploading {100 * done // max(pending.bytes, 1)} %")
+
+        answer = self._link.upload(pending, self._folder.update(pending.task), progress)
+        if answer.get("accepted") is True:
+            self._folder.accepted(pending.task)
+            self.done += 1
+            self._say(f"{what[0].upper()}{what[1:]}: accepted ({pending.bytes:,} bytes)")
+            return
+        self._folder.dropped(pending.task)
+        reason = answer.get("refused") or answer.get("late") or answer
+        self._say(f"{what[0].upper()}{what[1:]}: not used: {harmless(str(reason))}")
+
+    def _keep_only(self, path: Path) -> None:
+        """Models of rounds before are not needed any more; what is not trained lies in the model already."""
+        for other in self._blobs.iterdir():
+            if other != path:
+                other.unlink(missing_ok=True)
+
+
+class _Busy:
+    """Tells the server from time to time that this device is at work, and hears whether that is still wanted."""
+
+    def __init__(self, link: Link, run: str, task: str, every_seconds: float):
+        self._link, self._every_seconds = link, every_seconds
+        self._message = {"run": run, "busy": task, "ready": True}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self.is_cancelled = False
+
+    def __enter__(self) -> _Busy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(timeout=1.0)
+
+    def _go_on(self) -> None:
+        while not self._done.wait(self._every_seconds):
+            try:
+                answer = self._link.call_once("Next", self._message)
+            except (grpc.RpcError, FedArenaError):  # who is offline goes on training
+                continue
+            if "cancel" in answer or "over" in answer:
+                self.is_cancelled = True
+                return

@@ -1,0 +1,70 @@
+"""Real clients for tests: the sessions that `python -m fedarena.client` runs, as threads of this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from small_deployments import files_of
+
+from fedarena.client.identity import Invitation, read_invitation
+from fedarena.client.kept import DeviceFolder
+from fedarena.client.link import Link
+from fedarena.client.samples import RawSamples
+from fedarena.client.session import Options, Session
+from fedarena.runs.building import open_federation
+from fedarena.runs.config import RunConfig
+from fedarena.runs.observer import Observer
+
+PARTS = ("train", "validation", "test")
+
+
+def invitation_at(invitation: bytes, port: int, folder: Path, host: str = "127.0.0.1") -> Path:
+    """The file of an invitation to a server that listens somewhere else than was planned."""
+    files = files_of(invitation)
+    about = json.loads(files["invitation.json"]) | {"address": f"{host}:{port}"}
+    files["invitation.json"] = json.dumps(about).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    path = folder / f"{about['name']}.zip"
+    path.write_bytes(buffer.getvalue())
+    return path
+
+
+def data_of(config: RunConfig, client: int) -> RawSamples:
+    federation, _ = open_federation(config, Observer())
+    own = {part: dict(federation.samples(np.array([client]), part).columns) for part in PARTS}
+    return RawSamples(own, f"data of {client}")
+
+
+class RealClient(threading.Thread):
+    """One client; `stop` ends it as Ctrl-C does."""
+
+    def __init__(self, invitation: Path, raw: RawSamples, link: Any = Link, **options: Any):
+        super().__init__(daemon=True)
+        self.invitation: Invitation = read_invitation(invitation)
+        self.stop = threading.Event()
+        self.said: list[str] = []
+        self.shown: list[str] = []
+        self.failure: BaseException | None = None
+        self._state, self._raw, self._kind = invitation.with_suffix(".state"), raw, link
+        self._options = Options(device="cpu", secret=0, **options)
+
+    def run(self) -> None:
+        folder = DeviceFolder(self._state)
+        link = self._kind(self.invitation, self.stop, self.shown.append)
+        session = Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
+        try:
+            self.said.append(session.take_part())
+        except BaseException as error:
+            self.failure = error
+        finally:
+            link.close()
+            folder.close()
