@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -85,6 +85,17 @@ def signing_with(key: Any) -> Sign:
         return first.to_bytes(SIGNATURE_BYTES // 2, "big") + second.to_bytes(SIGNATURE_BYTES // 2, "big")
 
     return sign
+
+
+def read_certificate(pem: bytes) -> bytes:
+    """A certificate as it travels, from the text in which files have it."""
+    encoded: bytes = x509.load_pem_x509_certificate(pem).public_bytes(serialization.Encoding.DER)
+    return encoded
+
+
+def read_key(pem: bytes) -> Any:
+    """The private key in a file."""
+    return serialization.load_pem_private_key(pem, None)
 
 
 class Authority:

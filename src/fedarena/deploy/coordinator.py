@@ -10,9 +10,11 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedarena.core.errors import SecureSumError
 from fedarena.core.outside_text import harmless
 from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
 from fedarena.deploy.clocks import RunClock
@@ -79,6 +81,7 @@ class Coordinator:
         self._over: str | None = None
         self.tell: Callable[[Iterable[str]], None] = lambda names: None  # who is to look whether there is news
         self.log: Callable[[str], None] = lambda sentence: None
+        self._take_errand: Callable[[Task, bytes], None] | None = None  # whoever looks at answers to errands at once
         self.course = self._journal.read()
         if self.course is not None:
             self._recover(self.course)
@@ -94,6 +97,9 @@ class Coordinator:
                 if task.outcome == ACCEPTED:
                     self.admission.norms.add(receipt["norm"])
             self._seen[task.name] = self._clock.seconds()  # it gets the time to find the server again
+        for task in course.errands:
+            if (receipt := self.inbox.receipt(task.id)) is not None:
+                settled(task, receipt)
 
     # What devices ask for.
 
@@ -149,8 +155,11 @@ class Coordinator:
             if not task.is_open:
                 return _answer(task)
             try:
-                self.admission.check_size(announced)
-                self.admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
+                if task.is_errand:
+                    self.admission.check_errand(announced, task.spec)
+                else:
+                    self.admission.check_size(announced)
+                    self.admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
             except RefusedError as error:
                 return self._refuse(member, task, error)
             there = self.inbox.size(task.id)
@@ -188,7 +197,7 @@ class Coordinator:
             return self.abandon(upload)
         receiving.make_durable()
         try:
-            norm = self.admission.check_body(self.inbox.body(task.id), upload.announced)
+            norm = self._checked(task, upload)
         except FileNotFoundError:  # another upload of the same task was refused meanwhile
             return self.abandon(upload)
         except RefusedError as error:
@@ -204,10 +213,32 @@ class Coordinator:
             self.abandon(upload)
             if upload.superseded or not task.is_open:
                 return self.abandon(upload)
-            self._settle(task, ACCEPTED, None, upload.announced.report, upload.announced.bytes, norm)
-            self.admission.norms.add(norm)
+            left = upload.announced.report.get("left") if task.is_errand else None
+            reason = None if left is None else str(left)[:200]
+            self._settle(task, ACCEPTED, reason, upload.announced.report, upload.announced.bytes, norm)
+            if not task.is_errand:
+                self.admission.norms.add(norm)
+            elif reason is not None:
+                self.log(f"{member.name} left a secure sum: {harmless(reason)}")
             self._look(self._clock.seconds())
             return _answer(task)
+
+    def _checked(self, task: Task, upload: Upload) -> float:
+        """Looks at a body that is complete; how long the update is."""
+        path = self.inbox.body(task.id)
+        if not task.is_errand:
+            return self.admission.check_body(path, upload.announced)
+        answer = self.admission.checked_answer(path, upload.announced)
+        if "left" not in upload.announced.report:
+            with self._lock:
+                if not task.is_open:
+                    return 0.0
+                try:
+                    if self._take_errand is not None:
+                        self._take_errand(task, answer)
+                except SecureSumError as error:
+                    raise RefusedError("secure sum", str(error)) from None
+        return 0.0
 
     def status(self, member: Member, task_id: Any) -> Answer:
         """How much of a task's body is there, or what was decided about it."""
@@ -237,7 +268,7 @@ class Coordinator:
                 course.norms = self.admission.norms.to_list()
                 self._journal.write(course)
                 self.course = course
-                self.inbox.keep_only(task.id for task in course.tasks)
+                self.inbox.keep_only(task.id for task in course.tasks + course.errands)
                 used = self.kept_blobs | {task.spec["blob"] for task in course.tasks}
                 for path in self.blobs.iterdir():
                     if path.name not in used:
@@ -254,6 +285,51 @@ class Coordinator:
             self._journal.write(self.course)
             self._changed.notify_all()
         self.tell([task.name for task in tasks])
+
+    def give_errands(self, tasks: list[Task]) -> None:
+        """Has devices do something beside the tasks of the present round, which is over."""
+        with self._lock:
+            assert self.course is not None
+            self.course.errands += tasks
+            self._journal.write(self.course)
+            self._changed.notify_all()
+        self.tell([task.name for task in tasks])
+
+    def take_errands_with(self, take: Callable[[Task, bytes], None] | None, known: list[Task]) -> None:
+        """Has somebody look at answers from now on, and at those to errands that are known already.
+
+        Before, and from None on, they are only kept: after a restart, devices may be faster than whoever looks.
+        """
+        with self._lock:
+            for task in known if take is not None else ():
+                if self.has_answered(task):
+                    with suppress(SecureSumError):  # then it counts as if there was none
+                        take(task, self.inbox.body(task.id).read_bytes())
+            self._take_errand = take
+
+    def open_errands(self) -> list[Task]:
+        """Those that devices are still busy with, without those who are gone."""
+        with self._lock:
+            now = self._clock.seconds()
+            found = [] if self.course is None else [task for task in self.course.errands if task.is_open]
+            return [task for task in found if max(self._seen.get(task.name, 0.0), task.invited) >= now - ONLINE_SECONDS]
+
+    def close_errands(self) -> None:
+        """Who has not answered by now is not waited for."""
+        with self._lock:
+            assert self.course is not None
+            for task in self.course.errands:
+                if task.is_open:
+                    self._drop(task, LATE, "late", self._clock.seconds())
+            self._journal.write(self.course)
+
+    def has_answered(self, task: Task) -> bool:
+        """Whether a device has done an errand, and not said that it will not."""
+        return task.outcome == ACCEPTED and task.reason is None
+
+    def name_of(self, client: int) -> str:
+        """The name of a member."""
+        return next(member.name for member in self.members if member.number == client)
 
     def wait(self, seconds: float) -> None:
         """Waits until something happens, at most so long; sees to those who have gone."""
@@ -349,11 +425,11 @@ class Coordinator:
             self._changed.notify_all()
 
     def _open_task(self, client: int) -> Task | None:
-        tasks = [] if self.course is None else self.course.tasks
+        tasks = [] if self.course is None else self.course.errands + self.course.tasks
         return next((task for task in tasks if task.client == client and task.is_open), None)
 
     def _task(self, task_id: str) -> Task | None:
-        return None if self.course is None else by_id(self.course.tasks).get(task_id)
+        return None if self.course is None else by_id(self.course.tasks + self.course.errands).get(task_id)
 
     def _former(self, member: Member, task_id: Any) -> Answer:
         """What to say about a task of a round before: it counted once, or never will."""

@@ -16,6 +16,7 @@ from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
+from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import Task
 from fedarena.simulate.jobs import BoolArray, FloatArray
 from fedarena.simulate.phones import Phones
@@ -87,13 +88,28 @@ class DeviceCrew:
 
     def __init__(self, path: UpdatePath, place: Callable[[Groups], Groups], coordinator: Coordinator):
         self._path, self._place, self._coordinator = path, place, coordinator
+        self.secure: SecureDeployment | None = None  # where the server gets sums alone
 
     def collect(self, shards: Sequence[Shard], kept: Sequence[Groups]) -> Iterator[ShardResult]:
         """What the updates of the round that was just closed come to, added up in the order of their jobs."""
         assert self._coordinator.course is not None
+        if self.secure is not None:
+            yield self._summed(shards)
+            return
         tasks = {task.client: task for task in self._coordinator.course.used()}
         for shard in shards:
             yield self._path.add_up(self._arrived(shard.jobs, tasks, kept))
+
+    def _summed(self, shards: Sequence[Shard]) -> ShardResult:
+        """The sum of all updates of a round, of whose clients nothing else is known."""
+        assert self.secure is not None
+        assert self.secure.total is not None
+        assert self._coordinator.course is not None
+        tasks = {task.client: task for task in self._coordinator.course.used()}
+        clients = np.concatenate([shard.jobs.clients for shard in shards])
+        steps = sum(int(tasks[client].report["steps"]) for client in clients.tolist())
+        total = replace(self.secure.total, tensors=self._place(self.secure.total.tensors))
+        return ShardResult({0: total}, clients, [], np.full(len(clients), np.nan), None, steps, {})
 
     def _arrived(self, jobs: JobArrays, tasks: dict[int, Task], kept: Sequence[Groups]) -> Iterator[Sent]:
         for position in range(len(jobs)):

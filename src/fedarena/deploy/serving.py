@@ -15,6 +15,7 @@ import torch
 from fedarena.client import codec
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes, write_json
+from fedarena.core.options import resolve_part
 from fedarena.core.words import counted
 from fedarena.deploy.admission import Admission
 from fedarena.deploy.calls import Calls, Offer
@@ -25,6 +26,7 @@ from fedarena.deploy.folder import DeployFolder
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
+from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, Task
@@ -34,6 +36,7 @@ from fedarena.runs.identity import free_name
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
 from fedarena.simulate import RoundOutcome, Simulation
+from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS
 from fedarena.simulate.simulation import example_update
 from fedarena.storage.run_data import RunData, is_finished
 from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatten_groups, map_groups
@@ -134,23 +137,34 @@ class DeployedServer:
         self.folder, self.run, self.clock = folder, run, clock
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
-        admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
+        is_secure = simulation.path.sums is not None
+        form = {} if is_secure else update_form(simulation)
+        admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
         self.coordinator.log = self._note
         self.notice: Callable[[str], None] = lambda sentence: None  # whoever sits at the server is told
         fewest = options.min_clients or min(simulation.cohort, len(names))
-        deployment = Deployment(self.coordinator, names, fewest, clock.seconds)
+        secure = self._secure(simulation)
+        deployment = Deployment(self.coordinator, names, fewest, clock.seconds, secure)
         run.coordinator = self.coordinator
         if simulation.algorithm.personalizes:
             run.experiment.warnings.append(
                 "Devices keep their own models to themselves, so only the global one is scored"
             )
         run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
-        simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
-            run.experiment.simulation.path, simulation.engine.place, self.coordinator
-        )
+        crew = DeviceCrew(run.experiment.simulation.path, simulation.engine.place, self.coordinator)
+        crew.secure = secure
+        simulation.engine.crew = crew  # type: ignore[attr-defined]
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
+
+    def _secure(self, simulation: Simulation) -> SecureDeployment | None:
+        """What leads devices through secure sums, in runs that have them."""
+        if simulation.secure_rounds is None:
+            return None
+        patience, authority = self.run.config.deploy.secure_seconds, self.folder.authority.certificate
+        rounds, path, run = simulation.secure_rounds, simulation.path, str(self.run.config.name)
+        return SecureDeployment(self.coordinator, rounds, path, authority, run, patience, self.clock.seconds)
 
     def _note(self, sentence: str) -> None:
         self.run.log(sentence)
@@ -295,6 +309,10 @@ def _as_deployed(config: RunConfig, clients: int, observer: Observer | None) -> 
         raise BadInputError(
             f"cohort is {cohort}, and {counted(clients, 'device')} may take part; invite more, or choose a smaller one"
         )
+    secure = config.secure_aggregation
+    if config.deploy.secure_aggregation and secure["name"] == "none":
+        secure = resolve_part(SECURE_AGGREGATIONS, "bonawitz", "secure_aggregation")
     kept = ("device", "threads", "dtype", "precision")
     engine = {"name": "reference", **{key: config.engine[key] for key in kept if key in config.engine}}
-    return config.model_copy(update={"cohort": cohort, "fleet": {"name": "ideal"}, "engine": engine})
+    changed = {"cohort": cohort, "fleet": {"name": "ideal"}, "engine": engine, "secure_aggregation": secure}
+    return config.model_copy(update=changed)

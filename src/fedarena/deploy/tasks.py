@@ -40,6 +40,11 @@ class Task:
         return self.outcome is None
 
     @property
+    def is_errand(self) -> bool:
+        """Whether it is a phase of a secure sum, and not a job."""
+        return bool(self.spec.get("kind") == "secure")
+
+    @property
     def message(self) -> dict[str, Any]:
         """What the device is told."""
         return {"task": self.id, **self.spec}
@@ -75,6 +80,7 @@ class Course:
     closed: Closed | None = None
     norms: list[float] = field(default_factory=list)  # of updates that were accepted lately
     settled: dict[int, tuple[str, str]] = field(default_factory=dict)  # by client: its last task before, and its end
+    errands: list[Task] = field(default_factory=list)  # what devices do beside: the phases of secure sums
 
     def open_tasks(self) -> list[Task]:
         """Those under way."""
@@ -109,6 +115,7 @@ class Journal:
             "closed": closed,
             "norms": course.norms,
             "settled": [[client, *last] for client, last in course.settled.items()],
+            "errands": [_undecided(task) for task in course.errands],
         }
         write_json(self._path, content)
 
@@ -130,6 +137,7 @@ class Journal:
                 None if closed is None else Closed(closed["time"], tuple(closed["used"]), tuple(closed["ended"])),
                 content["norms"],
                 {client: (task, outcome) for client, task, outcome in content["settled"]},
+                [Task(**entry) for entry in content["errands"]],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"{self._path} is damaged: {error!r}") from None

@@ -299,6 +299,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         policy=policy,
         edges=edges,
         download=download,
+        real_devices=given.devices is not None,
     )
     config = config.model_copy(update={"secure_aggregation": config.secure_aggregation | secure.choices()})
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)

@@ -45,6 +45,7 @@ def prepare_secure(
     policy: Policy | None,
     edges: Edges,
     download: Compressor,
+    real_devices: bool = False,
 ) -> None:
     """Finds what was not given; refuses what cannot be done with sums of updates alone."""
     if not secure.exists:
@@ -63,7 +64,7 @@ def prepare_secure(
             "other's update from the sum"
         )
     if secure.largest_weight is None:
-        secure.largest_weight = _largest_weight(facts, mechanism, engine, clients)
+        secure.largest_weight = _largest_weight(facts, mechanism, engine, clients, real_devices, config)
     if isinstance(mechanism, DistributedGaussian):
         mechanism.share_noise(secure)
     if isinstance(mechanism, CentralGaussian):
@@ -143,14 +144,29 @@ def _packs(transform: Transform) -> bool:
     return transform.depends_on_data or isinstance(transform, Compressor)
 
 
-def _largest_weight(facts: RunFacts, mechanism: Mechanism, engine: Engine, clients: IntArray) -> float:
+def _largest_weight(
+    facts: RunFacts,
+    mechanism: Mechanism,
+    engine: Engine,
+    clients: IntArray,
+    real_devices: bool,
+    config: RunConfig,
+) -> float:
     """How much the client counts who counts most."""
     if any(transform.counts_clients_equally for transform in (*facts.transforms, *mechanism.transforms())):
         return 1.0
     samples = engine.data.counts(clients, "train")
-    steps = steps_in_shares(np.ones(len(clients)), samples, facts.algorithm, engine.local)
+    if real_devices:  # who have not told yet
+        samples = np.array([1, config.deploy.max_samples or 2])
+    steps = steps_in_shares(np.ones(len(samples)), samples, facts.algorithm, engine.local)
     work = Work(samples, steps, count_processed(samples, steps, engine.local.batch_size))
-    weight = float(np.max(facts.algorithm.client_weight(work)))
+    weights = np.broadcast_to(facts.algorithm.client_weight(work), len(samples))
+    if real_devices and config.deploy.max_samples is None and weights[0] != weights[1]:
+        raise BadInputError(
+            "Secure sums must have room for the client who counts most, and nobody knows before how many samples "
+            "devices have; set deploy.max_samples, or secure_aggregation.largest_weight"
+        )
+    weight = float(np.max(weights))
     return weight if weight > 0 else 1.0
 
 

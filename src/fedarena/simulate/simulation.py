@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
@@ -28,10 +27,10 @@ from fedarena.simulate.secure_aggregation import NoSecureAggregation, SecureAggr
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.simulate.world import World
-from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, Work, count_bytes
+from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, count_bytes
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
-from fedarena.train.jobs import newcomer
+from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.optimizers import training_of
 from fedarena.train.tensors import TRANSFORM_GROUP
@@ -109,13 +108,16 @@ class Simulation:
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
     class_names: Sequence[str] | None = None  # of what is predicted, where classes have names
+    server_seed: int | None = None  # a secret from which a real server draws its noise; None: the seed of the run
     real_devices: bool = False  # whether clients are real, so that what they keep is not seen here
 
     @cached_property
     def path(self) -> UpdatePath:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
-        path = UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+        path = UpdatePath(
+            self.algorithm, self.transforms, aggregator, self.seed, self.attack, server_seed=self.server_seed
+        )
         secure = self.secure_aggregation
         if secure.exists:
             example = example_update(self.algorithm, self.engine.initial_params())
@@ -445,14 +447,3 @@ def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:
     """What a client downloads, and what it uploads if nothing happens to its update."""
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     return count_bytes(algorithm.download(broadcast)), count_bytes(example_update(algorithm, params))
-
-
-def example_update(algorithm: Algorithm, params: Tensors) -> Groups:
-    """What a client uploads, to see its form: an update that changes nothing."""
-    with torch.no_grad():
-        broadcast = algorithm.broadcast(algorithm.server_init(params))
-        client = newcomer(broadcast, algorithm.client_init(broadcast))
-        one = torch.ones(())
-        work = Work(one, one, one, one if algorithm.needs_start_loss else None)
-        update, _ = algorithm.client_update(algorithm.local_start(client), client, work)
-    return update

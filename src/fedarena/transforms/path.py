@@ -39,7 +39,7 @@ from fedarena.transforms.aggregators.base import ServerStep, named
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
 from fedarena.transforms.aggregators.mean import CHANGE
 from fedarena.transforms.attacks import Attack
-from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, Draws, FixedPoint, SumForm
+from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, FixedPoint, SumForm
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.local_noise import draws_of
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
@@ -82,13 +82,16 @@ class UpdatePath:
         seed: int = 0,
         attack: Attack | None = None,
         clients_seed: int | None = None,
+        server_seed: int | None = None,
     ):
         """`clients_seed` is a secret of a real client, from which it draws what protects it from the server.
 
-        In a simulation there are no secrets: everything is drawn from the `seed` of the run.
+        `server_seed` is one of a real server, from which it draws noise that protects clients from all others. In a
+        simulation there are no secrets: everything is drawn from the `seed` of the run.
         """
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
         self._clients_seed = seed if clients_seed is None else clients_seed
+        self._server_seed = seed if server_seed is None else server_seed
         self.aggregator = Mean() if aggregator is None else aggregator
         self._attack = attack if attack is not None and attack.forges_updates else None
         # Corrupted clients who see what others send can act only when all updates of a step are there.
@@ -159,8 +162,11 @@ class UpdatePath:
     def on_devices(self) -> int:
         """How many of the transforms, from the first on, real devices execute.
 
-        What comes after the last of these the server can make sure of, and does so when an update arrives.
+        What comes after the last of these the server can make sure of, and does so when an update arrives; unless it
+        gets sums alone.
         """
+        if self.sums is not None:
+            return len(self.transforms)
         return max((place + 1 for place, transform in enumerate(self.transforms) if not transform.enforced), default=0)
 
     def send(self, result: JobResults, shard: Shard, server: Sequence[Groups], transforms: int | None = None) -> Sent:
@@ -251,10 +257,10 @@ class UpdatePath:
             totals[step] = self.merge(totals[step], rounded) if step in totals else rounded
         return totals
 
-    def secure_term(self, sent: Sent, place: int = 0, noise: Draws | None = None) -> Partial:
+    def secure_term(self, sent: Sent, place: int = 0) -> Partial:
         """What one of some clients adds to a secure sum: its part of what the aggregator adds up, in whole numbers.
 
-        Devices draw `noise` that makes the sum private from bits which they alone know; a simulation from its seed.
+        Noise that makes the sum private is drawn from what the client alone knows, as all that hides something.
         """
         assert self.sums is not None
         rows = replace(sent.rows.take([place]), stream="secure sum")
@@ -264,7 +270,8 @@ class UpdatePath:
             _refuse_what_is_not_finite(sent.result, sent.rows)
         samples = float(rows.work.samples[0])
         notes = {TRAIN_LOSS: loss * samples, TRAIN_SAMPLES: samples}
-        return self.sums.rounded(added, notes, draws_of(rows, "rounding"), noise or draws_of(rows, "noise"))
+        hidden = replace(rows, seed=self._clients_seed)
+        return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
 
     def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
         """Has all updates rounded from now on; `update` shows what one looks like."""
@@ -333,13 +340,13 @@ class UpdatePath:
     def draw_ahead(self, update: Groups, round: int, version: int) -> None:
         """Lets transforms get ready for a step of the server; `update` shows what one looks like."""
         for number, transform in enumerate(self.transforms):
-            transform.draw_ahead(update, self._context(f"server transform {number}", round, version))
+            transform.draw_ahead(update, self._server_context(number, round, version))
 
     def finish(self, update: Groups, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: what transforms make of the aggregated update, and what the server keeps for them."""
         kept = list(server)
         for number, transform in reversed(list(enumerate(self.transforms))):
-            context = self._context(f"server transform {number}", round, version)
+            context = self._server_context(number, round, version)
             with refusing_own_draws(transform, "at_server"):
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
@@ -355,9 +362,13 @@ class UpdatePath:
             measured[SATURATED] = float(observed.get(SATURATED, 0.0))
         return measured
 
-    def _context(self, stream: str, round: int, version: int) -> JobContext:
+    def _server_context(self, number: int, round: int, version: int) -> JobContext:
+        """The same for a transform of this number."""
+        return self._context(f"server transform {number}", round, version, self._server_seed)
+
+    def _context(self, stream: str, round: int, version: int, seed: int | None = None) -> JobContext:
         """What is known about a step of the server, with random numbers of its own."""
-        key = streams.bits(self.seed, stream, version).view(np.int64)
+        key = streams.bits(self.seed if seed is None else seed, stream, version).view(np.int64)
         return JobContext(1.0, round, version, False, torch.tensor(key))
 
     def _rows(self, result: JobResults) -> Rows:
