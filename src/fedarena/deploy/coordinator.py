@@ -27,6 +27,7 @@ from fedarena.deploy.tasks import (
     GONE,
     LATE,
     REFUSED,
+    ROUND_FILE,
     Closed,
     Course,
     Journal,
@@ -70,7 +71,7 @@ class Coordinator:
         self.blobs = folder / "blobs"
         self.blobs.mkdir(parents=True, exist_ok=True)
         self.kept_blobs: set[str] = set()  # that every device needs, in whatever round
-        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / "round.json")
+        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / ROUND_FILE)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._seen: dict[str, float] = {}  # when devices last spoke

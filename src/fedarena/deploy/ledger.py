@@ -79,6 +79,10 @@ class PrivacyLedger:
         told = None if sampled is None else asdict(sampled)
         self._append({"run": run, "name": name, "sampled": told, "delta": mechanism.delta})
 
+    def steps(self, run: str) -> int:
+        """How many steps of a run were written down."""
+        return self._accounts[run].steps if run in self._accounts else 0
+
     def spend(self, run: str, steps: int, epsilon: float) -> None:
         """Notes that a run's server makes the step of this number, before anybody sees what came of it."""
         account = self._accounts[run]
@@ -119,7 +123,7 @@ class PrivacyLedger:
             try:
                 entry = json.loads(line)
                 seal = entry.pop("seal")
-                if seal != _sealed(self._seal, entry):
+                if seal != _sealed(self._seal, entry) or line != _line(entry, seal):
                     raise ValueError("its seal is broken")
                 self._note(entry)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -141,7 +145,7 @@ class PrivacyLedger:
 
     def _append(self, entry: dict[str, Any]) -> None:
         seal = _sealed(self._seal, entry)
-        line = json.dumps({**entry, "seal": seal}, sort_keys=True).encode() + b"\n"
+        line = _line(entry, seal) + b"\n"
         is_new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -156,9 +160,44 @@ class PrivacyLedger:
         self._note(entry)
 
 
+class Account:
+    """What one run may spend and has spent, beside all others of its deploy folder."""
+
+    def __init__(self, ledger: PrivacyLedger, run: str, name: str, mechanism: Mechanism):
+        self._ledger, self._run, self._mechanism = ledger, run, mechanism
+        ledger.open_run(run, name, mechanism)
+
+    @property
+    def noise_seed(self) -> int:
+        """What the server draws its noise from."""
+        return self._ledger.noise_seed(self._run)
+
+    def epsilon(self, steps: int) -> float | None:
+        """What all runs together have spent when this one has made so many steps."""
+        own = self._mechanism.epsilon(steps)
+        return None if own is None else self._ledger.epsilon(self._run, steps, own)
+
+    def spend(self, steps: int) -> None:
+        """Writes down that the step of this number is made, before anybody sees it."""
+        self._ledger.spend(self._run, steps, self._mechanism.epsilon(steps) or 0.0)
+
+    def check_budget(self, steps: int) -> None:
+        """Refuses to begin with a step that would spend more than may be spent."""
+        budget, next_epsilon = self._mechanism.budget, self.epsilon(steps + 1)
+        if budget is not None and next_epsilon is not None and next_epsilon > budget:
+            raise BadInputError(
+                f"One round more would bring what the members of this deploy folder have spent in all runs to "
+                f"ε = {next_epsilon:.4g}, more than privacy.epsilon={budget:g}; their privacy cannot be had back"
+            )
+
+
 def new_run_id() -> str:
     """What tells a run from all others, whatever its name."""
     return secrets.token_hex(16)
+
+
+def _line(entry: Mapping[str, Any], seal: str) -> bytes:
+    return json.dumps({**entry, "seal": seal}, sort_keys=True).encode()
 
 
 def _sealed(before: str, entry: Mapping[str, Any]) -> str:

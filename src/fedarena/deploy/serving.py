@@ -23,13 +23,14 @@ from fedarena.deploy.clocks import RunClock
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import DeviceCrew, Joined
 from fedarena.deploy.folder import DeployFolder
+from fedarena.deploy.ledger import Account, PrivacyLedger, new_run_id
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
-from fedarena.deploy.tasks import EXCLUDED, REFUSED, Task
+from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.identity import free_name
@@ -88,6 +89,7 @@ class DeployedRun(Run):
     """A run whose clients are real."""
 
     coordinator: Coordinator
+    account: Account | None = None  # of the privacy that it spends
 
     @classmethod
     def check_possible(cls, experiment: Experiment) -> None:
@@ -102,7 +104,12 @@ class DeployedRun(Run):
             )
 
     def _record(self, outcome: RoundOutcome) -> None:
-        """Every round is on disk before the next one begins, so that no device trains for nothing."""
+        """Every round is on disk before the next one begins, so that no device trains for nothing.
+
+        What it spends of its members' privacy is on disk before that: nobody sees a model that was not paid for.
+        """
+        if self.account is not None:
+            self.account.spend(outcome.snapshot.clock.version)
         super()._record(replace(outcome, jobs=self._in_words(outcome.jobs)))
         self._recorder.commit()
 
@@ -133,10 +140,24 @@ def _words(task: Task | None, otherwise: str) -> str:
 class DeployedServer:
     """Everything about one run at the server. Made by `open_server`; `start`, then `run.advance`, then `close`."""
 
-    def __init__(self, folder: DeployFolder, run: DeployedRun, names: dict[int, str], clock: RunClock, joined: Joined):
+    def __init__(
+        self,
+        folder: DeployFolder,
+        run: DeployedRun,
+        names: dict[int, str],
+        clock: RunClock,
+        joined: Joined,
+        account: Account | None = None,
+        secret_noise: bool = True,
+    ):
+        """Without `secret_noise` the server's noise is that of a simulation, which everybody can draw again."""
         self.folder, self.run, self.clock = folder, run, clock
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
+        run.account = account
+        if account is not None:
+            seed = account.noise_seed if secret_noise else None
+            simulation = replace(simulation, epsilon_after=account.epsilon, server_seed=seed)
         is_secure = simulation.path.sums is not None
         form = {} if is_secure else update_form(simulation)
         admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
@@ -202,10 +223,13 @@ class DeployedServer:
         self.service = None
 
 
-def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | None = None) -> DeployedServer:
+def open_server(
+    folder: DeployFolder, config: RunConfig, observer: Observer | None = None, *, secret_noise: bool = True
+) -> DeployedServer:
     """The server of a new run, or of the one with these settings that is not finished yet."""
     record = _read(folder.path / _CURRENT)
-    unfinished = record is not None and not is_finished(folder.runs / record["run"])
+    there = record is not None and (folder.runs / record["run"]).exists()
+    unfinished = record is not None and not (there and is_finished(folder.runs / record["run"]))
     if record is None or not unfinished:
         record = _new_record(folder, config)
         write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
@@ -216,21 +240,26 @@ def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | No
             "or move its folder away"
         )
     run_folder, clients = folder.runs / record["run"], DeviceClients(_names(record))
+    if unfinished and not there:  # it was taken away, or never came to be: this is another run
+        record["id"] = new_run_id()
+        write_json(folder.path / _CURRENT, record)
     if run_folder.exists():
-        return reopen_server(folder, run_folder, observer)
+        return reopen_server(folder, run_folder, observer, secret_noise=secret_noise)
     given = GivenParts(devices=clients)
     config = _as_deployed(config, len(clients.clients), observer).model_copy(update={"name": record["run"]})
-    return _server(folder, DeployedRun.create(config, folder.runs, observer, given), record, clients)
+    return _server(folder, DeployedRun.create(config, folder.runs, observer, given), record, clients, secret_noise)
 
 
-def reopen_server(folder: DeployFolder, run_folder: Path, observer: Observer | None = None) -> DeployedServer:
+def reopen_server(
+    folder: DeployFolder, run_folder: Path, observer: Observer | None = None, *, secret_noise: bool = True
+) -> DeployedServer:
     """The server of a run that was stopped or killed."""
     record = _read(run_folder / DEPLOYED / _RECORD) or _read(folder.path / _CURRENT)
     if record is None or record["run"] != run_folder.name:
         raise BadInputError(f"{run_folder} is no run of the deploy folder {folder.path}")
     clients = DeviceClients(_names(record))
     run = DeployedRun.reopen(run_folder, observer, GivenParts(devices=clients))
-    return _server(folder, run, record, clients)
+    return _server(folder, run, record, clients, secret_noise)
 
 
 def serve(server: DeployedServer, address: str | None = None) -> RunData:
@@ -268,13 +297,36 @@ def update_form(simulation: Simulation) -> codec.Form:
     return codec.form_of(flatten_groups(map_groups(lambda t: t[0], sent.rows.update)))
 
 
-def _server(folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clients: DeviceClients) -> DeployedServer:
+def _server(
+    folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clients: DeviceClients, secret_noise: bool
+) -> DeployedServer:
     place = run.folder / DEPLOYED
     place.mkdir(exist_ok=True)
     write_json(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
     clock = RunClock(record["began"], run.config.clock.start_seconds)
-    return DeployedServer(folder, run, _names(record), clock, joined)
+    account = _account(folder, run, record)
+    return DeployedServer(folder, run, _names(record), clock, joined, account, secret_noise)
+
+
+def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> Account | None:
+    """The privacy account of a run; None: it is not private."""
+    mechanism = run.experiment.mechanism
+    if run.experiment.simulation.epsilon_after is None:
+        return None
+    ledger, snapshot = PrivacyLedger(folder.path), run.snapshot
+    version, round = (0, 0) if snapshot is None else (snapshot.clock.version, snapshot.round)
+    course = Journal(run.folder / DEPLOYED / ROUND_FILE).read()
+    is_again = course is not None and course.round == round + 1 and course.closed is not None
+    if ledger.steps(record["id"]) > version + int(is_again):
+        # Steps that were seen by somebody are gone from the folder. They would be made again, of other updates: with
+        # the same noise, which would tell the difference. So this is another run, whose steps are all spent anew.
+        record["id"] = new_run_id()
+        write_json(run.folder / DEPLOYED / _RECORD, record)
+    account = Account(ledger, record["id"], str(run.config.name), mechanism)
+    if round == 0:
+        account.check_budget(0)
+    return account
 
 
 def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
@@ -283,7 +335,8 @@ def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
     if not names:
         raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
     name = config.name or free_name(config, folder.runs)
-    return {"run": name, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
+    began = RunClock().began
+    return {"run": name, "id": new_run_id(), "asked": config.to_dict(), "began": began, "clients": names}
 
 
 def _names(record: dict[str, Any]) -> dict[int, str]:

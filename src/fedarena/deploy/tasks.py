@@ -12,6 +12,7 @@ from typing import Any
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_json
 
+ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
 
 
