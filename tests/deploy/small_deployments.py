@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import copy
 import hashlib
 import io
 import json
+import socket
 import threading
 import zipfile
 from collections.abc import Callable
@@ -49,6 +51,12 @@ def deploy_folder(path: Path, clients: int = CLIENTS) -> tuple[DeployFolder, dic
     """A new deploy folder, and the invitations of its devices."""
     folder = DeployFolder.create(path, Address("127.0.0.1", 1))
     return folder, {f"phone{number}": folder.invite(f"phone{number}", 30)[1] for number in range(clients)}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def files_of(invitation: bytes) -> dict[str, bytes]:
@@ -143,7 +151,7 @@ class Phone:
         await _until_it_works(rest)
         return bytes(got)
 
-    async def upload(self, header: dict[str, Any], body: bytes, chunk: int = 1 << 20) -> dict[str, Any]:
+    async def upload(self, header: dict[str, Any], body: bytes, chunk: int = 1 << 16) -> dict[str, Any]:
         """Sends a body, from wherever it broke off."""
 
         async def rest() -> dict[str, Any]:
@@ -191,13 +199,16 @@ class Phone:
         return answer
 
 
+_PASSING = [getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL")]
+
+
 async def _until_it_works(call: Callable[[], Any]) -> Any:
     """Tries again as long as there is no server."""
     while True:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
-            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
+            if error.code() not in _PASSING:
                 raise
             await asyncio.sleep(0.02)
 
@@ -218,6 +229,7 @@ class Swarm(threading.Thread):
             asyncio.run(all_of_them())
         except BaseException as error:
             self.failure = error
+            _thread.interrupt_main()  # who would wait for ever for these devices
 
 
 @contextmanager

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from small_deployments import bits_of, deploy_folder, play, simulated_bits, small_config
+from cutting_proxy import CuttingProxy
+from small_deployments import (
+    Phone,
+    Swarm,
+    Trainer,
+    bits_of,
+    deploy_folder,
+    free_port,
+    play,
+    serving,
+    simulated_bits,
+    small_config,
+)
+
+from fedarena.deploy.serving import open_server
+from fedarena.runs.observer import Observer
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
@@ -27,3 +42,70 @@ def test_what_stays_on_devices_is_not_scored_and_said_so(tmp_path, recwarn):
     assert row["accuracy"] is not None
     assert "personal_accuracy" not in row
     assert any("only the global one is scored" in str(one.message) for one in recwarn)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"protocol": {"name": "synchronous", "over_commit": 1.0}, "cohort": 4},
+        {"protocol": {"name": "deadline", "seconds": 60, "minimum_invited": 4}, "cohort": 4},
+        {"protocol": {"name": "readiness", "share": 1.0}, "cohort": 4},
+        {"transforms": [{"name": "top_k", "share": 0.2}, {"name": "clip", "bound": 0.05}]},
+        {"client_lr_schedule": {"name": "cosine"}, "aggregator": "median"},
+        {"selector": "by_size", "algorithm": "fedprox", "local": {"epochs": 1, "batch_size": 8}},
+    ],
+    ids=["synchronous", "deadline", "readiness", "transforms", "schedule and defence", "selector"],
+)
+def test_other_settings_give_the_bits_of_the_simulation_too(settings, tmp_path):
+    config = small_config(rounds=2, **settings, deploy={"min_clients": 4})
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, config)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def test_buffered_goes_on_while_devices_come_and_go(tmp_path):
+    config = small_config(rounds=4, protocol={"name": "buffered", "buffer_size": 2}, cohort=3)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, config)
+    jobs = server.run.result().jobs.to_pydict()
+    assert server.run.round == 4
+    assert jobs["outcome"].count("used") == 8
+    assert len(set(jobs["job"])) == len(jobs["job"])
+    assert set(jobs["staleness"]) <= {0, 1, 2}
+
+
+def test_a_connection_that_is_cut_every_200_kilobytes_is_enough(tmp_path):
+    config = small_config(rounds=1, cohort=2, model={"name": "mlp", "hidden": [4000]}, evaluation={"max_clients": 1})
+    folder, invitations = deploy_folder(tmp_path / "deploy", 2)
+    with serving(folder, config) as server:
+        proxy = CuttingProxy(server.service.port, 200_000)
+        trainer = Trainer(config)
+        swarm = Swarm(
+            lambda: [Phone(name, n, given, proxy.port, trainer) for n, (name, given) in enumerate(invitations.items())]
+        )
+        swarm.start()
+        server.run.advance()
+        server.close("The run is finished")
+        swarm.join(60)
+        assert swarm.failure is None
+    bytes_up = server.run.result().rounds.to_pylist()[-1]["bytes_up"]
+    assert bytes_up > 2 * 1_000_000
+    assert proxy.cuts > 2 * bytes_up / 200_000  # updates and models alike
+    server.run.close()
+
+
+def test_a_stopped_server_goes_on_where_it_was(tmp_path):
+    config = small_config(rounds=3, algorithm="scaffold")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    trainer, port = Trainer(config), free_port()
+    swarm = Swarm(lambda: [Phone(name, n, given, port, trainer) for n, (name, given) in enumerate(invitations.items())])
+    swarm.start()
+    for rounds in (1, None):
+        server = open_server(folder, config, Observer())
+        server.start(f"127.0.0.1:{port}")
+        server.run.advance(rounds)
+        server.close(None if rounds else "The run is finished")
+        server.run.close()
+    swarm.join(20)
+    assert swarm.failure is None
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)

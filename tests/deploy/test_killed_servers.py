@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from small_deployments import Phone, Swarm, Trainer, deploy_folder, simulated_state, small_config
+from small_deployments import Phone, Swarm, Trainer, deploy_folder, free_port, simulated_state, small_config
 
 from fedarena.deploy.folder import DeployFolder
 from fedarena.deploy.serving import open_server, serve
@@ -22,12 +21,6 @@ from warm_processes import CONTEXT
 
 def be_the_server(folder: Path, settings: dict[str, Any], port: int) -> None:
     serve(open_server(DeployFolder(folder), small_config(**settings), Observer()), f"127.0.0.1:{port}")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def state_of(run: Path) -> dict[str, torch.Tensor]:

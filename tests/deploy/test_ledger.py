@@ -217,4 +217,4 @@ def small_server(folder: Any, config: Any) -> Any:
 
 def record_of(folder: Any, run: Path | None = None) -> str:
     path = folder.path / "current.json" if run is None else run / "deploy" / "run.json"
-    return json.loads(path.read_text())["id"]
+    return json.loads(path.read_text())["account"]

@@ -31,7 +31,8 @@ from fedarena.train.batches import count_processed
 from fedarena.train.engine import steps_in_shares
 from fedarena.train.optimizers import training_of
 
-CHUNK_BYTES = 1 << 20
+MOST_CHUNK_BYTES = 1 << 20  # of a model or an update, in one message
+CHUNK_BYTES = 1 << 16  # that are usual: a message counts when all of it has come, and connections may be short
 CONTROL_BYTES = 1 << 16  # of a message that is JSON
 _HEADER_ROOM = 1 << 16  # by which others may write the same tensors with a longer header
 _FEWEST_NORMS, _MOST_NORMS = 5, 101  # of accepted updates, that a median is made of
@@ -223,7 +224,7 @@ def _pieces(file: BinaryIO, entry: Entry) -> Iterator[Tensor]:
     """The numbers of a tensor, some at a time."""
     left = entry.end - entry.begin
     while left:
-        data = bytearray(file.read(min(left, CHUNK_BYTES)))
+        data = bytearray(file.read(min(left, MOST_CHUNK_BYTES)))
         left -= len(data)
         yield torch.frombuffer(data, dtype=entry.dtype)
 

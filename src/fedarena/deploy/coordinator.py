@@ -80,6 +80,7 @@ class Coordinator:
         self._uploads: dict[str, Upload] = {}
         self._rule: Rule | None = None
         self._over: str | None = None
+        self._know_of_end: set[str] = set()
         self.tell: Callable[[Iterable[str]], None] = lambda names: None  # who is to look whether there is news
         self.log: Callable[[str], None] = lambda sentence: None
         self._take_errand: Callable[[Task, bytes], None] | None = None  # whoever looks at answers to errands at once
@@ -124,6 +125,8 @@ class Coordinator:
         with self._lock:
             self._note_readiness(member.name, ready)
             if self._over is not None:
+                self._know_of_end.add(member.name)
+                self._changed.notify_all()
                 return {"over": self._over}
             task = self._open_task(member.number)
             if busy is not None:
@@ -345,11 +348,15 @@ class Coordinator:
         """Whether the present round is over."""
         return self.course is not None and self.course.closed is not None
 
-    def end(self, sentence: str) -> None:
-        """From now on, devices are told that the run is over."""
+    def end(self, sentence: str, seconds: float) -> None:
+        """From now on, devices are told that the run is over; those who are there get so many seconds to hear it."""
         with self._lock:
             self._over = sentence
         self.tell(self.seen())
+        until = self._clock.seconds() + seconds
+        with self._changed:
+            while self.online() - self._know_of_end and (left := until - self._clock.seconds()) > 0:
+                self._clock.wait(self._changed, left)
 
     def seen(self) -> list[str]:
         """Who has ever spoken."""

@@ -191,8 +191,8 @@ class Account:
             )
 
 
-def new_run_id() -> str:
-    """What tells a run from all others, whatever its name."""
+def new_account() -> str:
+    """What tells the account of a run from all others, whatever the run is called."""
     return secrets.token_hex(16)
 
 

@@ -147,7 +147,7 @@ def _read(path: Path) -> dict[str, Member]:
             raise ValueError(f"format {content['format']!r}")
         members = [Member(**entry) for entry in content["clients"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} is damaged: {error!r:.100}") from None
+        raise DamagedFileError(f"{path} is damaged: {error!s:.100}") from None
     if len({member.number for member in members}) < len(members):
         raise DamagedFileError(f"{path} is damaged: two clients have the same number")
     return {member.name: member for member in members}

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from fedarena.core.errors import BadInputError
-from fedarena.deploy.admission import CHUNK_BYTES, CONTROL_BYTES
+from fedarena.deploy.admission import CHUNK_BYTES, CONTROL_BYTES, MOST_CHUNK_BYTES
 from fedarena.deploy.authority import serial_of
 from fedarena.deploy.calls import BadCallError, Buckets, Calls, parse
 from fedarena.deploy.coordinator import POLL_SECONDS, Answer, ExcludedError, Upload
@@ -27,8 +27,8 @@ _UPLOADS_AT_ONCE, _CHECKS_AT_ONCE = 16, 2
 _CHUNK_SECONDS = 60.0  # within which the next piece of an upload must come
 _STREAMS = 16  # calls at once on one connection
 _OPTIONS = [
-    ("grpc.max_receive_message_length", CHUNK_BYTES + CONTROL_BYTES),
-    ("grpc.max_send_message_length", CHUNK_BYTES + CONTROL_BYTES),
+    ("grpc.max_receive_message_length", MOST_CHUNK_BYTES + CONTROL_BYTES),
+    ("grpc.max_send_message_length", MOST_CHUNK_BYTES + CONTROL_BYTES),
     ("grpc.max_concurrent_streams", _STREAMS),
     ("grpc.max_metadata_size", 1 << 14),
     ("grpc.so_reuseport", 0),  # or a second server on the same port would go unnoticed

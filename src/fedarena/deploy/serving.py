@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from fedarena.deploy.clocks import RunClock
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import DeviceCrew, Joined
 from fedarena.deploy.folder import DeployFolder
-from fedarena.deploy.ledger import Account, PrivacyLedger, new_run_id
+from fedarena.deploy.ledger import Account, PrivacyLedger, new_account
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
@@ -45,6 +46,7 @@ from fedarena.train.engine import ClientSamples, IntArray, Part
 from fedarena.train.jobs import Job
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
+_LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
 _RECORD, _CURRENT = "run.json", "current.json"
 
 
@@ -144,14 +146,15 @@ class DeployedServer:
         self,
         folder: DeployFolder,
         run: DeployedRun,
-        names: dict[int, str],
-        clock: RunClock,
+        record: dict[str, Any],
         joined: Joined,
         account: Account | None = None,
         secret_noise: bool = True,
     ):
         """Without `secret_noise` the server's noise is that of a simulation, which everybody can draw again."""
-        self.folder, self.run, self.clock = folder, run, clock
+        self.folder, self.run, self._run_id = folder, run, record["id"]
+        names = _names(record)
+        self.clock = clock = RunClock(record["began"], run.config.clock.start_seconds)
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
         run.account = account
@@ -184,7 +187,7 @@ class DeployedServer:
         if simulation.secure_rounds is None:
             return None
         patience, authority = self.run.config.deploy.secure_seconds, self.folder.authority.certificate
-        rounds, path, run = simulation.secure_rounds, simulation.path, str(self.run.config.name)
+        rounds, path, run = simulation.secure_rounds, simulation.path, self._run_id
         return SecureDeployment(self.coordinator, rounds, path, authority, run, patience, self.clock.seconds)
 
     def _note(self, sentence: str) -> None:
@@ -204,7 +207,7 @@ class DeployedServer:
             settings["fixed"] = {"blob": digest, "bytes": len(data)}
         columns = {name: (column.dtype, tuple(column.shape)) for name, column in experiment.federation.columns.items()}
         most = self.run.config.deploy.max_samples
-        return Offer(str(self.run.config.name), settings, columns, clients, most)
+        return Offer(self._run_id, settings, columns, clients, most)
 
     def start(self, address: str | None = None) -> None:
         """Begins to answer devices."""
@@ -218,8 +221,8 @@ class DeployedServer:
         if self.service is None:
             return
         if sentence is not None:
-            self.coordinator.end(sentence)
-        self.service.stop(1.0 if sentence is None else 2.0)
+            self.coordinator.end(sentence, _LINGERING_SECONDS)
+        self.service.stop()
         self.service = None
 
 
@@ -227,22 +230,18 @@ def open_server(
     folder: DeployFolder, config: RunConfig, observer: Observer | None = None, *, secret_noise: bool = True
 ) -> DeployedServer:
     """The server of a new run, or of the one with these settings that is not finished yet."""
+    folder.server_credentials()
     record = _read(folder.path / _CURRENT)
-    there = record is not None and (folder.runs / record["run"]).exists()
-    unfinished = record is not None and not (there and is_finished(folder.runs / record["run"]))
-    if record is None or not unfinished:
+    current = None if record is None else folder.runs / record["run"]
+    if record is None or current is None or not current.exists() or is_finished(current):
         record = _new_record(folder, config)
         write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
     elif record["asked"] != config.to_dict():
-        current = folder.runs / record["run"]
         raise BadInputError(
             f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
             "or move its folder away"
         )
     run_folder, clients = folder.runs / record["run"], DeviceClients(_names(record))
-    if unfinished and not there:  # it was taken away, or never came to be: this is another run
-        record["id"] = new_run_id()
-        write_json(folder.path / _CURRENT, record)
     if run_folder.exists():
         return reopen_server(folder, run_folder, observer, secret_noise=secret_noise)
     given = GivenParts(devices=clients)
@@ -266,6 +265,8 @@ def serve(server: DeployedServer, address: str | None = None) -> RunData:
     """Plays all rounds that are left, with whatever devices come."""
     run = server.run
     server.start(address)
+    invited = counted(len(run.experiment.simulation.training_clients), "device")
+    server.notice(f"Listening at {server.folder.address} for {invited}; Ctrl-C stops, the same command goes on")
     try:
         run.advance()
         server.close(f"The run {run.config.name} is finished")
@@ -304,9 +305,7 @@ def _server(
     place.mkdir(exist_ok=True)
     write_json(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
-    clock = RunClock(record["began"], run.config.clock.start_seconds)
-    account = _account(folder, run, record)
-    return DeployedServer(folder, run, _names(record), clock, joined, account, secret_noise)
+    return DeployedServer(folder, run, record, joined, _account(folder, run, record), secret_noise)
 
 
 def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> Account | None:
@@ -318,12 +317,12 @@ def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> 
     version, round = (0, 0) if snapshot is None else (snapshot.clock.version, snapshot.round)
     course = Journal(run.folder / DEPLOYED / ROUND_FILE).read()
     is_again = course is not None and course.round == round + 1 and course.closed is not None
-    if ledger.steps(record["id"]) > version + int(is_again):
+    if ledger.steps(record["account"]) > version + int(is_again):
         # Steps that were seen by somebody are gone from the folder. They would be made again, of other updates: with
-        # the same noise, which would tell the difference. So this is another run, whose steps are all spent anew.
-        record["id"] = new_run_id()
+        # the same noise, which would tell the difference. So this is another account, and all steps are spent anew.
+        record["account"] = new_account()
         write_json(run.folder / DEPLOYED / _RECORD, record)
-    account = Account(ledger, record["id"], str(run.config.name), mechanism)
+    account = Account(ledger, record["account"], str(run.config.name), mechanism)
     if round == 0:
         account.check_budget(0)
     return account
@@ -335,8 +334,17 @@ def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
     if not names:
         raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
     name = config.name or free_name(config, folder.runs)
+    # Devices keep what they learned under an id that no other run will ever have, whatever that is called.
+    run_id, account = f"{name}-{secrets.token_hex(4)}", new_account()
     began = RunClock().began
-    return {"run": name, "id": new_run_id(), "asked": config.to_dict(), "began": began, "clients": names}
+    return {
+        "run": name,
+        "id": run_id,
+        "account": account,  # of the privacy ledger
+        "asked": config.to_dict(),
+        "began": began,
+        "clients": names,
+    }
 
 
 def _names(record: dict[str, Any]) -> dict[int, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedarena.core.console import Screen
 from fedarena.core.errors import BadInputError
-from fedarena.core.words import counted
 from fedarena.deploy.folder import DeployFolder
 from fedarena.deploy.serving import DeployedServer, deploy_folder_of, open_server, reopen_server, serve
 from fedarena.display.progress import ProgressBars
@@ -37,8 +36,6 @@ def _serve(open_: Callable[[Observer], DeployedServer], console: Screen) -> RunD
 
     def served(observer: Observer) -> RunData:
         server = open_(observer)
-        invited = counted(len(server.run.experiment.simulation.training_clients), "device")
-        console.say(f"Listening at {server.folder.address} for {invited}; Ctrl-C stops, the same command goes on")
         server.notice = console.say
         return serve(server)
 

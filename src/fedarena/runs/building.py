@@ -355,7 +355,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} has a training loop of its own, which client_lr_schedule cannot reach; "
             "leave it out"
         )
-    warnings += [*notes, *check_feasible(simulation)]
+    warnings += notes if given.devices is not None else [*notes, *check_feasible(simulation)]
     warnings += own_source(config).notes
     baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +88,7 @@ class Run:
         observer: Observer | None = None,
         given: GivenParts | None = None,
         callbacks: Sequence[Callback | OnRound] = (),
-    ) -> Run:
+    ) -> Self:
         """A new run in the folder ``runs_folder/<name>``; whatever does not fit is refused before that is made."""
         observer = observer or Observer()
         given = given or GivenParts()
@@ -126,7 +126,7 @@ class Run:
         callbacks: Sequence[Callback | OnRound] = (),
         rounds: int | None = None,
         elsewhere: Elsewhere = None,
-    ) -> Run:
+    ) -> Self:
         """Goes on with a run that was stopped before its end, or that has so many `rounds` from now on.
 
         A run with ``engine=ray`` may go on `elsewhere`: with other workers, or in this process alone.

@@ -1,0 +1,140 @@
+"""The commands: from an empty folder to a server, and one sentence for everything that can be wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+from small_deployments import CLIENTS, SMALL, deploy_folder, files_of
+from typer.testing import CliRunner
+
+from fedarena.cli import main
+from fedarena.deploy.authority import Authority
+from fedarena.deploy.folder import Address, DeployFolder
+
+
+def command(*arguments: str | Path):
+    result = CliRunner().invoke(main, ["deploy", *map(str, arguments)])
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+def refused(*arguments: str | Path) -> str:
+    code, text = command(*arguments)
+    assert code == 2, text
+    assert text.startswith("Error: ")
+    assert text.count("Error: ") == 1
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.fixture
+def at(tmp_path) -> Path:
+    deploy_folder(tmp_path / "deploy")
+    return tmp_path / "deploy"
+
+
+@pytest.fixture
+def settings(tmp_path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return path
+
+
+def test_from_init_to_an_invitation_and_back(tmp_path):
+    at, zipped = tmp_path / "d", tmp_path / "alice.zip"
+    assert command("init", "--address", "127.0.0.1:7443", "--at", at)[0] == 0
+    assert "client 0" in command("invite", "alice", "--at", at, "-o", zipped)[1]
+    assert zipped.stat().st_mode & 0o077 == 0
+    assert set(files_of(zipped.read_bytes())) == {"invitation.json", "client.key", "client.crt", "ca.crt"}
+    code, text = command("status", "--at", at)
+    assert code == 0
+    assert "alice" in text
+    assert "No run yet" in text
+    assert command("revoke", "alice", "--at", at, "--reason", "lost")[0] == 0
+    assert "was revoked: lost" in command("status", "--at", at)[1]
+    zipped.unlink()
+    assert "client 0" in command("invite", "alice", "--at", at, "-o", zipped)[1]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":80", "host:0", "host:99999", "host:port"])
+def test_an_address_is_a_host_and_a_port(address, tmp_path):
+    assert "a host and a port" in refused("init", "--address", address, "--at", tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_cannot_be_invited_or_revoked(at, tmp_path):
+    assert "not empty" in refused("init", "--address", "127.0.0.1:7443", "--at", at)
+    assert "no deploy folder" in refused("invite", "bob", "--at", tmp_path / "nothing")
+    assert "cannot be a client's name" in refused("invite", "a/b", "--at", at, "-o", tmp_path / "x.zip")
+    assert "invited already" in refused("invite", "phone0", "--at", at, "-o", tmp_path / "x.zip")
+    assert "Nobody called 'bob'" in refused("revoke", "bob", "--at", at)
+    (tmp_path / "x.zip").write_text("mine")
+    assert "exists already" in refused("invite", "bob", "--at", at, "-o", tmp_path / "x.zip")
+    (at / "clients.json").write_text("{")
+    assert "damaged" in refused("status", "--at", at)
+
+
+def test_a_server_that_cannot_begin_says_why(at, settings, tmp_path):
+    assert "no deploy folder" in refused("run", settings, "--at", tmp_path / "nothing")
+    assert f"{CLIENTS} devices may take part" in refused("run", settings, "cohort=9", "--at", at)
+    for setting, sentence in (
+        ("training=iid", "training=iid"),
+        ("attack=sign_flip", "attack=sign_flip cannot be deployed"),
+        ("protocol=staleness_aware", "virtual time only"),
+        ("protocol={name: asynchronous, updates_per_round: 2}", "updates_per_round=1"),
+        ("evaluation.training_set=true", "on devices"),
+        ("nonsense=1", "nonsense"),
+        ("deploy.min_clients=0", "min_clients"),
+    ):
+        assert sentence in refused("run", settings, setting, "--at", at)
+        assert not (at / "runs").exists() or not list((at / "runs").glob("*"))
+    for member in DeployFolder(at).members:
+        DeployFolder(at).members.revoke(member.name, "gone")
+    assert "Nobody is invited" in refused("run", settings, "--at", at)
+
+
+def test_a_port_that_is_in_use_is_named(settings, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        folder = DeployFolder.create(tmp_path / "d", Address("127.0.0.1", port))
+        for name in ("a", "b", "c"):
+            folder.invite(name, 1)
+        code, text = command("run", settings, "--at", tmp_path / "d")
+    assert code == 2
+    assert f"127.0.0.1:{port} cannot be listened at" in text
+
+
+def test_an_authority_that_expired_is_named(at, settings, monkeypatch):
+    import datetime
+
+    monkeypatch.setattr(Authority, "not_after", datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC))
+    assert "expired on 2020-01-02" in refused("run", settings, "--at", at)
+
+
+def test_a_certificate_of_the_server_that_ends_soon_is_renewed(at):
+    folder = DeployFolder(at)
+    before = folder.server_credentials()
+    assert folder.server_credentials() == before
+    (at / "server.crt").write_bytes(folder.authority.issue_server(["127.0.0.1"], days=3).certificate)
+    after = folder.server_credentials()
+    assert after[0] != before[0]
+    assert DeployFolder(at).server_credentials() == after
+
+
+def test_another_run_is_not_begun_before_the_present_one_is_finished(at, settings):
+    from small_deployments import small_config
+
+    from fedarena.deploy.serving import open_server
+    from fedarena.runs.observer import Observer
+
+    server = open_server(DeployFolder(at), small_config(name="first"), Observer())
+    server.run._let_go()
+    text = refused("run", settings, "name=second", "--at", at)
+    assert "is not finished, and has other settings" in text
+    assert "runs/first" in text
+    assert "finished 0 rounds" in command("status", "--at", at)[1]
