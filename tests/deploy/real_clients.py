@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from small_deployments import files_of
 
+from fedarena.client.device import Device
 from fedarena.client.identity import Invitation, read_invitation
 from fedarena.client.kept import DeviceFolder
 from fedarena.client.link import Link
@@ -22,6 +23,7 @@ from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
 
 PARTS = ("train", "validation", "test")
+_ONE_COMPUTES = threading.Lock()  # a process has one set of random generators, and clients are processes otherwise
 
 
 def invitation_at(invitation: bytes, port: int, folder: Path, host: str = "127.0.0.1") -> Path:
@@ -44,6 +46,18 @@ def data_of(config: RunConfig, client: int) -> RawSamples:
     return RawSamples(own, f"data of {client}")
 
 
+class _Device(Device):
+    def train(self, task, model, kept):
+        with _ONE_COMPUTES:
+            return super().train(task, model, kept)
+
+
+class _Session(Session):
+    def _device(self, settings, client):
+        with _ONE_COMPUTES:
+            return _Device(super()._device(settings, client).parts, client)
+
+
 class RealClient(threading.Thread):
     """One client; `stop` ends it as Ctrl-C does."""
 
@@ -60,7 +74,7 @@ class RealClient(threading.Thread):
     def run(self) -> None:
         folder = DeviceFolder(self._state)
         link = self._kind(self.invitation, self.stop, self.shown.append)
-        session = Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
+        session = _Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
         try:
             self.said.append(session.take_part())
         except BaseException as error:

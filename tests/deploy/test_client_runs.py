@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import pytest
 from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
+from fedarena.client.conditions import Conditions
+from fedarena.client.link import Link
+from fedarena.core.errors import BadInputError
+
 
 def play(config, tmp_path, make_client=RealClient):
+    """A whole run; clients who end before it are started again."""
     folder, invitations = deploy_folder(tmp_path / "deploy")
     with serving(folder, config) as server:
-        clients = [
-            make_client(invitation_at(zipped, server.service.port, tmp_path), data_of(config, number))
-            for number, zipped in enumerate(invitations.values())
-        ]
-        for client in clients:
-            client.start()
+        paths = [invitation_at(zipped, server.service.port, tmp_path) for zipped in invitations.values()]
+        raw = [data_of(config, number) for number in range(len(paths))]
+        finished = threading.Event()
+        lives: list[list[RealClient]] = [[] for _ in paths]
+
+        def live(number: int) -> None:
+            while True:
+                client = make_client(paths[number], raw[number])
+                lives[number].append(client)
+                client.start()
+                client.join(30)
+                if finished.is_set() or client.failure is None:
+                    return
+
+        keepers = [threading.Thread(target=live, args=[number], daemon=True) for number in range(len(paths))]
+        for keeper in keepers:
+            keeper.start()
         server.run.advance()
-        server.close("The run is finished")
-        for client in clients:
-            client.join(20)
-            assert client.failure is None
-            assert client.said[-1] == "The run is finished"
+        server.coordinator.end("The run is finished")
+        for keeper in keepers:
+            keeper.join(30)
+        finished.set()
     server.run.close()
-    return server, clients
+    return server, lives
 
 
 @pytest.mark.parametrize(
@@ -36,7 +54,99 @@ def play(config, tmp_path, make_client=RealClient):
 )
 def test_clients_give_the_bits_of_the_simulation(settings, tmp_path):
     config = small_config(**settings)
-    server, clients = play(config, tmp_path)
+    server, lives = play(config, tmp_path)
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
-    said = [sentence for client in clients for sentence in client.said]
+    assert all(client.said[-1] == "The run is finished" for (client,) in lives)
+    said = [sentence for (client,) in lives for sentence in client.said]
     assert sum("accepted" in sentence for sentence in said) == 9
+
+
+class KilledError(BaseException):
+    """The process of a client ends here, whatever it was doing."""
+
+
+def mortal(after: int, moments: itertools.count) -> type[Link]:
+    """Connections whose client is killed when so much has happened: before a call, or when its answer has come."""
+
+    class MortalLink(Link):
+        def call_once(self, name, message, seconds=60.0):
+            self._perhaps_killed()
+            answer = super().call_once(name, message, seconds)
+            self._perhaps_killed()
+            return answer
+
+        def _upload_rest(self, *arguments):
+            self._perhaps_killed()
+            answer = super()._upload_rest(*arguments)
+            self._perhaps_killed()
+            return answer
+
+        def _perhaps_killed(self):
+            if next(moments) % after == after - 1:
+                raise KilledError
+
+    return MortalLink
+
+
+@pytest.mark.parametrize("after", [7, 8, 9])
+def test_clients_may_be_killed_at_any_moment(after, tmp_path):
+    config = small_config(algorithm="scaffold", transforms=[{"name": "top_k", "error_feedback": True}])
+    moments = itertools.count()
+
+    def make_client(path, raw):
+        return RealClient(path, raw, mortal(after, moments))
+
+    server, lives = play(config, tmp_path, make_client)
+    deaths = [client.failure for one in lives for client in one if client.failure is not None]
+    assert deaths
+    assert {type(death) for death in deaths} == {KilledError}, deaths
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+    trained = [what for one in lives for client in one for what in client.shown if what.endswith(": training")]
+    assert len(trained) <= 9 + len(deaths)
+
+
+def test_a_device_that_may_not_work_says_why_and_is_not_invited(tmp_path):
+    class OnBattery(Conditions):
+        def why_not(self):
+            return "on battery"
+
+    config = small_config(cohort=2, rounds=1)
+    numbers = itertools.count()
+
+    def make_client(path, raw):
+        return RealClient(path, raw, conditions=OnBattery() if next(numbers) == 0 else Conditions())
+
+    server, lives = play(config, tmp_path, make_client)
+    resting = next(client for (client,) in lives if "not working: on battery" in client.shown)
+    assert not any("accepted" in sentence for sentence in resting.said)
+    assert len(server.run.result().jobs) == 2
+
+
+def test_samples_that_do_not_fit_are_refused_on_the_device(tmp_path):
+    config = small_config()
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=1)
+    with serving(folder, small_config(cohort=1)) as server:
+        path = invitation_at(invitations["phone0"], server.service.port, tmp_path)
+        for change, sentence in [
+            (lambda columns: columns | {"x": columns["x"][:, :, :4]}, r"'x' of a sample has the shape \[1, 4, 8\]"),
+            (lambda columns: columns | {"y": columns["y"] + 10}, "y must hold whole numbers from 0 to 9, not from 10"),
+        ]:
+            raw = data_of(config, 0)
+            raw.parts["train"] = change(raw.parts["train"])
+            client = RealClient(path, raw)
+            client.start()
+            client.join(20)
+            with pytest.raises(BadInputError, match=sentence):
+                raise client.failure
+
+
+def test_a_revoked_device_is_told(tmp_path):
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=2)
+    folder.members.revoke("phone1", "it was stolen")
+    with serving(folder, small_config(cohort=1)) as server:
+        path = invitation_at(invitations["phone1"], server.service.port, tmp_path)
+        client = RealClient(path, data_of(small_config(), 1))
+        client.start()
+        client.join(20)
+    with pytest.raises(BadInputError, match="does not want this device: phone1 was revoked: it was stolen"):
+        raise client.failure

@@ -56,6 +56,7 @@ class Link:
         credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
         self._channel = grpc.secure_channel(invitation.address, credentials, options=_OPTIONS)
         self._has_met = False
+        self._random = random.Random()  # of its own: that of all is not to be disturbed while a model trains
         self.chunk_bytes = 1 << 20
 
     def close(self) -> None:
@@ -180,7 +181,7 @@ class Link:
                 failures, before = 0, now
                 self._pause(0.05, sentence)
             else:
-                self._pause(min(_LONGEST_PAUSE, 2.0**failures) * random.uniform(0.5, 1.0), sentence)
+                self._pause(min(_LONGEST_PAUSE, 2.0**failures) * self._random.uniform(0.5, 1.0), sentence)
                 failures += 1
 
     def _judged(self, error: Any) -> str:
