@@ -11,7 +11,6 @@ pytest.importorskip("cryptography")
 import numpy as np
 from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
-from test_client_runs import play
 
 from fedarena.client.link import Link, StoppedError
 from fedarena.core.errors import BadInputError
@@ -35,7 +34,7 @@ SECURE = {"name": "bonawitz", "largest_weight": 600.0}
 )
 def test_secure_sums_give_the_bits_of_the_simulation(settings, tmp_path):
     config = small_config(secure_aggregation=SECURE, **settings)
-    server, _ = play(config, tmp_path)
+    server = play_with(config, tmp_path)
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
     result = server.run.result()
     assert result.rounds["secure_groups"].to_pylist()[1:] == [1, 1, 1]
@@ -54,7 +53,7 @@ def test_no_body_that_comes_before_the_masks_has_anything_of_an_update(tmp_path,
 
     monkeypatch.setattr(Link, "upload", upload)
     config = small_config(secure_aggregation=SECURE, rounds=1)
-    play(config, tmp_path)
+    play_with(config, tmp_path)
     jobs = [(report, body) for report, body in seen if "samples" in report]
     assert len(jobs) == 3
     assert len(seen) == 3 + 3 * len(PHASES)
@@ -101,13 +100,15 @@ def test_devices_may_leave_in_every_phase(phase, tmp_path, monkeypatch):
     assert [outcomes[f"phone{n}"] for n in range(3)] == ["used"] * 3
 
 
-def play_with(config, tmp_path, link):
+def play_with(config, tmp_path, link=Link):
     folder, invitations = deploy_folder(tmp_path / "deploy")
     with serving(folder, config) as server:
         clients = start(invitations, server, config, tmp_path, link)
         server.run.advance()
-        server.close("The run is finished")
+        server.close("The run is finished" if link is Link else None)  # nobody waits to tell those who are gone
         for client in clients:
+            if link is not Link:
+                client.stop.set()
             client.join(20)
     server.run.close()
     return server
