@@ -9,6 +9,7 @@ from fedarena.cli import heterogeneity
 from fedarena.cli import privacy
 from fedarena.cli import profile_device
 from fedarena.cli import deploy
+from fedarena.cli import deploy_demo
 from fedarena.cli import correlate
 from fedarena.cli import data_list
 from fedarena.cli import data_import
@@ -38,6 +39,7 @@ __all__ = [
     "data_stats",
     "data_verify",
     "deploy",
+    "deploy_demo",
     "estimate",
     "heterogeneity",
     "hpo",

@@ -26,13 +26,14 @@ _HERE = Path("deploy")
 
 
 def _folder(path: Path) -> DeployFolder:
-    _need_packages()
+    need_packages()
     from fedarena.deploy.folder import DeployFolder
 
     return DeployFolder(path)
 
 
-def _need_packages() -> None:
+def need_packages() -> None:
+    """Says which package is missing, if one is."""
     try:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
@@ -51,7 +52,7 @@ def init(
     at: DeployedAt = _HERE,
 ) -> None:
     """Make a deploy folder with a certificate authority of its own."""
-    _need_packages()
+    need_packages()
     from fedarena.deploy.folder import Address, DeployFolder
 
     folder = DeployFolder.create(at, Address.parse(address))
