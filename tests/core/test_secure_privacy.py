@@ -17,8 +17,8 @@ from fedarena.privacy.distributed import _enlargement
 from fedarena.runs.building import prepare
 from fedarena.runs.config import merge, resolve
 from fedarena.runs.observer import Observer
-from fedarena.simulate.simulation import example_update
 from fedarena.train import Job, JobArrays, JobResults, Shard, Work, map_groups
+from fedarena.train.examples import example_update
 
 SMALL: dict[str, Any] = {
     "federation": {"name": "digits", "partition": {"name": "iid", "clients": 12}},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 pytest.importorskip("cryptography")
 import numpy as np
+import small_deployments
 from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
@@ -40,6 +42,24 @@ def test_secure_sums_give_the_bits_of_the_simulation(settings, tmp_path):
     assert result.rounds["secure_groups"].to_pylist()[1:] == [1, 1, 1]
     assert result.jobs["outcome"].to_pylist() == ["used"] * 9
     assert not any(np.isfinite(result.jobs["loss"].to_numpy()))  # what single devices learned stays with them
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"name": "distributed_gaussian", "noise_multiplier": 1.0},
+        {"name": "gaussian", "noise_multiplier": 0.2, "clipping": "adaptive", "quantile_noise": 1.0},
+    ],
+    ids=["by devices", "by the server"],
+)
+def test_private_secure_sums_give_the_bits_of_the_simulation(privacy, tmp_path, monkeypatch):
+    """Devices and server draw from the seed of the run here; see the ledger for secrets."""
+    monkeypatch.setattr(small_deployments, "open_server", partial(open_server, secret_noise=False))
+    config = small_config(secure_aggregation=SECURE, privacy=privacy, selector="shuffled", cohort=4, rounds=2)
+    server = play_with(config, tmp_path)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+    assert server.run.result().rounds["epsilon"].to_pylist()[-1] > 0
 
 
 def test_no_body_that_comes_before_the_masks_has_anything_of_an_update(tmp_path, monkeypatch):

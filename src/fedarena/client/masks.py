@@ -34,7 +34,8 @@ _NONCE = bytes(12)
 
 def public_key(private: bytes) -> bytes:
     """What others may know of a key."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    public: bytes = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return public
 
 
 def agreed_key(private: bytes, public: bytes, session: str, purpose: str) -> bytes:
@@ -44,20 +45,23 @@ def agreed_key(private: bytes, public: bytes, session: str, purpose: str) -> byt
     except ValueError:
         raise SecureSumError("A member advertises a key with which nothing can be agreed on") from None
     info = f"fedarena {purpose}\0{session}".encode()
-    return HKDF(hashes.SHA256(), 32, None, info).derive(secret)
+    key: bytes = HKDF(hashes.SHA256(), 32, None, info).derive(secret)
+    return key
 
 
 def seal(key: bytes, content: bytes) -> bytes:
     """Content that only those can read, and nobody can change, who have the key; which seals nothing else."""
-    return AESGCM(key).encrypt(_NONCE, content, None)
+    sealed: bytes = AESGCM(key).encrypt(_NONCE, content, None)
+    return sealed
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes | None:
     """The content; None if it was changed, or sealed with another key."""
     try:
-        return AESGCM(key).decrypt(_NONCE, sealed, None)
+        content: bytes = AESGCM(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
         return None
+    return content
 
 
 def add_mask(vector: Words, seed: bytes, sign: int) -> None:
@@ -81,8 +85,8 @@ def signing_with(key: Any) -> Sign:
         raise SecureSumError("A secure sum is signed with a key of the curve P-256, and this device's is another")
 
     def sign(message: bytes) -> bytes:
-        first, second = decode_dss_signature(key.sign(message, ec.ECDSA(hashes.SHA256())))
-        return first.to_bytes(SIGNATURE_BYTES // 2, "big") + second.to_bytes(SIGNATURE_BYTES // 2, "big")
+        numbers: tuple[int, int] = decode_dss_signature(key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(SIGNATURE_BYTES // 2, "big") for number in numbers)
 
     return sign
 

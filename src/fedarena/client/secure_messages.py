@@ -19,7 +19,7 @@ COMMITMENT_BYTES = 32
 TAG_BYTES = 16  # with which AES-GCM shows that nothing was changed
 SEALED_BYTES = 8 + 2 * SHARE_BYTES + TAG_BYTES  # from whom to whom, and a share of both secrets
 # Of a device, as `fedarena deploy invite` makes it; its length varies by a few bytes with the name.
-USUAL_CERTIFICATE_BYTES = 420
+USUAL_CERTIFICATE_BYTES = 470
 
 _NUMBER, _COUNT = struct.Struct("<I"), struct.Struct("<H")
 # Of which secret a share is that is revealed.

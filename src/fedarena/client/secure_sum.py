@@ -81,10 +81,8 @@ class Member:
 
     def advertise(self) -> bytes:
         """Our keys."""
-        publics = (masks.public_key(key) for key in (self._cipher_key, self._mask_key))
-        unsigned = Keys(self._number, *publics, b"", self._certificate)
-        signature = self._sign(unsigned.signed_part(self._session.text))
-        return Keys(self._number, unsigned.cipher_key, unsigned.mask_key, signature, self._certificate).encoded()
+        unsigned = self._own_keys(b"")
+        return self._own_keys(self._sign(unsigned.signed_part(self._session.text))).encoded()
 
     def share(self, all_keys: bytes) -> bytes:
         """Sealed shares of our secrets, for the members with these keys."""
@@ -143,7 +141,8 @@ class Member:
             raise SecureSumError(f"A group has at most {MOST_MEMBERS} members, not {members}")
         check_threshold(threshold, members)
         mine = keys.get(self._number)
-        if mine is None or mine.encoded() != self._advertised(mine):
+        # A signature of the same keys may be another one.
+        if mine is None or mine != self._own_keys(mine.signature):
             raise SecureSumError("The server does not pass on the keys that this device advertises")
         names = [self._authority.name_of(one.certificate) for one in all_keys]
         publics = [key for one in all_keys for key in (one.cipher_key, one.mask_key)]
@@ -153,10 +152,9 @@ class Member:
             if not self._authority.has_signed(one.certificate, one.signed_part(self._session.text), one.signature):
                 raise SecureSumError(f"The keys of member {one.number} are not signed by the owner of its certificate")
 
-    def _advertised(self, listed: Keys) -> bytes:
-        """Our keys as they must be listed; a signature of the same may be another one."""
+    def _own_keys(self, signature: bytes) -> Keys:
         cipher_key, mask_key = masks.public_key(self._cipher_key), masks.public_key(self._mask_key)
-        return Keys(self._number, cipher_key, mask_key, listed.signature, self._certificate).encoded()
+        return Keys(self._number, cipher_key, mask_key, signature, self._certificate)
 
     def _sealing_key(self, theirs: Keys, sender: int, receiver: int) -> bytes:
         purpose = f"shares from {sender} to {receiver}"

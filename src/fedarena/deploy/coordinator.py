@@ -305,8 +305,8 @@ class Coordinator:
         Before, and from None on, they are only kept: after a restart, devices may be faster than whoever looks.
         """
         with self._lock:
-            for task in known if take is not None else ():
-                if self.has_answered(task):
+            for task in known:
+                if take is not None and self.has_answered(task):
                     with suppress(SecureSumError):  # then it counts as if there was none
                         take(task, self.inbox.body(task.id).read_bytes())
             self._take_errand = take

@@ -39,10 +39,10 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
 from fedarena.simulate import RoundOutcome, Simulation
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS
-from fedarena.simulate.simulation import example_update
 from fedarena.storage.run_data import RunData, is_finished
 from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatten_groups, map_groups
 from fedarena.train.engine import ClientSamples, IntArray, Part
+from fedarena.train.examples import example_update
 from fedarena.train.jobs import Job
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way

@@ -59,7 +59,6 @@ from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
 from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
-from fedarena.simulate.simulation import example_update
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
@@ -73,6 +72,7 @@ from fedarena.train import (
 )
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray, Part
+from fedarena.train.examples import example_update
 from fedarena.train.own_code import is_own
 from fedarena.transforms import (
     AGGREGATORS,

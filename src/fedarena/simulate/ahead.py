@@ -12,8 +12,9 @@ import torch
 
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
-from fedarena.simulate.simulation import Simulation, Snapshot, example_update
+from fedarena.simulate.simulation import Simulation, Snapshot
 from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays, RayEngine
+from fedarena.train.examples import example_update
 from fedarena.transforms import Transform
 
 Plan = Callable[[Snapshot], RoundPlan]

@@ -10,8 +10,8 @@ from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
-from fedarena.simulate.simulation import example_update
 from fedarena.train import Groups, is_finite
+from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT

@@ -40,7 +40,8 @@ def discrete_normals(count: int, deviation: float, draws: Draws) -> npt.NDArray[
 
 def _geometric(bits: npt.NDArray[np.uint64], scale: int) -> npt.NDArray[np.int64]:
     """Numbers k from 0 on whose chances fall like exp(-k / scale)."""
-    return np.floor(-scale * np.log1p(-_uniform(bits))).astype(np.int64)
+    found: npt.NDArray[np.int64] = np.floor(-scale * np.log1p(-_uniform(bits))).astype(np.int64)
+    return found
 
 
 def _uniform(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -61,7 +61,8 @@ class SecureRounds:
         arrives = phones.stays(clients, since, begin + times.masked)
         remains = arrives & phones.stays(clients, since, begin + times.end)
         summed = arrives & self._is_enough(groups, remains)
-        outcomes, steps, uploaded, end = (a.copy() for a in (jobs.outcomes, plan.steps, jobs.uploaded, jobs.end))
+        outcomes, steps = jobs.outcomes.copy(), plan.steps.copy()
+        uploaded, end = jobs.uploaded.copy(), jobs.end.copy()
         outcomes[used], steps[used], uploaded[used] = int(Outcome.LEFT_UPLOADING), -1, np.inf
         outcomes[members[arrives]] = int(Outcome.LOST_WITH_GROUP)
         outcomes[members[summed]], steps[members[summed]] = int(Outcome.USED), plan.steps[members[summed]]
