@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from fedarena.core.outside_text import quoted
 
 _FORMAT, _VERSION = "fedarena invitation", 1
 _MOST_BYTES = 64 * 1024  # of a file in an invitation
-_SECONDS = 10.0  # within which a server must shake hands
+_SECONDS, _BETWEEN_SECONDS = 10.0, 0.2  # within which a server must shake hands, and before it is tried again
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 # What OpenSSL calls what is wrong with the server's certificate.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
@@ -74,11 +75,21 @@ class Invitation:
 
         Raises `NotReachableError` where waiting may help, and `BadInputError` where it does not.
         """
+        for last in (False, True):  # a server that is just being stopped hangs up, too
+            if self._shakes_hands():
+                return
+            if not last:
+                time.sleep(_BETWEEN_SECONDS)
+        raise BadInputError(self._does_not_accept())
+
+    def _shakes_hands(self) -> bool:
+        """Whether the server goes on when it has seen this device's certificate."""
+        context = self._context()
         with self._connected() as connection:
-            context = self._context()
             try:
                 with context.wrap_socket(connection, server_hostname=self.host) as secured:
-                    secured.recv(1)  # under TLS 1.3 a server says only now that it does not trust this device
+                    # Under TLS 1.3, who is not trusted hears of it only now. gRPC just hangs up.
+                    return bool(secured.recv(1))
             except ssl.SSLCertVerificationError as error:
                 raise BadInputError(self._distrusts(error)) from error
             except ssl.SSLError as error:
@@ -140,21 +151,19 @@ class Invitation:
 
     def _refused(self, error: ssl.SSLError) -> FedArenaError:
         """What a handshake that failed says."""
-        reason = error.reason or ""
-        if "ALERT" in reason:
-            if "EXPIRED" in reason:
-                return BadInputError(
-                    f"The server at {self.address} says that the certificate of {self.path} has expired; ask for a new "
-                    f"one (fedarena deploy invite {self.name})"
-                )
-            return BadInputError(
-                f"The server at {self.address} does not accept the certificate of {self.path}: it was issued by "
-                "another authority, or not for a device; ask for a new invitation"
-            )
+        if "ALERT" in (error.reason or ""):
+            return BadInputError(self._does_not_accept())
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return NotReachableError(f"What listens at {self.address} hangs up in the middle of the handshake")
         return BadInputError(
             f"What listens at {self.address} does not speak TLS, so it is not the server that has invited this device"
+        )
+
+    def _does_not_accept(self) -> str:
+        return (
+            f"The server at {self.address} does not accept the certificate of {self.path}: it was issued by another "
+            "authority, or not for a device, or it has expired by the server's clock; ask for a new invitation "
+            f"(fedarena deploy invite {self.name})"
         )
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 _SERVICE = "/fedarena.v1/"
 _CALL_SECONDS = 60.0
-_LONGEST_PAUSE = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # between them 1, 2, 4 … seconds
 _MOST_BYTES = 1 << 21  # of a message
 _OPTIONS = [
     ("grpc.max_receive_message_length", _MOST_BYTES),
@@ -118,29 +118,27 @@ class Link:
 
     def upload(self, pending: Pending, path: Path, progress: Callable[[int], None]) -> Answer:
         """Sends what came of a job, from wherever it broke off, until the server has decided about it."""
-        sent = 0
-
-        def count(done: int) -> None:
-            nonlocal sent
-            sent = done
-            progress(done)
+        there = 0  # bytes that the server has; what was merely sent may be lost
 
         def rest() -> Answer:
+            nonlocal there
             state = self.call_once("Status", {"task": pending.task})
             if isinstance(receipt := state.get("receipt"), dict):
                 return receipt
-            offset = state.get("bytes", 0)
-            while True:
-                answer = self._upload_rest(pending, path, offset if type(offset) is int else 0, count)
+            offset = state.get("bytes")
+            while type(offset) is int:
+                there = max(there, offset)
+                answer = self._upload_rest(pending, path, offset, progress)
                 if "offset" not in answer:
                     return answer
                 if answer["offset"] == offset:
                     raise _BrokenOffError
                 offset = answer["offset"]
+            raise FedArenaError(f"The server says that it has {quoted(offset)} bytes, which is not understood")
 
-        return self._patiently(rest, lambda: sent)
+        return self._patiently(rest, lambda: there)
 
-    def _upload_rest(self, pending: Pending, path: Path, offset: int, count: Callable[[int], None]) -> Answer:
+    def _upload_rest(self, pending: Pending, path: Path, offset: int, progress: Callable[[int], None]) -> Answer:
         head = {
             "task": pending.task,
             "offset": offset,
@@ -155,7 +153,7 @@ class Link:
                 file.seek(offset)
                 while not self._stop.is_set() and (chunk := file.read(self.chunk_bytes)):
                     yield chunk
-                    count(file.tell())
+                    progress(file.tell())
 
         answer = _parsed(self._channel.stream_unary(_SERVICE + "Upload")(messages()))
         if self._stop.is_set():
@@ -179,10 +177,9 @@ class Link:
                 return result
             if (now := reached()) > before:  # it goes on, if only bit by bit
                 failures, before = 0, now
-                self._pause(0.05, sentence)
-            else:
-                self._pause(min(_LONGEST_PAUSE, 2.0**failures) * self._random.uniform(0.5, 1.0), sentence)
-                failures += 1
+            seconds = min(_LONGEST_PAUSE, 2.0 ** (failures - 1)) if failures else _FIRST_PAUSE
+            self._pause(seconds * self._random.uniform(0.5, 1.0), sentence)
+            failures += 1
 
     def _judged(self, error: Any) -> str:
         """Why a call failed, if trying again may help; raises if not."""

@@ -30,9 +30,10 @@ from fedarena.runs.observer import Observer
 from fedarena.simulate import ClientStates, simulate
 from fedarena.storage.checkpoint import read_snapshot, read_state
 from fedarena.train import flatten_groups
+from fedarena.train.engine import Part
 
 CLIENTS = 4
-_PARTS = ("train", "validation", "test")
+_PARTS: tuple[Part, ...] = ("train", "validation", "test")
 _ENDING_SECONDS = 20.0  # within which clients hear that the run is over
 _FUNCTION = '''"""What a device trains on: here, samples that `fedarena deploy demo` put beside this file."""
 
@@ -152,7 +153,9 @@ def differing_tensors(run_folder: Path, config: RunConfig) -> tuple[list[str], i
     """The tensors of the server that are not, bit for bit, those of a simulation; and how many numbers there are."""
     *_, last = simulate(prepare(config, Observer()).simulation)
     wanted = flatten_groups(last.snapshot.state)
-    found = flatten_groups(read_snapshot(run_folder, read_state(run_folder), ClientStates()).state)
+    state = read_state(run_folder)
+    assert state is not None  # the run has ended
+    found = flatten_groups(read_snapshot(run_folder, state, ClientStates()).state)
     differing = [name for name in wanted if name not in found or not torch.equal(found[name], wanted[name])]
     return differing + [name for name in found if name not in wanted], sum(t.numel() for t in wanted.values())
 

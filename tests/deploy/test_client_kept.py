@@ -1,0 +1,121 @@
+"""What a device keeps: it becomes current with an accepted update alone, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+import pytest
+import torch
+
+from fedarena.client import codec
+from fedarena.client.device import Trained
+from fedarena.client.kept import DeviceFolder, DiskFullError, RunFolder, needing_room
+from fedarena.core.errors import BadInputError, DamagedFileError
+
+TASK, OTHER = "0123456789abcdef" * 2, "f" * 32
+
+
+def trained(value: float, keeps: bool = True) -> Trained:
+    kept = {"control": {"w": torch.full((3,), value)}, "empty": {}} if keeps else None
+    return Trained({"params": {"w": torch.ones(2)}}, kept, {"samples": 3})
+
+
+def value_of(folder: RunFolder) -> float | None:
+    kept = RunFolder(folder.path).current()  # as after a restart
+    return None if kept is None else float(kept["control"]["w"][0])
+
+
+def test_only_an_accepted_update_changes_what_is_kept(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert value_of(folder) is None
+    assert folder.pending() is None
+    pending = folder.keep(TASK, trained(1.0), {"train": 2.0})
+    assert pending.bytes == folder.update(TASK).stat().st_size
+    assert RunFolder(tmp_path).pending() == pending
+    assert value_of(folder) is None
+    folder.accepted(TASK)
+    assert value_of(folder) == 1.0
+    assert folder.current()["empty"] == {}
+    folder.keep(OTHER, trained(2.0), {})
+    folder.dropped(OTHER)
+    assert value_of(folder) == 1.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current"]
+
+
+def test_a_kill_between_the_steps_of_acceptance(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {})
+    left = (tmp_path / "pending.json").read_bytes()
+    folder.accepted(TASK)
+    (tmp_path / "pending.json").write_bytes(left)  # which was not deleted before the kill
+    folder.accepted(TASK)  # as the server's status says
+    assert value_of(folder) == 1.0
+    assert folder.pending() is None
+
+
+def test_who_keeps_nothing_new_keeps_what_there_was(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {})
+    folder.accepted(TASK)
+    folder.keep(OTHER, trained(2.0, keeps=False), {})
+    folder.accepted(OTHER)
+    assert value_of(folder) == 1.0
+
+
+@pytest.mark.parametrize("place", [3, 60, -1], ids=["length", "header", "numbers"])
+def test_damaged_memory_is_refused_by_name(place, tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {})
+    folder.accepted(TASK)
+    data = bytearray((tmp_path / "current").read_bytes())
+    data[place] ^= 1
+    (tmp_path / "current").write_bytes(data)
+    with pytest.raises(DamagedFileError, match=f"{tmp_path}/current .*newcomer$"):
+        folder.current()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"task": "../x", "report": {}, "sha256": "", "bytes": 1}', "[1]"])
+def test_a_damaged_list_of_pending_jobs_is_refused_by_name(text, tmp_path):
+    (tmp_path / "pending.json").write_text(text)
+    with pytest.raises(DamagedFileError, match=r"pending.json is damaged; delete it, and its job is done again"):
+        RunFolder(tmp_path).pending()
+
+
+def test_names_from_outside_lead_nowhere_else(tmp_path):
+    folder = DeviceFolder(tmp_path / "state")
+    assert folder.run("../../other").path.parent == tmp_path / "state" / "runs"
+    with pytest.raises(BadInputError, match="not the name of one"):
+        folder.run("x").update("../update")
+
+
+def test_the_secret_stays_the_same_and_is_its_own(tmp_path):
+    first, second = DeviceFolder(tmp_path / "a"), DeviceFolder(tmp_path / "b")
+    assert first.secret() == first.secret() != second.secret()
+    assert stat.S_IMODE((tmp_path / "a" / "secret").stat().st_mode) == 0o600
+    (tmp_path / "a" / "secret").write_text("")
+    with pytest.raises(DamagedFileError, match="secret is damaged"):
+        first.secret()
+
+
+def test_two_clients_do_not_share_a_folder(tmp_path):
+    first = DeviceFolder(tmp_path)
+    with pytest.raises(BadInputError, match="is in use by another client"):
+        DeviceFolder(tmp_path)
+    first.close()
+    DeviceFolder(tmp_path).close()
+
+
+def test_a_full_disk_has_a_sentence(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = RunFolder(tmp_path)
+    monkeypatch.setattr(codec, "write_tensors", full)
+    with pytest.raises(DiskFullError, match=r"The disk is full: .* make room, and start again"):
+        folder.keep(TASK, trained(1.0), {})
+    monkeypatch.undo()
+    assert folder.pending() is None
+    assert value_of(folder) is None
+    with pytest.raises(DiskFullError, match="cannot be written to: read-only file system"), needing_room(tmp_path):
+        raise OSError(errno.EROFS, "x")

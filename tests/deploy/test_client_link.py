@@ -1,0 +1,116 @@
+"""The connection of a client: it goes on wherever it was cut, and its process ends as it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cutting_proxy import CuttingProxy
+from real_clients import RealClient, data_of, invitation_at
+from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
+
+import fedarena
+from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
+from fedarena.deploy.serving import open_server, serve
+
+WIDE = {"model": {"name": "mlp", "hidden": [400]}, "rounds": 1, "cohort": 2, "deploy": {"min_clients": 4}}
+
+
+def test_connections_that_are_cut_again_and_again(tmp_path):
+    config = small_config(**WIDE)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    with serving(folder, config) as server:
+        proxy = CuttingProxy(server.service.port, cut_after=50_000)
+        clients = [
+            RealClient(invitation_at(zipped, proxy.port, tmp_path), data_of(config, number))
+            for number, zipped in enumerate(invitations.values())
+        ]
+        for client in clients:
+            client.start()
+        server.run.advance()
+        server.close("The run is finished")
+        for client in clients:
+            client.stop.set()
+            client.join(20)
+    server.run.close()
+    assert proxy.cuts >= 6  # of the 120 kB of a model, twice down and twice up
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def test_a_damaged_download_is_fetched_again(tmp_path):
+    config = small_config(rounds=1, cohort=1)
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=1)
+    with serving(folder, config) as server:
+        client = RealClient(invitation_at(invitations["phone0"], server.service.port, tmp_path), data_of(config, 0))
+        blobs = tmp_path / "phone0.state" / "blobs"
+        blobs.mkdir(parents=True)
+        begin = server.coordinator.begin
+
+        def begin_with_rubbish_on_the_device(course, rule):
+            for task in course.tasks:
+                (blobs / f"{task.spec['blob']}.part").write_bytes(b"rubbish")
+            begin(course, rule)
+
+        server.coordinator.begin = begin_with_rubbish_on_the_device
+        client.start()
+        server.run.advance()
+        server.close("The run is finished")
+        client.join(20)
+    server.run.close()
+    assert "A download was damaged; trying again" in client.shown
+    assert client.said[-1] == "The run is finished"
+
+
+def test_a_server_that_comes_later_is_waited_for(tmp_path):
+    config = small_config(rounds=1, cohort=1)
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    client = RealClient(invitation_at(invitations["phone0"], port, tmp_path), data_of(config, 0))
+    client.start()
+    while not client.shown or "Nobody listens" not in client.shown[-1]:
+        time.sleep(0.02)
+        assert client.is_alive()
+    server = open_server(folder, config)
+    server.start(f"127.0.0.1:{port}")
+    server.run.advance()
+    server.close("The run is finished")
+    client.join(20)
+    server.run.close()
+    assert client.said[-1] == "The run is finished"
+
+
+def start(place: Path, *more: str) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(Path(fedarena.__file__).parents[1])}
+    command = [sys.executable, "-m", "fedarena.client", f"{place.name}.zip", "--data", "mydata.py:load", *more]
+    return subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_client_that_waits_can_be_stopped(number, code, tmp_path, interruptible):
+    demo = set_up(tmp_path / "demo", 2, {})
+    process = start(demo.clients[0])
+    assert process.stderr.readline() == f"client0: connecting to {demo.folder.address}\n"
+    time.sleep(1)
+    process.send_signal(number)
+    assert process.wait(20) == code
+    assert process.stderr.read() == "Stopped; start again to go on\n"
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path):
+    demo = set_up(tmp_path / "demo", 3, {"rounds": 2})
+    with LocalClients(demo) as clients:
+        server = open_server(demo.folder, demo.config)
+        data = serve(server)
+        clients.wait()
+    assert differing_tensors(data.path, demo.config) == ([], 4820)
+    logs = [(place / "log").read_text() for place in demo.clients]
+    assert all(log.endswith("is finished\n") for log in logs)
