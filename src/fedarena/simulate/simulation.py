@@ -144,8 +144,9 @@ class Simulation:
         secure = self.secure_aggregation
         if not secure.exists:
             return None
-        assert self.path.sums is not None
-        return SecureRounds(secure, self.seed, self.sent_bytes(self.path.sums.word_bytes))
+        sums = self.path.sums
+        assert sums is not None
+        return SecureRounds(secure, self.seed, self.sent_bytes(sums.tensor_bytes) + sums.number_bytes)
 
     def summed_securely(self, plan: RoundPlan, world: World, round: int) -> RoundPlan:
         """A round whose updates the server gets as sums of groups, where secure aggregation is on."""

@@ -111,9 +111,14 @@ class SumForm:
         return self.coordinates + _LIMBS * len(self.numbers)
 
     @property
-    def word_bytes(self) -> int:
-        """What a client sends of it."""
-        return self.length * self.fixed_point.bits // 8
+    def tensor_bytes(self) -> int:
+        """What a client sends of tensors, masked."""
+        return self.coordinates * self.fixed_point.bits // 8
+
+    @property
+    def number_bytes(self) -> int:
+        """What it sends of numbers beside them."""
+        return (self.length - self.coordinates) * self.fixed_point.bits // 8
 
     @property
     def largest_scale_step(self) -> float:
