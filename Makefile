@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-speed study-heterogeneity clean help
+.PHONY: run test test-slow test-extras test-ray docs pictures bench-store bench-data bench-client-states bench-fleet bench-heterogeneity bench-transforms bench-defences bench-tracking bench-hpo bench-flair bench-ray bench-deploy bench-speed study-heterogeneity clean help
 
 # Two environments must not be installed at once, whatever -j says.
 .NOTPARALLEL:
@@ -95,6 +95,9 @@ bench-speed: $(VENV)/.installed-docs  ## Compare the speed with pfl, FedJAX and 
 
 bench-ray: $(VENV)/.installed-ray  ## Measure engine=ray beside engine=cohort and Flower's Ray simulation
 	$(BIN)/python benchmarks/ray_speed.py --output docs/benchmarks/ray.json
+
+bench-deploy: $(VENV)/.installed-test  ## Measure runs on a network of this machine's own: rounds beside Flower's SuperLink, memory of large updates and of 1,000 devices (about 10 minutes, 5 GB of disk)
+	$(BIN)/python benchmarks/deploy.py --output docs/benchmarks/deploy.json
 
 study-heterogeneity: $(VENV)/.installed  ## Do metrics of heterogeneity foretell training? Which methods stand it? (STUDY=settings)
 	$(BIN)/python benchmarks/heterogeneity_study.py $(STUDY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import copy
 import hashlib
 import io
 import json
@@ -22,6 +21,7 @@ import torch
 
 from fedarena.client import codec
 from fedarena.client.messages import job_of, report_of, sent_update, split_model
+from fedarena.client.scores import measured
 from fedarena.core.version import VERSION
 from fedarena.deploy.folder import Address, DeployFolder
 from fedarena.deploy.serving import DeployedServer, open_server
@@ -88,6 +88,7 @@ class Trainer:
         self.experiment: Experiment = prepare(config, Observer())
         self.path = self.experiment.simulation.path
         self.engine: Any = self.experiment.simulation.engine
+        self.task = self.engine.task
 
     def join_message(self, client: int) -> dict[str, Any]:
         federation = self.experiment.federation
@@ -190,6 +191,8 @@ class Phone:
 
     async def do(self, task: dict[str, Any]) -> dict[str, Any]:
         assert task["task"] not in self.trained, "nobody trains twice for the same task"
+        if task["kind"] == "evaluate":
+            return await self.score(task)
         self.trained.append(task["task"])
         body, report, kept = self.trainer.train(task, await self.download(task["blob"]), self.client, self.kept)
         answer = await self.upload(self.header(task, body, report), body)
@@ -197,6 +200,12 @@ class Phone:
             self.kept = kept
             self.uploads += 1
         return answer
+
+    async def score(self, task: dict[str, Any]) -> dict[str, Any]:
+        params = codec.decode_groups(await self.download(task["blob"]))["params"]
+        states, samples = measured(self.trainer, params, self.client, task["part"])
+        body = codec.encode_groups(states)
+        return await self.upload(self.header(task, body, {"samples": samples}), body)
 
 
 _PASSING = [getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL")]
@@ -243,10 +252,12 @@ def serving(folder: DeployFolder, config: RunConfig):
         server.close(None)
 
 
-def play(folder: DeployFolder, invitations: dict[str, bytes], config: RunConfig) -> tuple[DeployedServer, Swarm]:
-    """A whole run over the network."""
+def play(
+    folder: DeployFolder, invitations: dict[str, bytes], config: RunConfig, devices: RunConfig | None = None
+) -> tuple[DeployedServer, Swarm]:
+    """A whole run over the network; devices may have another federation."""
     with serving(folder, config) as server:
-        trainer = Trainer(copy.deepcopy(config))
+        trainer = Trainer(devices or config)
         port = server.service.port
         swarm = Swarm(
             lambda: [Phone(name, n, zipped, port, trainer) for n, (name, zipped) in enumerate(invitations.items())]

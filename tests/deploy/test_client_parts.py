@@ -207,6 +207,9 @@ def test_settings_that_make_no_sense_have_a_sentence():
         ({"algorithm": {"name": "fedavgg"}}, "no algorithm called 'fedavgg'; did you mean"),
         ({"transforms": [{"name": "os:system"}]}, "uses 'os:system', which is not a part of FedArena"),
         ({"task": settings["task"] | {"metrics": ["os:system"]}}, "uses 'os:system'"),
+        ({"algorithm": {"name": "odd-name :x"}}, "uses 'odd-name :x'"),
+        ({"model": {"name": "huggingface", "path": "/home"}}, "model=huggingface needs a library and a folder"),
+        ({"model": {"name": "lstm", "vectors": "/home/alice/secrets"}}, "model.vectors names a file"),
     ]
     for change, sentence in changes:
         with pytest.raises(BadInputError, match=sentence):

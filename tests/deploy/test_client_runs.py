@@ -36,7 +36,7 @@ def play(config, tmp_path, make_client=RealClient):
         for keeper in keepers:
             keeper.start()
         server.run.advance()
-        server.coordinator.end("The run is finished")
+        server.coordinator.end("The run is finished", 0.0)
         for keeper in keepers:
             keeper.join(30)
         finished.set()

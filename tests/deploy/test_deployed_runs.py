@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from cutting_proxy import CuttingProxy
 from small_deployments import (
@@ -17,8 +19,14 @@ from small_deployments import (
     small_config,
 )
 
+from fedarena.core.errors import BadInputError
+from fedarena.deploy.inbox import Receiving
 from fedarena.deploy.serving import open_server
+from fedarena.display.report.page import write_report
+from fedarena.runs.building import prepare
 from fedarena.runs.observer import Observer
+from fedarena.runs.run import start_run
+from fedarena.simulate import simulate
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
@@ -109,3 +117,59 @@ def test_a_stopped_server_goes_on_where_it_was(tmp_path):
     swarm.join(20)
     assert swarm.failure is None
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+
+
+def test_a_server_without_samples_has_devices_score_its_model(tmp_path):
+    on_devices = small_config(evaluation={"every": 1}, rounds=2)
+    config = small_config(
+        federation={"name": "devices", "shape": [1, 8, 8], "classes": 10}, evaluation={"every": 1}, rounds=2
+    )
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, config, on_devices)
+    found = server.run.result()
+    *_, wanted = simulate(prepare(on_devices, Observer()).simulation)
+    assert bits_of(server.run.snapshot.state) == bits_of(wanted.snapshot.state)
+    row = found.rounds.to_pylist()[-1]
+    for name in ("accuracy", "loss", "eval_clients", "eval_samples"):
+        assert row[name] == pytest.approx(wanted.row[name], rel=1e-12)
+    assert set(found.clients.to_pydict()["client"]) == set(invitations)
+
+
+def test_samples_that_nobody_has_cannot_be_simulated():
+    config = small_config(federation={"name": "devices", "shape": [1, 8, 8], "classes": 10})
+    with pytest.raises(BadInputError, match="only their form"):
+        prepare(config, Observer())
+
+
+def test_a_full_disk_is_told_to_who_sits_at_the_server_and_nothing_is_lost(tmp_path, monkeypatch):
+    config = small_config(rounds=2)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    write, refusals = Receiving.write, iter(range(3))
+
+    def full(self: Receiving, chunk: bytes) -> bool:
+        if next(refusals, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(self._path))
+        return write(self, chunk)
+
+    monkeypatch.setattr(Receiving, "write", full)
+    server, _ = play(folder, invitations, config)
+    assert bits_of(server.run.snapshot.state) == simulated_bits(config)
+    assert "No space left on device" in (server.run.folder / "log.txt").read_text()
+
+
+def test_a_report_shows_a_deployed_run_beside_a_simulated_one(tmp_path):
+    config = small_config(rounds=1, name="same")
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    server, _ = play(folder, invitations, config)
+    simulated = start_run(config, tmp_path / "runs")
+    write_report([server.run.result(), simulated], tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    real, made_up = (run.rounds.to_pylist()[-1] for run in (server.run.result(), simulated))
+    assert {**real, "end_seconds": 0, "bytes_down": 0, "bytes_up": 0} == {
+        **made_up,
+        "end_seconds": 0,
+        "bytes_down": 0,
+        "bytes_up": 0,
+    }
+    assert real["end_seconds"] > 0
+    assert real["bytes_up"] > made_up["bytes_up"]  # headers are real, too

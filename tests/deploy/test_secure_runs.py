@@ -216,6 +216,20 @@ def test_a_server_that_is_killed_in_a_phase_goes_on_with_it(phase, moment, tmp_p
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
 
 
+def test_a_device_may_insist_on_secure_sums(tmp_path):
+    config = small_config(rounds=1)
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    with serving(folder, config) as server:
+        zipped = next(iter(invitations.values()))
+        path = invitation_at(zipped, server.service.port, tmp_path)
+        client = RealClient(path, data_of(config, 0), only_secure=True)
+        client.start()
+        client.join(20)
+        server.run._recorder.release()
+    assert isinstance(client.failure, BadInputError)
+    assert "not only a secure sum of many" in str(client.failure)
+
+
 def test_how_much_the_largest_device_counts_must_be_known(tmp_path):
     folder, _ = deploy_folder(tmp_path / "deploy")
     with pytest.raises(BadInputError, match=r"set deploy.max_samples, or secure_aggregation.largest_weight"):

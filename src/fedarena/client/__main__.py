@@ -18,6 +18,7 @@ from fedarena.client.samples import RawSamples
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import harmless
 
+_MOST_RECORD_BYTES = 48 * 1024  # a message of all has 64 KiB
 _STOPPED: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -60,6 +61,7 @@ def _take_part(given: argparse.Namespace, line: _Line, stopped: _Stop) -> int:
         tuple(given.allow),
         Conditions(given.only_charging, given.only_wifi, given.only_idle),
         record=None if given.record is None else _record(Path(given.record)),
+        only_secure=given.only_secure,
     )
     raw = RawSamples(load_samples(given.data), given.data)
     state = Path(given.state) if given.state else Path(given.invitation).with_suffix(".state")
@@ -94,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a package of yours that the run may use parts of",
     )
     parser.add_argument("--record", metavar="FILE", help="what `fedarena profile-device` found out about this device")
+    parser.add_argument(
+        "--only-secure", action="store_true", help="take part only if the server gets secure sums of updates alone"
+    )
     parser.add_argument("--only-charging", action="store_true", help="work only while the device charges")
     parser.add_argument("--only-wifi", action="store_true", help="work only on Wi-Fi or a cable")
     parser.add_argument("--only-idle", action="store_true", help="work only while nobody uses the device")
@@ -106,7 +111,7 @@ def _record(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise BadInputError(f"--record {path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(json.dumps(value)) > _MOST_RECORD_BYTES:
         raise BadInputError(f"--record {path} is not a device record, which `fedarena profile-device` writes")
     return value
 

@@ -6,16 +6,17 @@ are used only if that user has allowed their package.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedarena.algorithms import ALGORITHMS
 from fedarena.client.samples import OwnSamples
+from fedarena.client.trust import refuse_files, refuse_parts_of_strangers
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import make_part
@@ -30,7 +31,6 @@ from fedarena.transforms.clip import ClipForSum
 from fedarena.transforms.fixed_point import FixedPoint
 from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
 
-_OWN_PART = re.compile(r"[\w.]+:[\w.]+")
 # Transforms that privacy mechanisms consist of, as far as a device executes them; they cannot be chosen by themselves.
 _OF_PRIVACY: dict[str, Callable[..., Transform]] = {
     "privacy/local_gaussian": LocalGaussian,
@@ -50,19 +50,6 @@ class DeviceParts:
     path: UpdatePath  # of which the device executes the first half, `send`
 
 
-def refuse_parts_of_strangers(settings: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """Refuses settings that name a part in a package which the user of this device has not allowed."""
-    for name in _texts({key: value for key, value in settings.items() if key != "data"}):
-        if not _OWN_PART.fullmatch(name):
-            continue
-        module = name.partition(":")[0]
-        if not any(module == allowed or module.startswith(f"{allowed}.") for allowed in allow):
-            raise BadInputError(
-                f"The run uses {quoted(name)}, which is not a part of FedArena; if you trust that code on this device, "
-                f"start the client with --allow {module.partition('.')[0]}"
-            )
-
-
 def data_spec(settings: Mapping[str, Any]) -> DataSpec:
     """The form of samples that a run is made for."""
     try:
@@ -75,6 +62,15 @@ def data_spec(settings: Mapping[str, Any]) -> DataSpec:
                 spec[name] = tuple(value)
         return DataSpec(**spec)
     except (KeyError, TypeError) as error:
+        raise _not_understood(error) from error
+
+
+def column_form(settings: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of every column of the samples that a run is made for."""
+    try:
+        columns = settings["data"]["columns"].items()
+        return {name: (np.dtype(dtype).name, tuple(map(int, shape))) for name, (dtype, shape) in columns}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _not_understood(error) from error
 
 
@@ -98,6 +94,7 @@ def build(
     """
     refuse_parts_of_strangers(settings, allow)
     try:
+        refuse_files(settings)
         return _build(settings, data, device, threads, secret)
     except FedArenaError:
         raise
@@ -186,18 +183,6 @@ def private_transform_settings(transform: Transform) -> dict[str, Any] | None:
     if type(transform) is LocalLaplace:
         return {"name": "privacy/local_laplace", "bound": transform.bound, "scale": transform.scale}
     return None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested settings."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
 
 
 def _not_understood(error: Exception) -> BadInputError:

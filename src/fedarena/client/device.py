@@ -8,6 +8,7 @@ from typing import Any
 
 from fedarena.client.building import DeviceParts
 from fedarena.client.messages import job_of, report_of, sent_update, split_model, without_what_was_learned
+from fedarena.client.scores import measured
 from fedarena.core.errors import BadInputError
 from fedarena.train import Groups, Shard, take_row
 from fedarena.transforms.fixed_point import Words
@@ -28,6 +29,14 @@ class Device:
 
     def __init__(self, parts: DeviceParts, client: int):
         self.parts, self.client = parts, client
+
+    def do(self, task: Mapping[str, Any], model: Groups, kept: Groups | None) -> Trained:
+        """Does what a task wants: a job, or scores of a model."""
+        if task.get("kind", "train") == "train":
+            return self.train(task, model, kept)
+        self._check(model)
+        states, samples = measured(self.parts, model["params"], self.client, task["part"])
+        return Trained(states, None, {"samples": samples})
 
     def train(self, task: Mapping[str, Any], model: Groups, kept: Groups | None) -> Trained:
         """Does a job that begins with a downloaded model and with what was kept from the last one."""

@@ -10,7 +10,9 @@ import hashlib
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 _SERVICE = "/fedarena.v1/"
 _CALL_SECONDS = 60.0
+SILENCE_SECONDS = 60.0  # after which a transfer that does not go on is begun again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # between them 1, 2, 4 … seconds
 _MOST_BYTES = 1 << 21  # of a message
 _OPTIONS = [
@@ -103,16 +106,18 @@ class Link:
                 return
             request = json.dumps({"blob": digest, "offset": done}).encode()
             stream = self._channel.unary_stream(_SERVICE + "Download")(request)
-            for chunk in stream:
-                if self._stop.is_set():
-                    stream.cancel()
-                    raise StoppedError
-                file.write(chunk)
-                done += len(chunk)
-                if done > size:
-                    stream.cancel()
-                    raise BadInputError(f"The server sends more than the {size:,} bytes that it announced")
-                progress(done)
+            watched = _Watched(stream)
+            with watched.cancelling(stream):
+                for chunk in watched:
+                    if self._stop.is_set():
+                        stream.cancel()
+                        raise StoppedError
+                    file.write(chunk)
+                    done += len(chunk)
+                    if done > size:
+                        stream.cancel()
+                        raise BadInputError(f"The server sends more than the {size:,} bytes that it announced")
+                    progress(done)
             if done < size:
                 raise _BrokenOffError
 
@@ -155,7 +160,13 @@ class Link:
                     yield chunk
                     progress(file.tell())
 
-        answer = _parsed(self._channel.stream_unary(_SERVICE + "Upload")(messages()))
+        watched = _Watched(messages())
+        call = self._channel.stream_unary(_SERVICE + "Upload").future(watched)
+        try:
+            with watched.cancelling(call):
+                answer = _parsed(call.result())
+        except grpc.FutureCancelledError:
+            raise _BrokenOffError from None
         if self._stop.is_set():
             raise StoppedError
         return answer
@@ -217,6 +228,39 @@ class Link:
 
 class _BrokenOffError(Exception):
     """A stream ended before its end."""
+
+
+class _Watched:
+    """The pieces of a stream. If none moves for long, its call is cancelled: a network may die without a word."""
+
+    def __init__(self, pieces: Iterator[bytes]):
+        self._pieces, self._moved = pieces, time.monotonic()
+        self._done = threading.Event()
+
+    @contextmanager
+    def cancelling(self, call: Any) -> Iterator[None]:
+        """Watches over a call."""
+        threading.Thread(target=self._watch, args=[call], daemon=True).start()
+        try:
+            yield
+        finally:
+            self._done.set()
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __next__(self) -> bytes:
+        self._moved = time.monotonic()
+        try:
+            return next(self._pieces)
+        finally:
+            self._moved = time.monotonic()
+
+    def _watch(self, call: Any) -> None:
+        while not self._done.wait(SILENCE_SECONDS / 20):
+            if time.monotonic() - self._moved > SILENCE_SECONDS:
+                call.cancel()
+                return
 
 
 def _parsed(data: bytes) -> Answer:

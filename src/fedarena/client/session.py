@@ -6,6 +6,7 @@ It may be killed at any moment. When it is started again, it first finds out wha
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import grpc
 import torch
 
 from fedarena.client import codec
-from fedarena.client.building import build, data_spec, put_constants
+from fedarena.client.building import build, column_form, data_spec, put_constants
 from fedarena.client.conditions import Conditions
 from fedarena.client.device import Device
 from fedarena.client.kept import DeviceFolder, Pending, RunFolder, needing_room
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # it needs the package cryptography, which other runs do with
     from fedarena.client.secure_device import SecureDevice
 
 PROTOCOL = 1
+_SHA256 = re.compile("[0-9a-f]{64}")
 _CONDITIONS_SECONDS = 10.0  # after which a device that may not work looks again
 
 
@@ -46,6 +48,7 @@ class Options:
     conditions: Conditions = field(default_factory=Conditions)
     secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
     record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
+    only_secure: bool = False  # whether it takes part only in runs whose server gets sums of updates alone
 
 
 class Session:
@@ -86,13 +89,13 @@ class Session:
         if "refused" in answer:
             raise BadInputError(f"The server refuses this device: {harmless(str(answer['refused']))}")
         if not isinstance(answer.get("run"), str) or type(answer.get("client")) is not int:
-            raise FedArenaError(f"The server answers {quoted(answer)}, which this client does not understand")
+            raise _not_understood(answer)
         return answer
 
     def _in_run(self, joined: Answer) -> str | None:
         """Takes part in a run; what the server says when everything is over, or None if there is another run."""
-        settings, limits = joined.get("settings", {}), joined.get("limits", {})
-        self._link.chunk_bytes = int(limits.get("chunk_bytes", self._link.chunk_bytes))
+        settings, limits = (_part(joined, name) for name in ("settings", "limits"))
+        self._link.chunk_bytes = int(_number(limits, "chunk_bytes"))
         device = self._device(settings, joined["client"])
         run = _Run(
             self._link,
@@ -102,12 +105,12 @@ class Session:
             self._folder.blobs,
             self._say,
             self._show,
-            float(limits.get("busy_seconds", 30.0)),
+            _number(limits, "busy_seconds"),
             self._secure(device),
         )
         self._say(f"Takes part in the run {harmless(joined['run'])} with {self._raw.numbers()['train']:,} samples")
         run.settle()
-        poll_seconds = float(limits.get("poll_seconds", 25.0))
+        poll_seconds = _number(limits, "poll_seconds")
         while True:
             why_not = self._options.conditions.why_not()
             self._show("waiting for a task" if why_not is None else f"not working: {why_not}")
@@ -120,25 +123,31 @@ class Session:
             if isinstance(task := answer.get("task"), dict):
                 run.do(task)
             elif "wait" in answer:
-                self._link.wait(max(float(answer["wait"]), 0.0 if why_not is None else _CONDITIONS_SECONDS))
+                self._link.wait(max(_number(answer, "wait"), 0.0 if why_not is None else _CONDITIONS_SECONDS))
 
     def _device(self, settings: Mapping[str, Any], client: int) -> Device:
         """Builds everything that the run needs."""
-        form = {name: (dtype, tuple(shape)) for name, (dtype, shape) in settings["data"]["columns"].items()}
-        data = OwnSamples.given(self._raw, form, data_spec(settings))
+        data = OwnSamples.given(self._raw, column_form(settings), data_spec(settings))
         options = self._options
         secret = self._folder.secret() if options.secret is None else options.secret
         parts = build(
             settings, data, allow=options.allow, device=options.device, threads=options.threads, secret=secret
         )
-        if (fixed := settings.get("fixed")) is not None:
-            path = self._link.download(fixed["blob"], fixed["bytes"], self._folder.blobs, lambda done: None)
+        if settings.get("fixed") is not None:
+            fixed = _part(settings, "fixed")
+            size = int(_number(fixed, "bytes"))
+            path = self._link.download(_digest(fixed), size, self._folder.blobs, lambda done: None)
             put_constants(parts.task, codec.load(path), str(path))
         return Device(parts, client)
 
     def _secure(self, device: Device) -> SecureDevice | None:
         """What takes part in secure sums, in runs that have them."""
         if device.parts.path.sums is None:
+            if self._options.only_secure:
+                raise BadInputError(
+                    "The server of this run would get this device's update itself, not only a secure sum of many, and "
+                    "you want none of that (--only-secure)"
+                )
             return None
         try:
             from fedarena.client.secure_device import SecureDevice
@@ -176,12 +185,14 @@ class _Run:
 
     def do(self, task: dict[str, Any]) -> None:
         """Does a task, unless it was done before and only has to be sent."""
+        if not isinstance(task.get("task"), str):
+            raise _not_understood(task)
         if task.get("kind") == "secure" and self._secure is not None:
             self._add_securely(task, self._secure)
             return
-        if task.get("kind") != "train":
+        if task.get("kind") not in ("train", "evaluate"):
             raise FedArenaError(f"The server wants {quoted(task.get('kind'))}, which this client cannot do")
-        what = f"round {task.get('now')}"
+        what = f"{'round' if task['kind'] == 'train' else 'evaluation'} {task.get('now')}"
         pending = self._folder.pending()
         if pending is not None and pending.task != task["task"]:
             self.settle()
@@ -196,22 +207,22 @@ class _Run:
 
     def _trained(self, task: dict[str, Any], what: str) -> Pending | None:
         begun = time.monotonic()
-        size = int(task["bytes"])
+        size = int(_number(task, "bytes"))
         path = self._link.download(
-            task["blob"],
+            _digest(task),
             size,
             self._blobs,
             lambda done: self._show(f"{what}: downloading {100 * done // max(size, 1)} %"),
         )
         model = codec.load_groups(path)
         downloaded = time.monotonic()
-        self._show(f"{what}: training")
+        self._show(f"{what}: {'training' if task['kind'] == 'train' else 'scoring'}")
         meter = find_power_meter(self._device.parts.engine.hardware.device.type)
         if meter is not None:
             meter.start()
         try:
             with _Busy(self._link, self._name, task["task"], self._busy_seconds) as busy:
-                trained = self._device.train(task, model, self._folder.current())
+                trained = self._device.do(task, model, self._folder.current())
         finally:
             watts = None if meter is None else meter.stop()
         seconds = {"download": downloaded - begun, "train": time.monotonic() - downloaded}
@@ -298,3 +309,27 @@ class _Busy:
             if "cancel" in answer or "over" in answer:
                 self.is_cancelled = True
                 return
+
+
+def _part(answer: Mapping[str, Any], name: str) -> Answer:
+    if not isinstance(value := answer.get(name), dict):
+        raise _not_understood(answer)
+    return value
+
+
+def _number(answer: Mapping[str, Any], name: str) -> float:
+    value = answer.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 48:
+        raise _not_understood(answer)
+    return float(value)
+
+
+def _digest(answer: Mapping[str, Any]) -> str:
+    """A SHA-256, which becomes the name of a file here."""
+    if not isinstance(value := answer.get("blob"), str) or not _SHA256.fullmatch(value):
+        raise _not_understood(answer)
+    return value
+
+
+def _not_understood(answer: Any) -> FedArenaError:
+    return FedArenaError(f"The server answers {quoted(answer)}, which this client does not understand")

@@ -6,6 +6,8 @@ survive a kill is on disk before anybody is told of it: tasks in the journal, up
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import threading
 from collections import Counter
@@ -14,7 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedarena.client import codec
 from fedarena.core.errors import SecureSumError
+from fedarena.core.files import sync_folder
 from fedarena.core.outside_text import harmless
 from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
 from fedarena.deploy.clocks import RunClock
@@ -35,6 +39,7 @@ from fedarena.deploy.tasks import (
     by_id,
     settled,
 )
+from fedarena.train import Groups
 
 ONLINE_SECONDS = 90.0  # a device that has not spoken for so long is not there
 POLL_SECONDS, BUSY_SECONDS = 25.0, 30.0
@@ -79,6 +84,7 @@ class Coordinator:
         self._offences: Counter[str] = Counter()
         self._uploads: dict[str, Upload] = {}
         self._rule: Rule | None = None
+        self.scoring: tuple[Course, Rule, Admission] | None = None  # an evaluation by devices, beside the round
         self._over: str | None = None
         self._know_of_end: set[str] = set()
         self.tell: Callable[[Iterable[str]], None] = lambda names: None  # who is to look whether there is news
@@ -158,12 +164,13 @@ class Coordinator:
                 return self._refuse(member, None, RefusedError("task", "This task was given to somebody else"))
             if not task.is_open:
                 return _answer(task)
+            admission = self._admission(task)
             try:
                 if task.is_errand:
-                    self.admission.check_errand(announced, task.spec)
+                    admission.check_errand(announced, task.spec)
                 else:
-                    self.admission.check_size(announced)
-                    self.admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
+                    admission.check_size(announced)
+                    admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
             except RefusedError as error:
                 return self._refuse(member, task, error)
             there = self.inbox.size(task.id)
@@ -201,7 +208,8 @@ class Coordinator:
             return self.abandon(upload)
         receiving.make_durable()
         try:
-            norm = self._checked(task, upload)
+            admission = self._admission(task)
+            norm = self._checked(task, upload, admission)
         except FileNotFoundError:  # another upload of the same task was refused meanwhile
             return self.abandon(upload)
         except RefusedError as error:
@@ -221,18 +229,18 @@ class Coordinator:
             reason = None if left is None else str(left)[:200]
             self._settle(task, ACCEPTED, reason, upload.announced.report, upload.announced.bytes, norm)
             if not task.is_errand:
-                self.admission.norms.add(norm)
+                admission.norms.add(norm)
             elif reason is not None:
                 self.log(f"{member.name} left a secure sum: {harmless(reason)}")
             self._look(self._clock.seconds())
             return _answer(task)
 
-    def _checked(self, task: Task, upload: Upload) -> float:
+    def _checked(self, task: Task, upload: Upload, admission: Admission) -> float:
         """Looks at a body that is complete; how long the update is."""
         path = self.inbox.body(task.id)
         if not task.is_errand:
-            return self.admission.check_body(path, upload.announced)
-        answer = self.admission.checked_answer(path, upload.announced)
+            return admission.check_body(path, upload.announced)
+        answer = admission.checked_answer(path, upload.announced)
         if "left" not in upload.announced.report:
             with self._lock:
                 if not task.is_open:
@@ -261,6 +269,17 @@ class Coordinator:
             members = [self.members.get(name) for name, seen in self._seen.items() if seen >= since]
             able = {member.name for member in members if member is not None and member.excluded is None}
             return {name for name in able - self._not_ready.keys() if self._samples(name) is not None}
+
+    def publish(self, groups: Groups) -> tuple[str, int]:
+        """Makes a file for devices to download: its name, which is its digest, and how long it is."""
+        new = self.blobs / "new"
+        codec.save_groups(new, groups)
+        with open(new, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = new.stat().st_size
+        os.replace(new, self.blobs / digest)
+        sync_folder(self.blobs)
+        return digest, size
 
     def begin(self, course: Course, rule: Rule) -> None:
         """Begins a round, or goes on with one that was begun before."""
@@ -335,6 +354,13 @@ class Coordinator:
         """The name of a member."""
         return next(member.name for member in self.members if member.number == client)
 
+    def score(self, course: Course, rule: Rule, admission: Admission) -> None:
+        """Has devices evaluate a model. A server that is killed meanwhile begins that anew."""
+        with self._lock:
+            self.scoring = course, rule, admission
+            self._look(self._clock.seconds())
+        self.tell([task.name for task in course.tasks])
+
     def wait(self, seconds: float) -> None:
         """Waits until something happens, at most so long; sees to those who have gone."""
         with self._changed:
@@ -365,8 +391,13 @@ class Coordinator:
 
     def _look(self, now: float) -> None:
         """Whether somebody is gone, and whether the round is over."""
-        course, rule = self.course, self._rule
-        if course is None or rule is None or course.closed is not None:
+        if self.scoring is not None:
+            self._look_at(*self.scoring[:2], now)
+        if self.course is not None and self._rule is not None:
+            self._look_at(self.course, self._rule, now)
+
+    def _look_at(self, course: Course, rule: Rule, now: float) -> None:
+        if course.closed is not None:
             return
         for task in course.open_tasks():
             member = self.members.get(task.name)
@@ -387,7 +418,8 @@ class Coordinator:
             waits = [task for task in course.accepted() if task not in used and not rule.is_dropped_with(task, course)]
             over = [task for task in course.tasks if not (task.is_open or task in waits)]
         course.closed = Closed(now, tuple(task.id for task in used), tuple(task.id for task in over))
-        self._journal.write(course)
+        if course is self.course:
+            self._journal.write(course)
         self._changed.notify_all()
 
     def _drop(self, task: Task, outcome: str, reason: str, now: float) -> None:
@@ -432,12 +464,19 @@ class Coordinator:
         if was != (ready is True) or ready is True:
             self._changed.notify_all()
 
-    def _open_task(self, client: int) -> Task | None:
+    def _tasks(self) -> list[Task]:
+        """All there are: errands, which somebody waits for, then those of the round, then those of an evaluation."""
         tasks = [] if self.course is None else self.course.errands + self.course.tasks
-        return next((task for task in tasks if task.client == client and task.is_open), None)
+        return tasks if self.scoring is None else tasks + self.scoring[0].tasks
+
+    def _open_task(self, client: int) -> Task | None:
+        return next((task for task in self._tasks() if task.client == client and task.is_open), None)
 
     def _task(self, task_id: str) -> Task | None:
-        return None if self.course is None else by_id(self.course.tasks + self.course.errands).get(task_id)
+        return by_id(self._tasks()).get(task_id)
+
+    def _admission(self, task: Task) -> Admission:
+        return self.scoring[2] if self.scoring is not None and task in self.scoring[0].tasks else self.admission
 
     def _former(self, member: Member, task_id: Any) -> Answer:
         """What to say about a task of a round before: it counted once, or never will."""

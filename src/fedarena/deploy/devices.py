@@ -16,12 +16,14 @@ from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
+from fedarena.deploy.scoring import DeviceScoring
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import Task
+from fedarena.models import Tensors
 from fedarena.simulate.jobs import BoolArray, FloatArray
 from fedarena.simulate.phones import Phones
-from fedarena.train import Groups, JobArrays, Shard
-from fedarena.train.engine import IntArray
+from fedarena.train import ClientScores, Groups, JobArrays, OtherTest, Shard
+from fedarena.train.engine import IntArray, Part
 from fedarena.train.tensors import unflatten_groups
 from fedarena.transforms import Sent, ShardResult, UpdatePath
 
@@ -54,10 +56,10 @@ class Joined:
         """What a device said; None: it has not joined."""
         return self._known.get(name)
 
-    def samples(self, name: str) -> int | None:
-        """How many training samples a device has; None: it has not joined."""
+    def samples(self, name: str, part: Part = "train") -> int | None:
+        """How many samples a device has; None: it has not joined."""
         said = self._known.get(name)
-        return None if said is None else int(said["samples"]["train"])
+        return None if said is None else int(said["samples"].get(part) or 0)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,17 @@ class DeviceCrew:
     There is one update in memory at a time, however many there are.
     """
 
-    def __init__(self, path: UpdatePath, place: Callable[[Groups], Groups], coordinator: Coordinator):
-        self._path, self._place, self._coordinator = path, place, coordinator
-        self.secure: SecureDeployment | None = None  # where the server gets sums alone
+    def __init__(
+        self,
+        path: UpdatePath,
+        place: Callable[[Groups], Groups],
+        coordinator: Coordinator,
+        scoring: DeviceScoring | None = None,
+        secure: SecureDeployment | None = None,
+    ):
+        """With `secure` sums, the server gets nothing of single updates."""
+        self._path, self._place, self._coordinator, self._scoring = path, place, coordinator, scoring
+        self.secure = secure
 
     def collect(self, shards: Sequence[Shard], kept: Sequence[Groups]) -> Iterator[ShardResult]:
         """What the updates of the round that was just closed come to, added up in the order of their jobs."""
@@ -124,6 +134,15 @@ class DeviceCrew:
         observed = sent.observed | {name: float(value) for name, value in report["observed"].items()}
         uploaded = report.get("uploaded_bytes")
         return replace(sent, observed=observed, uploaded_bytes=None if uploaded is None else np.array([int(uploaded)]))
+
+    def measures(self, other: OtherTest | None) -> bool:
+        """Whether devices evaluate, because the server has no samples."""
+        return self._scoring is not None and other is None
+
+    def evaluate(self, params: Tensors, clients: IntArray, part: Part) -> ClientScores:
+        """What devices find a model to score on their samples."""
+        assert self._scoring is not None
+        return self._scoring.evaluate(params, part)
 
     def describe(self) -> str:
         """Who works, for people."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from fedarena.client import codec
 from fedarena.client.messages import model_groups, task_of
 from fedarena.core.errors import TrainingStuckError
-from fedarena.core.files import sync_folder
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import LivePhones
 from fedarena.deploy.rules import ConcurrentRule, Rule, live_rule
@@ -165,16 +161,10 @@ class LiveRound(Protocol):
     def _model(self) -> tuple[str, int]:
         """The file that devices download: its name, which is its digest, and how long it is."""
         if self._blob is None:
-            path, before, blobs = self._simulation.path, self._before, self._coordinator.blobs
+            path, before = self._simulation.path, self._before
             broadcast = self._simulation.broadcast(before)
             told = model_groups(broadcast, path.transforms[: path.on_devices], before.transform_states)
-            new = blobs / "new"
-            codec.save_groups(new, told)
-            with open(new, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self._blob = digest, new.stat().st_size
-            os.replace(new, blobs / digest)
-            sync_folder(blobs)
+            self._blob = self._coordinator.publish(told)
         return self._blob
 
 

@@ -28,6 +28,7 @@ from fedarena.deploy.ledger import Account, PrivacyLedger, new_account
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
+from fedarena.deploy.scoring import DeviceScoring
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
@@ -58,8 +59,8 @@ class DeviceClients:
         self._federation: ClientData | None = None
         self.joined: Joined | None = None  # which lies in the folder of the run
 
-    def evaluate_on(self, federation: ClientData) -> None:
-        """What is not about training is read from there."""
+    def evaluate_on(self, federation: ClientData | None) -> None:
+        """What is not about training is read from there; None: devices evaluate, too."""
         self._federation = federation
 
     @property
@@ -73,11 +74,10 @@ class DeviceClients:
 
     def counts(self, clients: IntArray, part: Part) -> IntArray:
         """How many samples devices said they have to train on; else, how many the server has."""
-        if part != "train":
-            assert self._federation is not None
+        if part != "train" and self._federation is not None:
             return self._federation.counts(clients, part)
         names = (self._names[client] for client in clients.tolist())
-        found = (None if self.joined is None else self.joined.samples(name) for name in names)
+        found = (None if self.joined is None else self.joined.samples(name, part) for name in names)
         return np.array([1 if samples is None else samples for samples in found], dtype=np.int64)
 
     def samples(self, clients: IntArray, part: Part) -> ClientSamples:
@@ -99,6 +99,10 @@ class DeployedRun(Run):
         check_deployable(experiment)
         live_rule(experiment.simulation.protocol)
         evaluation = experiment.config.evaluation
+        if evaluation.predictions and experiment.federation.num_samples == 0:
+            raise BadInputError(
+                "Samples are on devices, and so are predictions for them; set evaluation.predictions=false"
+            )
         if evaluation.training_set or evaluation.part == "train":
             raise BadInputError(
                 "Training samples are on devices, where the server cannot read them; set evaluation.training_set=false "
@@ -176,9 +180,18 @@ class DeployedServer:
                 "Devices keep their own models to themselves, so only the global one is scored"
             )
         run.experiment = replace(run.experiment, simulation=DeployedSimulation.of(simulation, deployment))
-        crew = DeviceCrew(run.experiment.simulation.path, simulation.engine.place, self.coordinator)
-        crew.secure = secure
-        simulation.engine.crew = crew  # type: ignore[attr-defined]
+        scoring = None
+        if run.experiment.federation.num_samples == 0:
+            known = (names, joined.samples, options, fewest, clock.seconds)
+            scoring = DeviceScoring(self.coordinator, simulation.engine, *known)
+            if secure is not None:
+                run.experiment.warnings.append(
+                    "Devices tell one by one how well the model does on their test samples; only updates are hidden"
+                )
+        path, place_groups = run.experiment.simulation.path, simulation.engine.place
+        simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
+            path, place_groups, self.coordinator, scoring, secure
+        )
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
 

@@ -5,26 +5,17 @@ The other direction is `fedarena.client.building`.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import asdict
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from fedarena.algorithms import ALGORITHMS
 from fedarena.client.building import aggregator_settings, described_spec, private_transform_settings
+from fedarena.client.trust import DEVICE_PARTS, refuse_files
 from fedarena.core.errors import BadInputError
-from fedarena.core.registry import FileName, Registry
-from fedarena.models import ADAPTATIONS, AUGMENTATIONS, MODELS, TASKS, Tensors
+from fedarena.models import Tensors
 from fedarena.models.trainable import constant_tensors
 from fedarena.runs.building import Experiment, data_spec
 from fedarena.transforms import Transform
 
-_PARTS: dict[str, Registry[Any]] = {
-    "model": MODELS,
-    "task": TASKS,
-    "algorithm": ALGORITHMS,
-    "adaptation": ADAPTATIONS,
-    "augmentation": AUGMENTATIONS,
-}
 # Settings that make up something which real devices have by themselves or cannot have.
 _OF_SIMULATIONS = {
     "attack": "attackers are made up in simulations, and real ones do not say so",
@@ -52,7 +43,7 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
             "spec": described_spec(data_spec(federation)),
             "columns": {name: [column.dtype, list(column.shape)] for name, column in federation.columns.items()},
         },
-        **{part: dict(getattr(config, part)) for part in _PARTS},
+        **{part: dict(getattr(config, part)) for part in DEVICE_PARTS},
         "local": asdict(config.local),
         "transforms": _transforms(experiment, all_transforms),
         "secure": _secure(experiment),
@@ -99,20 +90,8 @@ def check_deployable(experiment: Experiment) -> None:
         )
     if config.engine.get("precision") == "tf32":
         raise BadInputError("engine.precision=tf32 needs a GPU on every device; choose full or bf16")
-    if config.model["name"] == "huggingface":
-        raise BadInputError("model=huggingface needs a library and a folder that devices do not have; choose another")
-    for part, registry in _PARTS.items():
-        _refuse_files(registry, getattr(config, part), part)
+    refuse_files(config.to_dict())
     _transforms(experiment, all_transforms=False)
-
-
-def _refuse_files(registry: Registry[Any], settings: dict[str, Any], part: str) -> None:
-    kind = registry.get(settings["name"])
-    hints = get_type_hints(kind.__init__ if inspect.isclass(kind) else kind, include_extras=True)
-    for option, hint in hints.items():
-        names_file = any(isinstance(one, FileName) for one in get_args(hint))
-        if names_file and settings.get(option) is not None:
-            raise BadInputError(f"{part}.{option} names a file, which devices do not have; leave it out")
 
 
 def _transforms(experiment: Experiment, all_transforms: bool) -> list[dict[str, Any]]:

@@ -120,8 +120,8 @@ class RealClients(ClientData, TypingProtocol):
     def client_ids(self, clients: Sequence[int]) -> list[str]:
         """Their names."""
 
-    def evaluate_on(self, federation: ClientData) -> None:
-        """Told where samples are that the server can read."""
+    def evaluate_on(self, federation: ClientData | None) -> None:
+        """Told where samples are that the server can read; None: there are none, and they evaluate, too."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         fit_clients = _at_most(training_clients, config) if config.evaluation.training_set else None
         data, training_clients = _training_data(federation, training_clients, local, config)
     else:
-        given.devices.evaluate_on(federation)
+        given.devices.evaluate_on(None if federation.num_samples == 0 else federation)
         data, training_clients, fit_clients = given.devices, given.devices.clients, None
     attack = make_part(ATTACKS, config.attack, Attack, "an attack")
     check_attackable(attack, config.training)
@@ -170,7 +170,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"cohort is {cohort}, but the federation {federation.name!r} has only "
             f"{counted(len(training_clients), 'client')} to train on; choose a cohort of at most that many"
         )
-    evaluation_clients = _evaluation_clients(federation, config)
+    scored_by_devices = given.devices is not None and federation.num_samples == 0
+    evaluation_clients = training_clients if scored_by_devices else _evaluation_clients(federation, config)
     task = build_task(config, federation)
     weights = None if config.weights is None else start_from(task.module, Path(config.weights))
     warnings += [*getattr(task.module, "notes", ()), *(weights.notes if weights else ())]
@@ -220,7 +221,8 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
             f"{config.algorithm['name']} is for pretrained models, and this one starts from scratch, "
             "so there is little to learn; weights=… names a file or a run to start from"
         )
-    warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.part)
+    if given.devices is None:
+        warnings += personal_notes(algorithm, params, federation, evaluation_clients, config.evaluation.part)
     if config.training == "iid" and algorithm.personalizes and kept:
         warnings.append("Made-up clients train, so the personal models of real ones are what a newcomer begins with")
     config = config.model_copy(update={"engine": config.engine | engine.choices})
@@ -357,7 +359,9 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         )
     warnings += notes if given.devices is not None else [*notes, *check_feasible(simulation)]
     warnings += own_source(config).notes
-    baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
+    baseline = None
+    if not scored_by_devices:
+        baseline = baseline_of(task, federation, evaluation_clients, config.evaluation.part)
     return Experiment(
         config,
         federation,
@@ -474,6 +478,11 @@ def data_spec(federation: Federation) -> DataSpec:
 def _training_clients(federation: Federation, warnings: list[str]) -> IntArray:
     clients = federation.clients("train")
     useful = clients[federation.counts(clients, "train") > 0]
+    if len(useful) == 0 and federation.source.name == "devices":
+        raise BadInputError(
+            f"The federation {federation.name!r} has no samples, only their form: real devices have them; "
+            "train with: fedarena deploy run"
+        )
     if len(useful) == 0:
         raise BadInputError(f"No client of the federation {federation.name!r} has a training sample")
     if len(useful) < len(clients):

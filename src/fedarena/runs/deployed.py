@@ -24,3 +24,5 @@ class DeployOptions:
     secure_seconds: Annotated[float, Limits(above=0)] = 60.0
     # A device that says it has more training samples than this is refused; None: any number.
     max_samples: Annotated[int, Limits(least=1)] | None = None
+    # How long devices may take to score a model, where the server has no samples of its own.
+    scoring_seconds: Annotated[float, Limits(above=0)] = 600.0

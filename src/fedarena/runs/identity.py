@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,9 @@ def settings_fingerprint(config: RunConfig) -> str:
         usual = "all" if part == "adaptation" else "none"
         if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
-    if config.deploy == DeployOptions():
-        del decisive["deploy"]
+    defaults_of_network = asdict(DeployOptions())  # as in runs from before there was any, or before there were all
+    deployed = {key: value for key, value in decisive.pop("deploy", {}).items() if value != defaults_of_network[key]}
+    decisive |= {"deploy": deployed} if deployed else {}
     for section, option, defaults in (
         ("local", "clip_norm", (None,)),
         ("engine", "plan", (None, "together")),

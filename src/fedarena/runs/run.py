@@ -41,6 +41,7 @@ from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
 from fedarena.track import Tracking, check_trackers
 from fedarena.train import CohortEngine
+from fedarena.train.engine import IntArray
 
 # Settings in which a fork may differ from its run: all that is not about what has been trained, and by whom.
 _FORKABLE = frozenset(
@@ -352,7 +353,7 @@ class Run:
         if isinstance(engine := self._simulation.engine, CohortEngine):
             engine.do_meanwhile(self._use_waiting_time)
         evaluated = self._simulation.evaluation_clients
-        self._ids = np.array(self.experiment.federation.client_ids(evaluated))
+        self._ids = np.array(_ids_of(self.experiment, evaluated))
         if self._snapshot is not None:  # a run that was killed after it was told to stop stays where it is
             row = self.rounds.slice(len(self.rounds) - 1).to_pylist()[0]
             for callback in self.experiment.callbacks:
@@ -536,9 +537,18 @@ def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     return {**found, "classes": columns}
 
 
+def _ids_of(experiment: Experiment, clients: IntArray) -> list[str]:
+    """What clients are called that are evaluated: those of the federation, unless it has no samples."""
+    if experiment.federation.num_samples == 0:
+        return experiment.simulation.client_ids(clients.tolist())
+    return experiment.federation.client_ids(clients)
+
+
 def _attributes(experiment: Experiment) -> pa.Table | None:
     """What is known about the clients that are evaluated."""
     clients = experiment.simulation.evaluation_clients
+    if experiment.federation.num_samples == 0:  # real devices have all there is
+        return None
     known = experiment.federation.attributes(clients)
     return pa.table({"client": experiment.federation.client_ids(clients), **known}) if known else None
 
