@@ -61,6 +61,7 @@ def _take_part(given: argparse.Namespace, line: _Line, stopped: _Stop) -> int:
         tuple(given.allow),
         Conditions(given.only_charging, given.only_wifi, given.only_idle),
         record=None if given.record is None else _record(Path(given.record)),
+        only_secure=given.only_secure,
     )
     raw = RawSamples(load_samples(given.data), given.data)
     state = Path(given.state) if given.state else Path(given.invitation).with_suffix(".state")
@@ -95,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a package of yours that the run may use parts of",
     )
     parser.add_argument("--record", metavar="FILE", help="what `fedarena profile-device` found out about this device")
+    parser.add_argument(
+        "--only-secure", action="store_true", help="take part only if the server gets secure sums of updates alone"
+    )
     parser.add_argument("--only-charging", action="store_true", help="work only while the device charges")
     parser.add_argument("--only-wifi", action="store_true", help="work only on Wi-Fi or a cable")
     parser.add_argument("--only-idle", action="store_true", help="work only while nobody uses the device")

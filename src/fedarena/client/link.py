@@ -55,7 +55,7 @@ class Link:
     """What a device can ask of its server. `show` is told in a few words what it waits for."""
 
     def __init__(self, invitation: Invitation, stop: threading.Event, show: Callable[[str], None]):
-        self._invitation, self._stop, self._show = invitation, stop, show
+        self.invitation, self._stop, self._show = invitation, stop, show
         credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
         self._channel = grpc.secure_channel(invitation.address, credentials, options=_OPTIONS)
         self._has_met = False
@@ -204,8 +204,8 @@ class Link:
         if code != _CODES.UNAVAILABLE:
             return f"The server does not answer ({code.name.lower().replace('_', ' ')})"
         try:
-            self._invitation.check_dates()
-            self._invitation.check_server()
+            self.invitation.check_dates()
+            self.invitation.check_server()
         except NotReachableError as reason:
             return str(reason)
         except BadInputError as reason:

@@ -5,13 +5,14 @@ It may be killed at any moment. When it is started again, it first finds out wha
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import torch
@@ -20,14 +21,17 @@ from fedarena.client import codec
 from fedarena.client.building import build, column_form, data_spec, put_constants
 from fedarena.client.conditions import Conditions
 from fedarena.client.device import Device
-from fedarena.client.kept import DeviceFolder, Pending, RunFolder
+from fedarena.client.kept import DeviceFolder, Pending, RunFolder, needing_room
 from fedarena.client.link import Answer, GoneError, Link
 from fedarena.client.samples import OwnSamples, RawSamples
-from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.errors import BadInputError, FedArenaError, SecureSumError
 from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.version import VERSION
 from fedarena.profiling.machine import describe_machine
 from fedarena.profiling.power import find_power_meter
+
+if TYPE_CHECKING:  # it needs the package cryptography, which other runs do without
+    from fedarena.client.secure_device import SecureDevice
 
 PROTOCOL = 1
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -44,6 +48,7 @@ class Options:
     conditions: Conditions = field(default_factory=Conditions)
     secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
     record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
+    only_secure: bool = False  # whether it takes part only in runs whose server gets sums of updates alone
 
 
 class Session:
@@ -91,15 +96,17 @@ class Session:
         """Takes part in a run; what the server says when everything is over, or None if there is another run."""
         settings, limits = (_part(joined, name) for name in ("settings", "limits"))
         self._link.chunk_bytes = int(_number(limits, "chunk_bytes"))
+        device = self._device(settings, joined["client"])
         run = _Run(
             self._link,
             joined["run"],
-            self._device(settings, joined["client"]),
+            device,
             self._folder.run(joined["run"]),
             self._folder.blobs,
             self._say,
             self._show,
             _number(limits, "busy_seconds"),
+            self._secure(device),
         )
         self._say(f"Takes part in the run {harmless(joined['run'])} with {self._raw.numbers()['train']:,} samples")
         run.settle()
@@ -133,6 +140,24 @@ class Session:
             put_constants(parts.task, codec.load(path), str(path))
         return Device(parts, client)
 
+    def _secure(self, device: Device) -> SecureDevice | None:
+        """What takes part in secure sums, in runs that have them."""
+        if device.parts.path.sums is None:
+            if self._options.only_secure:
+                raise BadInputError(
+                    "The server of this run would get this device's update itself, not only a secure sum of many, and "
+                    "you want none of that (--only-secure)"
+                )
+            return None
+        try:
+            from fedarena.client.secure_device import SecureDevice
+        except ImportError:
+            raise BadInputError(
+                "This run has secure sums, for which this device needs the package cryptography: pip install "
+                "cryptography (in Termux: pkg install python-cryptography)"
+            ) from None
+        return SecureDevice(self._link.invitation, device.client)
+
 
 class _Run:
     """A run that a device takes part in."""
@@ -147,9 +172,10 @@ class _Run:
         say: Callable[[str], None],
         show: Callable[[str], None],
         busy_seconds: float,
+        secure: SecureDevice | None = None,
     ):
         self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
-        self._say, self._show, self._busy_seconds = say, show, busy_seconds
+        self._say, self._show, self._busy_seconds, self._secure = say, show, busy_seconds, secure
         self.done = 0
 
     def settle(self) -> None:
@@ -161,6 +187,9 @@ class _Run:
         """Does a task, unless it was done before and only has to be sent."""
         if not isinstance(task.get("task"), str):
             raise _not_understood(task)
+        if task.get("kind") == "secure" and self._secure is not None:
+            self._add_securely(task, self._secure)
+            return
         if task.get("kind") not in ("train", "evaluate"):
             raise FedArenaError(f"The server wants {quoted(task.get('kind'))}, which this client cannot do")
         what = f"{'round' if task['kind'] == 'train' else 'evaluation'} {task.get('now')}"
@@ -202,7 +231,35 @@ class _Run:
             self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
             return None
         trained.report["joules"] = None if watts is None else watts * seconds["train"]
+        if trained.words is not None and self._secure is not None:
+            self._secure.keep(task["task"], trained.words)
         return self._folder.keep(task["task"], trained, seconds)
+
+    def _add_securely(self, task: dict[str, Any], secure: SecureDevice) -> None:
+        """Answers in a phase of a secure sum; if that cannot be, the server hears that this device has left it."""
+        what = f"round {task.get('now')}"
+        self._show(f"{what}: secure sum ({task.get('phase')})")
+        report: dict[str, Any] = {}
+        try:
+            message = b""
+            if task.get("blob"):
+                path = self._link.download(task["blob"], int(task["bytes"]), self._blobs, lambda done: None)
+                message = path.read_bytes()
+                path.unlink()
+            answer = secure.answer(task, message)
+        except GoneError:
+            return
+        except SecureSumError as error:
+            answer, report = b"", {"left": str(error)}
+            self._say(f"{what[0].upper()}{what[1:]}: left the secure sum: {error}")
+        pending = Pending(task["task"], report, hashlib.sha256(answer).hexdigest(), len(answer))
+        path = self._folder.update(task["task"])
+        with needing_room(self._folder.path):
+            path.write_bytes(answer)
+        try:
+            self._link.upload(pending, path, lambda done: None)
+        finally:
+            path.unlink(missing_ok=True)
 
     def _deliver(self, pending: Pending, what: str) -> None:
         def progress(done: int) -> None:
