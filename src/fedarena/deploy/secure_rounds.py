@@ -158,7 +158,7 @@ class SecureDeployment:
             client = int(jobs.clients[position])
             of_group[position] = group
             if client not in summed:
-                lost = Outcome.LOST_WITH_GROUP if client in arrived else Outcome.LEFT_UPLOADING
+                lost = Outcome.LOST_WITH_ITS_GROUP if client in arrived else Outcome.LEFT_UPLOADING
                 outcomes[position], steps[position] = int(lost), -1
         clock = replace(plan.clock, time=self._seconds(), version=plan.clock.version - int(not summed))
         return replace(plan, ended=replace(jobs, outcomes=outcomes), steps=steps, clock=clock, secure_groups=of_group)
