@@ -231,6 +231,7 @@ class UpdatePath:
             if one.uploaded_bytes is not None:
                 uploaded.append(one.uploaded_bytes)
             done.append(Done(result.clients, result.losses, int(result.work.steps.sum()), result.validated))
+            del one, result, added, partial  # before the next one comes: a server may have room for few of them
         return ShardResult(
             partials,
             np.concatenate([some.clients for some in done]),
