@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import pytest
 from cutting_proxy import CuttingProxy
 from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
 import fedarena
+from fedarena.client import link
+from fedarena.client.identity import read_invitation
+from fedarena.deploy.authority import Authority, invitation
 from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
 from fedarena.deploy.serving import open_server, serve
 
 WIDE = {"model": {"name": "mlp", "hidden": [800]}, "rounds": 1, "cohort": 1, "deploy": {"min_clients": 4}}
 
 
+@pytest.mark.slow
 def test_connections_that_are_cut_again_and_again(tmp_path):
     config = small_config(**WIDE)
     folder, invitations = deploy_folder(tmp_path / "deploy")
@@ -104,6 +113,12 @@ def test_a_client_that_waits_can_be_stopped(number, code, tmp_path, interruptibl
     assert process.stderr.read() == "Stopped; start again to go on\n"
 
 
+def test_a_demo_with_other_clients_than_the_federation_has(tmp_path):
+    with pytest.raises(fedarena.BadInputError, match=r"has 3 training clients, and 2 were asked for; say --clients 3"):
+        set_up(tmp_path / "demo", 2, {"federation.partition.clients": 3})
+    assert not (tmp_path / "demo").exists()
+
+
 @pytest.mark.slow
 def test_the_demo(tmp_path):
     demo = set_up(tmp_path / "demo", 3, {"rounds": 2})
@@ -114,3 +129,34 @@ def test_the_demo(tmp_path):
     assert differing_tensors(data.path, demo.config) == ([], 4820)
     logs = [(place / "log").read_text() for place in demo.clients]
     assert all(log.endswith("is finished\n") for log in logs)
+
+
+def test_a_transfer_that_stands_still_is_begun_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.3)
+    authority = Authority.create(tmp_path)
+    body, calls, done = os.urandom(100_000), [], threading.Event()
+
+    def download(request: bytes, _: object):
+        offset = json.loads(request)["offset"]
+        calls.append(offset)
+        yield body[offset : offset + 50_000]
+        if offset == 0:
+            done.wait(30)  # the network is dead, and nobody is told
+        yield body[offset + 50_000 :]
+
+    handlers = {"Download": grpc.unary_stream_rpc_method_handler(download)}
+    issued = authority.issue_server(["127.0.0.1"])
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fedarena.v1", handlers),))
+    credentials = grpc.ssl_server_credentials([(issued.key, issued.certificate)], authority.certificate, True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    (tmp_path / "a.zip").write_bytes(invitation(authority, authority.issue_client("a"), "a", f"127.0.0.1:{port}"))
+    connection = link.Link(read_invitation(tmp_path / "a.zip"), threading.Event(), lambda what: None)
+    digest = hashlib.sha256(body).hexdigest()
+    path = connection.download(digest, len(body), tmp_path / "blobs", lambda done: None)
+    done.set()
+    connection.close()
+    server.stop(0)
+    assert path.read_bytes() == body
+    assert calls == [0, 50_000]

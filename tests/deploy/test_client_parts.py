@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +17,7 @@ import torch
 from devices_without_network import small_experiment
 
 from fedarena.client import conditions
-from fedarena.client.__main__ import main
+from fedarena.client.__main__ import _parser, main
 from fedarena.client.building import build, put_constants
 from fedarena.client.conditions import Conditions, not_charging, not_on_wifi
 from fedarena.client.loading import load_samples
@@ -71,7 +77,7 @@ RATINGS = {"item": ("int64", ()), "y": ("float32", ())}
         ((X.reshape(4, 4), Y), FORM, PICTURES, r"x must have the shape \[samples, 2, 2\], not \[4, 4\]"),
         ((X.astype(np.uint8), Y), FORM, PICTURES, "x must hold numbers of the type float32, not uint8"),
         ((X, Y.astype(np.float32)), FORM, PICTURES, "y must hold numbers of the type int64, not float32"),
-        ((X / 0, Y), FORM, PICTURES, "x holds numbers that are infinite or undefined"),
+        ((X + np.inf, Y), FORM, PICTURES, "x holds numbers that are infinite or undefined"),
         ((X, Y + 1), FORM, PICTURES, "y must hold whole numbers from 0 to 2, not from 1 to 3"),
         ({"train": (X, Y), "test": (X, Y - 1)}, FORM, PICTURES, "the test samples: y must hold whole numbers from 0"),
         ((["a"] * 4, Y), FORM, PICTURES, "x must be an array of numbers"),
@@ -82,7 +88,6 @@ RATINGS = {"item": ("int64", ()), "y": ("float32", ())}
         ({"item": [8], "y": [6.0]}, RATINGS, CODES, "y must be from 1 to 5, not from 6 to 6"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:invalid value")
 def test_samples_that_do_not_fit_have_a_sentence(value, form, spec, sentence):
     with pytest.raises(BadInputError, match=sentence):
         given(value, form, spec)
@@ -94,7 +99,7 @@ def test_the_users_function(tmp_path, monkeypatch):
         "from beside import NUMBER\ndef load(): return NUMBER\ndef broken(): return 1 / 0\nnothing = 3\n"
     )
     (tmp_path / "wrong.py").write_text("import nothing_of_this_name\n")
-    monkeypatch.setattr("sys.path", [*os.sys.path])
+    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.chdir(tmp_path)
     assert load_samples("mydata.py:load") == 5
     assert load_samples(f"{tmp_path}/mydata.py:load") == 5
@@ -200,6 +205,9 @@ def test_settings_that_make_no_sense_have_a_sentence():
     parts = build(settings, data)
     with pytest.raises(BadInputError, match="What came does not fit the model: 'a' is in one of them alone"):
         put_constants(parts.task, {"a": torch.zeros(1)}, "What came")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(BadInputError, match=r"engine.device is mps, but torch finds no such GPU here"):
+            build(settings, data, device="mps")
     changes = [
         ({"local": {"lr": 1, "speed": 2}}, "The server's settings cannot be used here: .*speed"),
         ({"model": None}, "The server's settings cannot be used here"),
@@ -224,3 +232,30 @@ def test_bad_input_ends_with_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["alice.zip"])
     assert ended.value.code == 2
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy"
+
+
+def test_the_example_of_a_function(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    shutil.copy(EXAMPLES / "mydata.py", tmp_path)
+    lines = [",".join([str(label / 10)] * 64 + [str(label)]) for label in (1, 2, 3, 4, 5)]
+    (tmp_path / "samples.csv").write_text("\n".join(lines))
+    raw = RawSamples(load_samples(f"{tmp_path}/mydata.py:load"), "mydata.py:load")
+    assert raw.numbers() == {"train": 4, "validation": 0, "test": 1}
+    digits = DataSpec("classification", 10, (1, 8, 8))
+    samples = OwnSamples.given(raw, {"x": ("float32", (1, 8, 8)), "y": ("int64", ())}, digits)
+    assert samples.samples(np.array([0]), "train").columns["y"].tolist() == [2, 3, 4, 5]
+
+
+def test_the_examples_start_the_client_as_it_wants_to_be_started():
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str
+    unit.read_string((EXAMPLES / "fedarena-client.service").read_text())
+    script = (EXAMPLES / "termux.sh").read_text()
+    subprocess.run(["bash", "-n", EXAMPLES / "termux.sh"], check=True)
+    started = script[script.index("-m fedarena.client") :].replace("\\\n", " ")
+    for line in (unit["Service"]["ExecStart"], started):
+        words = shlex.split(line.partition("-m fedarena.client")[2])
+        assert _parser().parse_args(words).data

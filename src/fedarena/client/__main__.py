@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--state", metavar="FOLDER", help="where this device keeps what it needs; beside the invitation, if not given"
     )
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="what computes")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="what computes")
     parser.add_argument("--threads", type=int, help="processors that compute; as many as the run says, if not given")
     parser.add_argument(
         "--allow",

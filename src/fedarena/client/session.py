@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import torch
 
 from fedarena.client import codec
+from fedarena.client.at_work import AtWork, NotWantedError
 from fedarena.client.building import build, column_form, data_spec, put_constants
 from fedarena.client.conditions import Conditions
 from fedarena.client.device import Device
@@ -105,6 +104,7 @@ class Session:
             self._folder.blobs,
             self._say,
             self._show,
+            self._options.conditions,
             _number(limits, "busy_seconds"),
             self._secure(device),
         )
@@ -171,11 +171,13 @@ class _Run:
         blobs: Path,
         say: Callable[[str], None],
         show: Callable[[str], None],
+        conditions: Conditions,
         busy_seconds: float,
         secure: SecureDevice | None = None,
     ):
         self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
         self._say, self._show, self._busy_seconds, self._secure = say, show, busy_seconds, secure
+        self._conditions = conditions
         self.done = 0
 
     def settle(self) -> None:
@@ -217,23 +219,32 @@ class _Run:
         model = codec.load_groups(path)
         downloaded = time.monotonic()
         self._show(f"{what}: {'training' if task['kind'] == 'train' else 'scoring'}")
-        meter = find_power_meter(self._device.parts.engine.hardware.device.type)
+        engine = self._device.parts.engine
+        meter = find_power_meter(engine.hardware.device.type)
         if meter is not None:
             meter.start()
         try:
-            with _Busy(self._link, self._name, task["task"], self._busy_seconds) as busy:
+            with self._at_work(task["task"], what) as work:
+                engine.before_step = work.before_step
                 trained = self._device.do(task, model, self._folder.current())
+        except NotWantedError:
+            self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
+            return None
         finally:
+            engine.before_step = None
             watts = None if meter is None else meter.stop()
         seconds = {"download": downloaded - begun, "train": time.monotonic() - downloaded}
         self._keep_only(path)
-        if busy.is_cancelled:
-            self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
-            return None
         trained.report["joules"] = None if watts is None else watts * seconds["train"]
         if trained.words is not None and self._secure is not None:
             self._secure.keep(task["task"], trained.words)
         return self._folder.keep(task["task"], trained, seconds)
+
+    def _at_work(self, task: str, what: str) -> AtWork:
+        def show(doing: str) -> None:
+            self._show(f"{what}: {doing}")
+
+        return AtWork(self._link, self._name, task, self._busy_seconds, self._conditions, show)
 
     def _add_securely(self, task: dict[str, Any], secure: SecureDevice) -> None:
         """Answers in a phase of a secure sum; if that cannot be, the server hears that this device has left it."""
@@ -243,7 +254,7 @@ class _Run:
         try:
             message = b""
             if task.get("blob"):
-                path = self._link.download(task["blob"], int(task["bytes"]), self._blobs, lambda done: None)
+                path = self._link.download(_digest(task), int(_number(task, "bytes")), self._blobs, lambda done: None)
                 message = path.read_bytes()
                 path.unlink()
             answer = secure.answer(task, message)
@@ -280,35 +291,6 @@ class _Run:
         for other in self._blobs.iterdir():
             if other != path:
                 other.unlink(missing_ok=True)
-
-
-class _Busy:
-    """Tells the server from time to time that this device is at work, and hears whether that is still wanted."""
-
-    def __init__(self, link: Link, run: str, task: str, every_seconds: float):
-        self._link, self._every_seconds = link, every_seconds
-        self._message = {"run": run, "busy": task, "ready": True}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
-        self.is_cancelled = False
-
-    def __enter__(self) -> _Busy:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=1.0)
-
-    def _go_on(self) -> None:
-        while not self._done.wait(self._every_seconds):
-            try:
-                answer = self._link.call_once("Next", self._message)
-            except (grpc.RpcError, FedArenaError):  # who is offline goes on training
-                continue
-            if "cancel" in answer or "over" in answer:
-                self.is_cancelled = True
-                return
 
 
 def _part(answer: Mapping[str, Any], name: str) -> Answer:
