@@ -15,6 +15,7 @@ from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
 from fedarena.client.link import Link, StoppedError
+from fedarena.client.secure_device import SecureDevice
 from fedarena.core.errors import BadInputError
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.serving import open_server
@@ -169,6 +170,27 @@ def test_a_group_of_which_too_few_are_left_is_lost_and_the_run_goes_on(tmp_path,
     assert [row["secure_groups"] for row in rounds] == [0, 1, 1]
     assert [row["succeeded"] for row in rounds] == [False, True, True]
     assert "lost" in (server.run.folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("phase", "answer", "word"),
+    [("share", b"nonsense", "secure sum"), ("mask", bytes(10**6), "size"), ("confirm", bytes(64), "secure sum")],
+    ids=["share", "mask", "confirm"],
+)
+def test_nonsense_is_refused_and_the_others_go_on(phase, answer, word, tmp_path, monkeypatch):
+    original = SecureDevice.answer
+
+    def answered(self, task, message):
+        right = original(self, task, message)
+        return answer if self._number == 3 and task["phase"] == phase else right
+
+    monkeypatch.setattr(SecureDevice, "answer", answered)
+    config = small_config(secure_aggregation=SECURE, rounds=1, cohort=4)
+    server = play_with(config, tmp_path)
+    is_in = phase == "confirm"  # its masked update is there already
+    expected = simulated_bits(config) if is_in else expected_without(config, 3)
+    assert bits_of(server.run.snapshot.state) == expected
+    assert f"refused of phone3: {word}" in (server.run.folder / "log.txt").read_text()
 
 
 class Killed(BaseException):
