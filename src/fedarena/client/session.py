@@ -240,12 +240,6 @@ class _Run:
             self._secure.keep(task["task"], trained.words)
         return self._folder.keep(task["task"], trained, seconds)
 
-    def _at_work(self, task: str, what: str) -> AtWork:
-        def show(doing: str) -> None:
-            self._show(f"{what}: {doing}")
-
-        return AtWork(self._link, self._name, task, self._busy_seconds, self._conditions, show)
-
     def _add_securely(self, task: dict[str, Any], secure: SecureDevice) -> None:
         """Answers in a phase of a secure sum; if that cannot be, the server hears that this device has left it."""
         what = f"round {task.get('now')}"
@@ -271,6 +265,12 @@ class _Run:
             self._link.upload(pending, path, lambda done: None)
         finally:
             path.unlink(missing_ok=True)
+
+    def _at_work(self, task: str, what: str) -> AtWork:
+        def show(doing: str) -> None:
+            self._show(f"{what}: {doing}")
+
+        return AtWork(self._link, self._name, task, self._busy_seconds, self._conditions, show)
 
     def _deliver(self, pending: Pending, what: str) -> None:
         def progress(done: int) -> None:
