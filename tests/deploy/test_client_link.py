@@ -102,15 +102,25 @@ def start(place: Path, *more: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("connected", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_client_that_waits_can_be_stopped(number, code, tmp_path, interruptible):
+def test_a_client_that_waits_can_be_stopped(number, code, connected, tmp_path, interruptible):
     demo = set_up(tmp_path / "demo", 2, {})
     process = start(demo.clients[0])
-    assert process.stderr.readline() == f"client0: connecting to {demo.folder.address}\n"
-    time.sleep(1)
+    address = demo.folder.address
+    assert process.stderr.readline() == f"client0: connecting to {address}\n"
+    assert process.stderr.readline() == f"Nobody listens at {address}: the server does not run now; trying again\n"
+    if connected:
+        server = open_server(demo.folder, demo.config)
+        server.start()
+        while not (line := process.stderr.readline()).startswith("Takes part in the run "):
+            assert line.endswith("; trying again\n")
+        time.sleep(1)  # then it asks for a task
     process.send_signal(number)
     assert process.wait(20) == code
     assert process.stderr.read() == "Stopped; start again to go on\n"
+    if connected:
+        server.close(None)
 
 
 def test_a_demo_with_other_clients_than_the_federation_has(tmp_path):
