@@ -123,7 +123,10 @@ class Coordinator:
                 raise ExcludedError(f"{name} has a newer certificate than this one; use its latest invitation")
             if member.excluded is not None:
                 raise ExcludedError(member.excluded)
-            self._seen[name] = self._clock.seconds()
+            now = self._clock.seconds()
+            if self._seen.get(name, -ONLINE_SECONDS) < now - ONLINE_SECONDS:
+                self._changed.notify_all()  # somebody is back
+            self._seen[name] = now
             return member
 
     def next(self, member: Member, busy: str | None, ready: bool | str) -> Answer | None:
@@ -461,7 +464,12 @@ class Coordinator:
             self._not_ready.pop(name, None)
         else:
             self._not_ready[name] = str(ready)[:200]
-        if was != (ready is True) or ready is True:
+        if was != (ready is True):
+            self._changed.notify_all()
+
+    def has_joined(self) -> None:
+        """A device is known from now on."""
+        with self._lock:
             self._changed.notify_all()
 
     def _tasks(self) -> list[Task]:
