@@ -31,8 +31,8 @@ from fedarena.privacy import Sampled
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.selectors import Poisson
-from fedarena.simulate.simulation import example_update
 from fedarena.train import CohortEngine, Job, JobArrays, JobContext, ReferenceEngine, Work, map_groups
+from fedarena.train.examples import example_update
 from fedarena.transforms import Attack, ClipAndNoise, Rows, Transform, UpdatePath
 from fedarena.transforms.aggregators import FixedMean
 from fedarena.transforms.clip_and_noise import CLIPPING, Quantile

@@ -31,8 +31,8 @@ from fedarena.core.errors import BadInputError
 from fedarena.runs.run import resume_run, start_run
 from fedarena.simulate import simulate
 from fedarena.simulate.protocols import Buffered, Synchronous
-from fedarena.simulate.simulation import example_update
 from fedarena.train import CohortEngine, Job, JobArrays, ReferenceEngine, Work, flatten_groups, unflatten_groups
+from fedarena.train.examples import example_update
 from fedarena.transforms import Clip, Partial, Rows, TopK, Transform, UpdatePath
 from fedarena.transforms.aggregators import ByAge, Mean, Mixing
 

@@ -18,12 +18,13 @@ from fedarena.client.kept import DeviceFolder
 from fedarena.client.link import Link
 from fedarena.client.samples import RawSamples
 from fedarena.client.session import Options, Session
+from fedarena.core.errors import BadInputError
 from fedarena.runs.building import open_federation
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
 
 PARTS = ("train", "validation", "test")
-_ONE_COMPUTES = threading.Lock()  # a process has one set of random generators, and clients are processes otherwise
+ONE_COMPUTES = threading.Lock()  # a process has one set of random generators, and clients are processes otherwise
 
 
 def invitation_at(invitation: bytes, port: int, folder: Path, host: str = "127.0.0.1") -> Path:
@@ -47,19 +48,34 @@ def data_of(config: RunConfig, client: int) -> RawSamples:
 
 
 class _Device(Device):
+    lock: threading.Lock
+
     def train(self, task, model, kept):
-        with _ONE_COMPUTES:
+        with self.lock:
             return super().train(task, model, kept)
 
 
 class _Session(Session):
+    client: RealClient
+
     def _device(self, settings, client):
-        with _ONE_COMPUTES:
-            return _Device(super()._device(settings, client).parts, client)
+        while True:
+            try:
+                with ONE_COMPUTES:
+                    device = _Device(super()._device(settings, client).parts, client)
+            except BadInputError as error:
+                if "global generator" not in str(error):  # which the server, in this process, may just have used
+                    raise
+                continue
+            device.lock = self.client.lock
+            self.client.prepare(device)
+            return device
 
 
 class RealClient(threading.Thread):
     """One client; `stop` ends it as Ctrl-C does."""
+
+    lock = ONE_COMPUTES
 
     def __init__(self, invitation: Path, raw: RawSamples, link: Any = Link, **options: Any):
         super().__init__(daemon=True)
@@ -71,10 +87,14 @@ class RealClient(threading.Thread):
         self._state, self._raw, self._kind = invitation.with_suffix(".state"), raw, link
         self._options = Options(device="cpu", secret=0, **options)
 
+    def prepare(self, device: Device) -> None:
+        """Called when everything is built."""
+
     def run(self) -> None:
         folder = DeviceFolder(self._state)
         link = self._kind(self.invitation, self.stop, self.shown.append)
         session = _Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
+        session.client = self
         try:
             self.said.append(session.take_part())
         except BaseException as error:

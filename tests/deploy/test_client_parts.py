@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from devices_without_network import small_experiment
+from hypothesis import given
+from hypothesis import settings as tried
 
 from fedarena.client import conditions
-from fedarena.client.__main__ import main
-from fedarena.client.building import build, put_constants
+from fedarena.client.__main__ import _parser, main
+from fedarena.client.building import build, column_form, put_constants
 from fedarena.client.conditions import Conditions, not_charging, not_on_wifi
 from fedarena.client.loading import load_samples
 from fedarena.client.samples import OwnSamples, RawSamples
@@ -25,7 +35,7 @@ FORM = {"x": ("float32", (2, 2)), "y": ("int64", ())}
 X, Y = np.zeros((4, 2, 2), dtype=np.float32), np.array([0, 1, 2, 1])
 
 
-def given(value, form=FORM, spec=PICTURES) -> OwnSamples:
+def samples_in(value, form=FORM, spec=PICTURES) -> OwnSamples:
     return OwnSamples.given(RawSamples(value, "load"), form, spec)
 
 
@@ -40,7 +50,7 @@ def given(value, form=FORM, spec=PICTURES) -> OwnSamples:
     ids=["pair", "lists", "tensors", "parts"],
 )
 def test_forms_of_samples(value):
-    samples = given(value)
+    samples = samples_in(value)
     found = samples.samples(np.array([7]), "train").columns
     assert {name: (column.dtype.name, column.shape) for name, column in found.items()} == {
         "x": ("float32", (4, 2, 2)),
@@ -71,7 +81,7 @@ RATINGS = {"item": ("int64", ()), "y": ("float32", ())}
         ((X.reshape(4, 4), Y), FORM, PICTURES, r"x must have the shape \[samples, 2, 2\], not \[4, 4\]"),
         ((X.astype(np.uint8), Y), FORM, PICTURES, "x must hold numbers of the type float32, not uint8"),
         ((X, Y.astype(np.float32)), FORM, PICTURES, "y must hold numbers of the type int64, not float32"),
-        ((X / 0, Y), FORM, PICTURES, "x holds numbers that are infinite or undefined"),
+        ((X + np.inf, Y), FORM, PICTURES, "x holds numbers that are infinite or undefined"),
         ((X, Y + 1), FORM, PICTURES, "y must hold whole numbers from 0 to 2, not from 1 to 3"),
         ({"train": (X, Y), "test": (X, Y - 1)}, FORM, PICTURES, "the test samples: y must hold whole numbers from 0"),
         ((["a"] * 4, Y), FORM, PICTURES, "x must be an array of numbers"),
@@ -82,10 +92,9 @@ RATINGS = {"item": ("int64", ()), "y": ("float32", ())}
         ({"item": [8], "y": [6.0]}, RATINGS, CODES, "y must be from 1 to 5, not from 6 to 6"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:invalid value")
 def test_samples_that_do_not_fit_have_a_sentence(value, form, spec, sentence):
     with pytest.raises(BadInputError, match=sentence):
-        given(value, form, spec)
+        samples_in(value, form, spec)
 
 
 def test_the_users_function(tmp_path, monkeypatch):
@@ -94,7 +103,7 @@ def test_the_users_function(tmp_path, monkeypatch):
         "from beside import NUMBER\ndef load(): return NUMBER\ndef broken(): return 1 / 0\nnothing = 3\n"
     )
     (tmp_path / "wrong.py").write_text("import nothing_of_this_name\n")
-    monkeypatch.setattr("sys.path", [*os.sys.path])
+    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.chdir(tmp_path)
     assert load_samples("mydata.py:load") == 5
     assert load_samples(f"{tmp_path}/mydata.py:load") == 5
@@ -200,6 +209,9 @@ def test_settings_that_make_no_sense_have_a_sentence():
     parts = build(settings, data)
     with pytest.raises(BadInputError, match="What came does not fit the model: 'a' is in one of them alone"):
         put_constants(parts.task, {"a": torch.zeros(1)}, "What came")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(BadInputError, match=r"engine.device is mps, but torch finds no such GPU here"):
+            build(settings, data, device="mps")
     changes = [
         ({"local": {"lr": 1, "speed": 2}}, "The server's settings cannot be used here: .*speed"),
         ({"model": None}, "The server's settings cannot be used here"),
@@ -218,9 +230,70 @@ def test_settings_that_make_no_sense_have_a_sentence():
         build({}, data)
 
 
+def places(value, at=()):
+    """All places in nested settings."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield (*at, key)
+        yield from places(one, (*at, key))
+
+
+SETTINGS = None  # made once
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+@tried(max_examples=25)
+def test_whatever_settings_say_there_is_a_sentence(data):
+    global SETTINGS
+    if SETTINGS is None:
+        SETTINGS = json.loads(json.dumps(device_settings(small_experiment(transforms=["top_k"]))))
+    changed = json.loads(json.dumps(SETTINGS))
+    *outer, last = data.draw(st.sampled_from(list(places(SETTINGS))))
+    inner = changed
+    for key in outer:
+        inner = inner[key]
+    inner[last] = data.draw(ANYTHING)
+    samples = {"train": {"x": np.zeros((2, 1, 8, 8), dtype=np.float32), "y": np.zeros(2, dtype=np.int64)}}
+    with contextlib.suppress(BadInputError):
+        build(changed, OwnSamples(samples))
+        column_form(changed)
+
+
 def test_bad_input_ends_with_code_2(tmp_path, capsys):
     assert main([str(tmp_path / "alice.zip"), "--data", "mydata.py:load"]) == 2
     assert capsys.readouterr().err == f"Error: There is no invitation {tmp_path}/alice.zip\n"
     with pytest.raises(SystemExit) as ended:
         main(["alice.zip"])
     assert ended.value.code == 2
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "deploy"
+
+
+def test_the_example_of_a_function(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    shutil.copy(EXAMPLES / "mydata.py", tmp_path)
+    lines = [",".join([str(label / 10)] * 64 + [str(label)]) for label in (1, 2, 3, 4, 5)]
+    (tmp_path / "samples.csv").write_text("\n".join(lines))
+    raw = RawSamples(load_samples(f"{tmp_path}/mydata.py:load"), "mydata.py:load")
+    assert raw.numbers() == {"train": 4, "validation": 0, "test": 1}
+    digits = DataSpec("classification", 10, (1, 8, 8))
+    samples = OwnSamples.given(raw, {"x": ("float32", (1, 8, 8)), "y": ("int64", ())}, digits)
+    assert samples.samples(np.array([0]), "train").columns["y"].tolist() == [2, 3, 4, 5]
+
+
+def test_the_examples_start_the_client_as_it_wants_to_be_started():
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str
+    unit.read_string((EXAMPLES / "fedarena-client.service").read_text())
+    script = (EXAMPLES / "termux.sh").read_text()
+    subprocess.run(["bash", "-n", EXAMPLES / "termux.sh"], check=True)
+    started = script[script.index("-m fedarena.client") :].replace("\\\n", " ")
+    for line in (unit["Service"]["ExecStart"], started):
+        words = shlex.split(line.partition("-m fedarena.client")[2])
+        assert _parser().parse_args(words).data

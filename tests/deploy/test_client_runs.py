@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 
 import pytest
 from real_clients import RealClient, data_of, invitation_at
@@ -12,6 +13,7 @@ from small_deployments import bits_of, deploy_folder, serving, simulated_bits, s
 from fedarena.client.conditions import Conditions
 from fedarena.client.link import Link
 from fedarena.core.errors import BadInputError
+from fedarena.deploy import calls
 
 
 def play(config, tmp_path, make_client=RealClient):
@@ -120,6 +122,32 @@ def test_a_device_that_may_not_work_says_why_and_is_not_invited(tmp_path):
     resting = next(client for (client,) in lives if "not working: on battery" in client.shown)
     assert not any("accepted" in sentence for sentence in resting.said)
     assert len(server.run.result().jobs) == 2
+
+
+def test_a_job_that_is_no_longer_wanted_ends_before_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(calls, "BUSY_SECONDS", 0.05)
+    more = {"protocol": {"name": "synchronous", "over_commit": 1.34}, "deploy": {"min_clients": 4}}
+    config = small_config(rounds=1, cohort=3, local={"steps": 40, "batch_size": 2}, **more)
+
+    class SlowClient(RealClient):
+        lock = threading.Lock()  # others do not wait for it
+
+        def prepare(self, device):
+            task = device.parts.task
+            loss = task.loss
+
+            def slow_loss(params, batch):
+                time.sleep(0.5)
+                return loss(params, batch)
+
+            task.loss = slow_loss
+
+    kinds = iter([SlowClient, RealClient, RealClient, RealClient])
+    _, lives = play(config, tmp_path, lambda path, raw: next(kinds)(path, raw))
+    slow = next(client for (client,) in lives if isinstance(client, SlowClient))
+    assert slow.said[1:] == ["Round 1: no longer wanted", "The run is finished"]
+    steps = [int(shown.rpartition(" ")[2]) for shown in slow.shown if "step" in shown]
+    assert max(steps) < 40
 
 
 def test_samples_that_do_not_fit_are_refused_on_the_device(tmp_path):

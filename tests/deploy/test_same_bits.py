@@ -21,11 +21,13 @@ from fedarena.train import Job, JobArrays
 from fedarena.transforms import TRANSFORMS
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_every_algorithm(algorithm):
     check_same_as_simulation(algorithm=algorithm)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("transform", TRANSFORMS.names())
 def test_every_transform(transform):
     check_same_as_simulation(transforms=[transform])
@@ -37,6 +39,7 @@ def test_transforms_after_each_other():
     assert devices.kept  # what the first one did not send
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -80,7 +80,12 @@ def list_(
         from fedarena.runs.suite import builtin_suites
         from fedarena.track import TRACKERS
 
-    plurals = {"privacy": "mechanisms", "policy": "policies", "edges": "edges"}
+    plurals = {
+        "privacy": "mechanisms",
+        "policy": "policies",
+        "edges": "edges",
+        "secure_aggregation": "secure aggregations",
+    }
     registries = {plurals.get(name, f"{name}s"): part for name, part in NAMED_PARTS.items()}
     registries |= {"metrics": METRICS, "partitioners": PARTITIONERS, "trackers": TRACKERS}
     kinds = [*registries, "suites"]

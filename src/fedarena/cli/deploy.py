@@ -119,10 +119,29 @@ def run(
 
 
 @deploy_command
+def records(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a deployed run.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the records.")],
+) -> None:
+    """Write what a deployed run measured of its devices, for simulations that tell what its next rounds would take."""
+    from fedarena.deploy.measured import write_records
+
+    found = write_records(run, output)
+    screen.say(f"Wrote {counted(found.devices, 'device record')} to {output}, from {counted(found.jobs, 'job')}")
+    if found.without:
+        screen.say(f"{counted(found.without, 'device')} had no job that was used, and got what is usual for the others")
+    screen.say(
+        f"Simulate with: fleet=profiles fleet.files={output} fleet.model={found.model} fleet.in_order=true "
+        f"clock.overhead_seconds={found.overhead_seconds:.3g}"
+    )
+
+
+@deploy_command
 def status(at: DeployedAt = _HERE) -> None:
     """Show who is invited, and how far the present run is."""
     from rich.table import Table
 
+    from fedarena.deploy.ledger import spent_lines
     from fedarena.deploy.state import progress_of
 
     folder = _folder(at)
@@ -134,5 +153,5 @@ def status(at: DeployedAt = _HERE) -> None:
         state = "invited" if member.excluded is None else member.excluded.partition(" ")[2]
         table.add_row(*map(plain, (member.name, str(member.number), member.not_after[:10], state)))
     screen.print(table)
-    for line in progress_of(folder):
+    for line in [*progress_of(folder), *spent_lines(folder.path)]:
         screen.say(line)

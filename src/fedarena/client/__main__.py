@@ -19,6 +19,8 @@ from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import harmless
 
 _MOST_RECORD_BYTES = 48 * 1024  # a message of all has 64 KiB
+_MOST_SHOWN = 100  # characters
+_HINDRANCES = ("trying again", "not working", "pausing")
 _STOPPED: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -61,6 +63,7 @@ def _take_part(given: argparse.Namespace, line: _Line, stopped: _Stop) -> int:
         tuple(given.allow),
         Conditions(given.only_charging, given.only_wifi, given.only_idle),
         record=None if given.record is None else _record(Path(given.record)),
+        only_secure=given.only_secure,
     )
     raw = RawSamples(load_samples(given.data), given.data)
     state = Path(given.state) if given.state else Path(given.invitation).with_suffix(".state")
@@ -85,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--state", metavar="FOLDER", help="where this device keeps what it needs; beside the invitation, if not given"
     )
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="what computes")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="what computes")
     parser.add_argument("--threads", type=int, help="processors that compute; as many as the run says, if not given")
     parser.add_argument(
         "--allow",
@@ -95,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a package of yours that the run may use parts of",
     )
     parser.add_argument("--record", metavar="FILE", help="what `fedarena profile-device` found out about this device")
+    parser.add_argument(
+        "--only-secure", action="store_true", help="take part only if the server gets secure sums of updates alone"
+    )
     parser.add_argument("--only-charging", action="store_true", help="work only while the device charges")
     parser.add_argument("--only-wifi", action="store_true", help="work only on Wi-Fi or a cable")
     parser.add_argument("--only-idle", action="store_true", help="work only while nobody uses the device")
@@ -131,25 +137,31 @@ class _Stop:
 
 
 class _Line:
-    """Sentences that stay, and one line about what is done at the moment, where somebody sees it."""
+    """Sentences that stay, and one line about what is done at the moment, where somebody sees it.
+
+    Where nobody does, as in the log of a service, what keeps the client from working stays, too.
+    """
 
     def __init__(self) -> None:
-        self._shown, self._lock = "", threading.Lock()
+        self._shown, self._hindrance, self._lock = "", "", threading.Lock()
         self._is_seen = sys.stderr.isatty()
 
     def say(self, sentence: str) -> None:
         with self._lock:
             self._clear()
+            self._hindrance = ""
             print(harmless(sentence), file=sys.stderr, flush=True)
 
     def show(self, what: str) -> None:
-        if not self._is_seen or what == self._shown:
-            return
         with self._lock:
-            self._clear()
-            text = harmless(what)[:100]
-            print(text, end="", file=sys.stderr, flush=True)
-            self._shown = text
+            text = harmless(what)
+            if self._is_seen:
+                self._clear()
+                self._shown = text[:_MOST_SHOWN]
+                print(self._shown, end="", file=sys.stderr, flush=True)
+            elif any(word in text for word in _HINDRANCES) and text != self._hindrance:
+                self._hindrance = text
+                print(text, file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._shown:

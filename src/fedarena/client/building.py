@@ -24,15 +24,20 @@ from fedarena.models import DataSpec, InputSpec, Task
 from fedarena.models.assembling import assemble_task
 from fedarena.models.trainable import constant_tensors
 from fedarena.train import Algorithm, LocalTraining, ReferenceEngine
-from fedarena.transforms import TRANSFORMS, ClipAndNoise, Transform, UpdatePath
+from fedarena.train.examples import example_update
+from fedarena.transforms import AGGREGATORS, TRANSFORMS, Aggregator, ClipAndNoise, Transform, UpdatePath
+from fedarena.transforms.aggregators import FixedMean
+from fedarena.transforms.clip import ClipForSum
+from fedarena.transforms.fixed_point import FixedPoint
 from fedarena.transforms.local_noise import LocalGaussian, LocalLaplace
 
 # Transforms that privacy mechanisms consist of, as far as a device executes them; they cannot be chosen by themselves.
 _OF_PRIVACY: dict[str, Callable[..., Transform]] = {
     "privacy/local_gaussian": LocalGaussian,
     "privacy/local_laplace": LocalLaplace,
+    "privacy/clip_for_sum": ClipForSum,
 }
-_CLIPPING = "privacy/clip"
+_CLIPPING, _FIXED_MEAN = "privacy/clip", "privacy/fixed_mean"
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def build(
         return _build(settings, data, device, threads, secret)
     except FedArenaError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+    except Exception as error:  # what somebody else sent may fail in any way, and a sentence is all that helps
         raise _not_understood(error) from error
 
 
@@ -117,7 +122,25 @@ def _build(
         engine_options["threads"] = threads
     engine = ReferenceEngine(task, algorithm, local, data, seed, device=device, **engine_options)  # type: ignore[arg-type]
     transforms = [make_transform(one) for one in settings["transforms"]]
-    return DeviceParts(task, algorithm, engine, UpdatePath(algorithm, transforms, seed=seed, clients_seed=secret))
+    secure = settings.get("secure")
+    aggregator = None if secure is None else _aggregator(secure["aggregator"])
+    path = UpdatePath(algorithm, transforms, aggregator, seed=seed, clients_seed=secret)
+    if secure is not None:
+        example = example_update(algorithm, engine.initial_params())
+        path.sum_securely(FixedPoint(**secure["fixed_point"]), example, secure["notes"])
+    return DeviceParts(task, algorithm, engine, path)
+
+
+def _aggregator(settings: Mapping[str, Any]) -> Aggregator:
+    """How updates are added up: what a client adds to a secure sum depends on it."""
+    if settings["name"] == _FIXED_MEAN:
+        return FixedMean(float(settings["clients"]))
+    return make_part(AGGREGATORS, settings, Aggregator, "an aggregator")
+
+
+def aggregator_settings(aggregator: Aggregator, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse: name and options of the aggregator of a run, which may be that of a privacy mechanism."""
+    return {"name": _FIXED_MEAN, "clients": aggregator.clients} if isinstance(aggregator, FixedMean) else dict(chosen)
 
 
 def put_constants(task: Task, constants: Mapping[str, Tensor], what: str) -> None:
@@ -139,7 +162,10 @@ def make_transform(settings: Mapping[str, Any]) -> Transform:
     options = dict(settings)
     name = options.pop("name")
     if name == _CLIPPING:
-        return ClipAndNoise(**options, noise_multiplier=0.0, clients=1.0)  # noise is the server's
+        error = options.pop("rounding_error", 0.0)
+        clip = ClipAndNoise(**options, noise_multiplier=0.0, clients=1.0)  # noise is the server's
+        clip.rounding_error = error
+        return clip
     if name in _OF_PRIVACY:
         return _OF_PRIVACY[name](**options)
     return make_part(TRANSFORMS, settings, Transform, "a transform")
@@ -148,7 +174,10 @@ def make_transform(settings: Mapping[str, Any]) -> Transform:
 def private_transform_settings(transform: Transform) -> dict[str, Any] | None:
     """Name and options of a transform that a privacy mechanism brings with it; None if devices cannot execute it."""
     if isinstance(transform, ClipAndNoise):
-        return {"name": _CLIPPING, "norm": transform.norm, "per_layer": transform.per_layer}
+        settings = {"name": _CLIPPING, "norm": transform.norm, "per_layer": transform.per_layer}
+        return settings | ({"rounding_error": transform.rounding_error} if transform.rounding_error else {})
+    if type(transform) is ClipForSum:
+        return {"name": "privacy/clip_for_sum", "bound": transform.bound}
     if type(transform) is LocalGaussian:
         return {"name": "privacy/local_gaussian", "bound": transform.bound, "std": transform.std}
     if type(transform) is LocalLaplace:

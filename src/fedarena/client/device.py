@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from fedarena.client.building import DeviceParts
-from fedarena.client.messages import job_of, report_of, sent_update, split_model
+from fedarena.client.messages import job_of, report_of, sent_update, split_model, without_what_was_learned
 from fedarena.client.scores import measured
 from fedarena.core.errors import BadInputError
-from fedarena.train import Groups, Shard, take_row
+from fedarena.train import Groups, Shard, map_groups, take_row
+from fedarena.transforms.fixed_point import Words
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Trained:
     update: Groups  # to be uploaded
     kept: Groups | None  # what the device keeps from now on, if the update is accepted; None: what it had
     report: dict[str, Any]  # numbers to be sent beside the update
+    words: Words | None = None  # what goes into a secure sum instead; then nothing is uploaded before
 
 
 class Device:
@@ -46,9 +50,17 @@ class Device:
         states = {} if kept is None else {self.client: kept}
         shard = Shard(jobs, {version: engine.place(broadcast)}, states, engine.local.batch_size)
         (result,) = engine.train(shard)
-        sent = path.send(result, shard, [engine.place(state) for state in told])
+        if engine.hardware.device.type == "mps":  # which has no doubles, and transforms need some
+            on_cpu = map_groups(torch.Tensor.cpu, result.update), map_groups(torch.Tensor.cpu, result.client_states)
+            result = replace(result, update=on_cpu[0], client_states=on_cpu[1])
+        else:
+            told = [engine.place(state) for state in told]
+        sent = path.send(result, shard, told)
         rows = [state for _, state in sent.client_states]
-        return Trained(sent_update(sent), take_row(rows[0], 0) if rows else None, report_of(sent))
+        state, report = take_row(rows[0], 0) if rows else None, report_of(sent)
+        if path.sums is not None:
+            return Trained({}, state, without_what_was_learned(report), path.sums.words(path.secure_term(sent)))
+        return Trained(sent_update(sent), state, report)
 
     def _check(self, broadcast: Groups) -> None:
         """A model of another form would be trained in some other way without a word, or end in a riddle."""

@@ -102,6 +102,11 @@ def report_of(sent: Sent) -> dict[str, Any]:
     }
 
 
+def without_what_was_learned(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers that one client sends where the server gets sums of updates alone: how much it did, no more."""
+    return {**report, "start_loss": None, "loss": None, "observed": {}}
+
+
 def arrived_results(jobs: JobArrays, update: Groups, report: Mapping[str, Any]) -> JobResults:
     """What one client sent, as an engine would give it: for `UpdatePath.receive`. `jobs` is one job."""
 

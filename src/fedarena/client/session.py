@@ -5,29 +5,32 @@ It may be killed at any moment. When it is started again, it first finds out wha
 
 from __future__ import annotations
 
+import hashlib
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import grpc
 import torch
 
 from fedarena.client import codec
+from fedarena.client.at_work import AtWork, NotWantedError
 from fedarena.client.building import build, column_form, data_spec, put_constants
 from fedarena.client.conditions import Conditions
 from fedarena.client.device import Device
-from fedarena.client.kept import DeviceFolder, Pending, RunFolder
+from fedarena.client.kept import DeviceFolder, Pending, RunFolder, needing_room
 from fedarena.client.link import Answer, GoneError, Link
 from fedarena.client.samples import OwnSamples, RawSamples
-from fedarena.core.errors import BadInputError, FedArenaError
+from fedarena.core.errors import BadInputError, FedArenaError, SecureSumError
 from fedarena.core.outside_text import harmless, quoted
 from fedarena.core.version import VERSION
 from fedarena.profiling.machine import describe_machine
 from fedarena.profiling.power import find_power_meter
+
+if TYPE_CHECKING:  # it needs the package cryptography, which other runs do without
+    from fedarena.client.secure_device import SecureDevice
 
 PROTOCOL = 1
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -44,6 +47,7 @@ class Options:
     conditions: Conditions = field(default_factory=Conditions)
     secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
     record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
+    only_secure: bool = False  # whether it takes part only in runs whose server gets sums of updates alone
 
 
 class Session:
@@ -91,15 +95,18 @@ class Session:
         """Takes part in a run; what the server says when everything is over, or None if there is another run."""
         settings, limits = (_part(joined, name) for name in ("settings", "limits"))
         self._link.chunk_bytes = int(_number(limits, "chunk_bytes"))
+        device, kept = self._device(settings, joined["client"]), self._folder.run(joined["run"])
         run = _Run(
             self._link,
             joined["run"],
-            self._device(settings, joined["client"]),
-            self._folder.run(joined["run"]),
+            device,
+            kept,
             self._folder.blobs,
             self._say,
             self._show,
+            self._options.conditions,
             _number(limits, "busy_seconds"),
+            self._secure(device, kept.path),
         )
         self._say(f"Takes part in the run {harmless(joined['run'])} with {self._raw.numbers()['train']:,} samples")
         run.settle()
@@ -133,6 +140,24 @@ class Session:
             put_constants(parts.task, codec.load(path), str(path))
         return Device(parts, client)
 
+    def _secure(self, device: Device, folder: Path) -> SecureDevice | None:
+        """What takes part in secure sums, in runs that have them."""
+        if device.parts.path.sums is None:
+            if self._options.only_secure:
+                raise BadInputError(
+                    "The server of this run would get this device's update itself, not only a secure sum of many, and "
+                    "you want none of that (--only-secure)"
+                )
+            return None
+        try:
+            from fedarena.client.secure_device import SecureDevice
+        except ImportError:
+            raise BadInputError(
+                "This run has secure sums, for which this device needs the package cryptography: pip install "
+                "cryptography (in Termux: pkg install python-cryptography)"
+            ) from None
+        return SecureDevice(self._link.invitation, device.client, folder)
+
 
 class _Run:
     """A run that a device takes part in."""
@@ -146,10 +171,13 @@ class _Run:
         blobs: Path,
         say: Callable[[str], None],
         show: Callable[[str], None],
+        conditions: Conditions,
         busy_seconds: float,
+        secure: SecureDevice | None = None,
     ):
         self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
-        self._say, self._show, self._busy_seconds = say, show, busy_seconds
+        self._say, self._show, self._busy_seconds, self._secure = say, show, busy_seconds, secure
+        self._conditions = conditions
         self.done = 0
 
     def settle(self) -> None:
@@ -161,6 +189,9 @@ class _Run:
         """Does a task, unless it was done before and only has to be sent."""
         if not isinstance(task.get("task"), str):
             raise _not_understood(task)
+        if task.get("kind") == "secure" and self._secure is not None:
+            self._add_securely(task, self._secure)
+            return
         if task.get("kind") not in ("train", "evaluate"):
             raise FedArenaError(f"The server wants {quoted(task.get('kind'))}, which this client cannot do")
         what = f"{'round' if task['kind'] == 'train' else 'evaluation'} {task.get('now')}"
@@ -188,21 +219,58 @@ class _Run:
         model = codec.load_groups(path)
         downloaded = time.monotonic()
         self._show(f"{what}: {'training' if task['kind'] == 'train' else 'scoring'}")
-        meter = find_power_meter(self._device.parts.engine.hardware.device.type)
+        engine = self._device.parts.engine
+        meter = find_power_meter(engine.hardware.device.type)
         if meter is not None:
             meter.start()
         try:
-            with _Busy(self._link, self._name, task["task"], self._busy_seconds) as busy:
+            with self._at_work(task["task"], what) as work:
+                engine.before_step = work.before_step
                 trained = self._device.do(task, model, self._folder.current())
+        except NotWantedError:
+            self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
+            return None
         finally:
+            engine.before_step = None
             watts = None if meter is None else meter.stop()
         seconds = {"download": downloaded - begun, "train": time.monotonic() - downloaded}
         self._keep_only(path)
-        if busy.is_cancelled:
-            self._say(f"{what[0].upper()}{what[1:]}: no longer wanted")
-            return None
         trained.report["joules"] = None if watts is None else watts * seconds["train"]
+        if trained.words is not None and self._secure is not None:
+            self._secure.keep(task["task"], trained.words)
         return self._folder.keep(task["task"], trained, seconds)
+
+    def _add_securely(self, task: dict[str, Any], secure: SecureDevice) -> None:
+        """Answers in a phase of a secure sum; if that cannot be, the server hears that this device has left it."""
+        what = f"round {task.get('now')}"
+        self._show(f"{what}: secure sum ({task.get('phase')})")
+        report: dict[str, Any] = {}
+        try:
+            message = b""
+            if task.get("blob"):
+                path = self._link.download(_digest(task), int(_number(task, "bytes")), self._blobs, lambda done: None)
+                message = path.read_bytes()
+                path.unlink()
+            answer = secure.answer(task, message)
+        except GoneError:
+            return
+        except SecureSumError as error:
+            answer, report = b"", {"left": str(error)}
+            self._say(f"{what[0].upper()}{what[1:]}: left the secure sum: {error}")
+        pending = Pending(task["task"], report, hashlib.sha256(answer).hexdigest(), len(answer))
+        path = self._folder.update(task["task"])
+        with needing_room(self._folder.path):
+            path.write_bytes(answer)
+        try:
+            self._link.upload(pending, path, lambda done: None)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _at_work(self, task: str, what: str) -> AtWork:
+        def show(doing: str) -> None:
+            self._show(f"{what}: {doing}")
+
+        return AtWork(self._link, self._name, task, self._busy_seconds, self._conditions, show)
 
     def _deliver(self, pending: Pending, what: str) -> None:
         def progress(done: int) -> None:
@@ -223,35 +291,6 @@ class _Run:
         for other in self._blobs.iterdir():
             if other != path:
                 other.unlink(missing_ok=True)
-
-
-class _Busy:
-    """Tells the server from time to time that this device is at work, and hears whether that is still wanted."""
-
-    def __init__(self, link: Link, run: str, task: str, every_seconds: float):
-        self._link, self._every_seconds = link, every_seconds
-        self._message = {"run": run, "busy": task, "ready": True}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
-        self.is_cancelled = False
-
-    def __enter__(self) -> _Busy:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=1.0)
-
-    def _go_on(self) -> None:
-        while not self._done.wait(self._every_seconds):
-            try:
-                answer = self._link.call_once("Next", self._message)
-            except (grpc.RpcError, FedArenaError):  # who is offline goes on training
-                continue
-            if "cancel" in answer or "over" in answer:
-                self.is_cancelled = True
-                return
 
 
 def _part(answer: Mapping[str, Any], name: str) -> Answer:

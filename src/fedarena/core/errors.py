@@ -23,6 +23,10 @@ class CannotReadError(FedArenaError):
     """A file cannot be read now, for lack of memory, file descriptors or permission; it may be as good as ever."""
 
 
+class SecureSumError(FedArenaError):
+    """A secure sum cannot go on: too few of its members are left, or a message is not what it must be."""
+
+
 class RunFailedError(FedArenaError):
     """A run had to stop (disk full, folder not writable). Finished rounds are intact."""
 

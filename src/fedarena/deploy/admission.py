@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from fedarena.client.codec import BadTensorsError, Entry, Form, encoded_bytes, read_header
+from fedarena.client.secure_limits import MOST_MEMBERS
+from fedarena.client.secure_messages import Traffic
 from fedarena.core.outside_text import quoted
 from fedarena.runs.deployed import DeployOptions
 from fedarena.train import COVERAGE, Algorithm, LocalTraining
@@ -36,6 +38,7 @@ _HEADER_ROOM = 1 << 16  # by which others may write the same tensors with a long
 _FEWEST_NORMS, _MOST_NORMS = 5, 101  # of accepted updates, that a median is made of
 _MOST_OBSERVED = 256
 _LARGEST = 1e300
+_LONGEST_CERTIFICATE = 1 << 13
 
 
 class RefusedError(Exception):
@@ -80,8 +83,12 @@ class Norms:
 class Admission:
     """The checks of one run."""
 
-    def __init__(self, form: Form, algorithm: Algorithm, local: LocalTraining, options: DeployOptions):
+    def __init__(
+        self, form: Form, algorithm: Algorithm, local: LocalTraining, options: DeployOptions, secure: bool = False
+    ):
+        """With `secure` sums, nothing is uploaded but how much a device did."""
         self.form, self._algorithm, self._local, self._options = form, algorithm, local, options
+        self._secure = secure
         exact = encoded_bytes(form)
         self.least_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in form.values())
         self.most_bytes = exact + _HEADER_ROOM
@@ -114,6 +121,18 @@ class Admission:
         if announced.offset > announced.bytes:
             raise RefusedError("header", f"The offset {announced.offset:,} is behind the end of {announced.bytes:,}")
 
+    def check_errand(self, announced: Announced, spec: Mapping[str, Any]) -> None:
+        """Whether the answer in a phase of a secure sum can be what it should, by its size alone."""
+        most = most_answer_bytes(spec)
+        if announced.bytes > most or announced.offset > announced.bytes:
+            raise RefusedError("size", f"This answer has at most {most:,} bytes, not {announced.bytes:,}")
+
+    def checked_answer(self, path: Path, announced: Announced) -> bytes:
+        """The complete answer in a phase of a secure sum, if it is what was announced."""
+        if _digest(path) != announced.sha256:
+            raise RefusedError("digest", "What arrived is not what was announced: its SHA-256 is another one")
+        return path.read_bytes()
+
     def check_report(self, report: Mapping[str, Any], spec: Mapping[str, Any], samples: int) -> None:
         """Whether a device can have done what it says, with so many samples, in a task."""
         found, steps, processed = (_count(report, name) for name in ("samples", "steps", "processed"))
@@ -129,7 +148,7 @@ class Admission:
         if processed != expected:
             raise RefusedError("steps", f"{processed:,} samples were processed, and these steps take {expected:,}")
         judged = spec["decisions"] is not None  # then who diverged says so
-        _number(report, "loss", or_nothing=judged)
+        _number(report, "loss", or_nothing=judged or self._secure)
         _number(report, "start_loss", or_nothing=not self._algorithm.needs_start_loss)
         for name in ("uploaded_bytes", "joules"):
             _number(report, name, or_nothing=True)
@@ -186,6 +205,14 @@ class Admission:
                 f"those accepted, {median:.4g}",
             )
         return norm
+
+
+def most_answer_bytes(spec: Mapping[str, Any]) -> int:
+    """How long the answer to a task of a secure sum may be."""
+    session = spec["session"]
+    if spec["phase"] == "mask":
+        return int(session["length"]) * int(session["bits"]) // 8
+    return Traffic(MOST_MEMBERS, _LONGEST_CERTIFICATE).keys_up
 
 
 def _digest(path: Path) -> str:

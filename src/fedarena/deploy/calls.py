@@ -70,6 +70,7 @@ class Calls:
         if self._joined.add(member.name, kept):
             there = f"{len(self._joined)} of {len(self._offer.clients)}"
             self.coordinator.log(f"{member.name} joined with {samples_of(kept)} ({there})")
+        self.coordinator.has_joined()
         limits = {"chunk_bytes": CHUNK_BYTES, "poll_seconds": POLL_SECONDS, "busy_seconds": BUSY_SECONDS}
         offer = self._offer
         return {"run": offer.run, "client": member.number, "settings": offer.settings, "limits": limits}

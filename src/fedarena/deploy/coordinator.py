@@ -12,10 +12,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedarena.client import codec
+from fedarena.core.errors import SecureSumError
 from fedarena.core.files import sync_folder
 from fedarena.core.outside_text import harmless
 from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
@@ -29,6 +31,7 @@ from fedarena.deploy.tasks import (
     GONE,
     LATE,
     REFUSED,
+    ROUND_FILE,
     Closed,
     Course,
     Journal,
@@ -73,7 +76,7 @@ class Coordinator:
         self.blobs = folder / "blobs"
         self.blobs.mkdir(parents=True, exist_ok=True)
         self.kept_blobs: set[str] = set()  # that every device needs, in whatever round
-        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / "round.json")
+        self.inbox, self._journal = Inbox(folder / "inbox"), Journal(folder / ROUND_FILE)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._seen: dict[str, float] = {}  # when devices last spoke
@@ -86,6 +89,7 @@ class Coordinator:
         self._know_of_end: set[str] = set()
         self.tell: Callable[[Iterable[str]], None] = lambda names: None  # who is to look whether there is news
         self.log: Callable[[str], None] = lambda sentence: None
+        self._take_errand: Callable[[Task, bytes], None] | None = None  # whoever looks at answers to errands at once
         self.course = self._journal.read()
         if self.course is not None:
             self._recover(self.course)
@@ -101,6 +105,9 @@ class Coordinator:
                 if task.outcome == ACCEPTED:
                     self.admission.norms.add(receipt["norm"])
             self._seen[task.name] = self._clock.seconds()  # it gets the time to find the server again
+        for task in course.errands:
+            if (receipt := self.inbox.receipt(task.id)) is not None:
+                settled(task, receipt)
 
     # What devices ask for.
 
@@ -116,7 +123,10 @@ class Coordinator:
                 raise ExcludedError(f"{name} has a newer certificate than this one; use its latest invitation")
             if member.excluded is not None:
                 raise ExcludedError(member.excluded)
-            self._seen[name] = self._clock.seconds()
+            now = self._clock.seconds()
+            if self._seen.get(name, -ONLINE_SECONDS) < now - ONLINE_SECONDS:
+                self._changed.notify_all()  # somebody is back
+            self._seen[name] = now
             return member
 
     def next(self, member: Member, busy: str | None, ready: bool | str) -> Answer | None:
@@ -159,8 +169,11 @@ class Coordinator:
                 return _answer(task)
             admission = self._admission(task)
             try:
-                admission.check_size(announced)
-                admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
+                if task.is_errand:
+                    admission.check_errand(announced, task.spec)
+                else:
+                    admission.check_size(announced)
+                    admission.check_report(announced.report, task.spec, self._samples(member.name) or 0)
             except RefusedError as error:
                 return self._refuse(member, task, error)
             there = self.inbox.size(task.id)
@@ -199,7 +212,7 @@ class Coordinator:
         receiving.make_durable()
         try:
             admission = self._admission(task)
-            norm = admission.check_body(self.inbox.body(task.id), upload.announced)
+            norm = self._checked(task, upload, admission)
         except FileNotFoundError:  # another upload of the same task was refused meanwhile
             return self.abandon(upload)
         except RefusedError as error:
@@ -215,10 +228,32 @@ class Coordinator:
             self.abandon(upload)
             if upload.superseded or not task.is_open:
                 return self.abandon(upload)
-            self._settle(task, ACCEPTED, None, upload.announced.report, upload.announced.bytes, norm)
-            admission.norms.add(norm)
+            left = upload.announced.report.get("left") if task.is_errand else None
+            reason = None if left is None else str(left)[:200]
+            self._settle(task, ACCEPTED, reason, upload.announced.report, upload.announced.bytes, norm)
+            if not task.is_errand:
+                admission.norms.add(norm)
+            elif reason is not None:
+                self.log(f"{member.name} left a secure sum: {harmless(reason)}")
             self._look(self._clock.seconds())
             return _answer(task)
+
+    def _checked(self, task: Task, upload: Upload, admission: Admission) -> float:
+        """Looks at a body that is complete; how long the update is."""
+        path = self.inbox.body(task.id)
+        if not task.is_errand:
+            return admission.check_body(path, upload.announced)
+        answer = admission.checked_answer(path, upload.announced)
+        if "left" not in upload.announced.report:
+            with self._lock:
+                if not task.is_open:
+                    return 0.0
+                try:
+                    if self._take_errand is not None:
+                        self._take_errand(task, answer)
+                except SecureSumError as error:
+                    raise RefusedError("secure sum", str(error)) from None
+        return 0.0
 
     def status(self, member: Member, task_id: Any) -> Answer:
         """How much of a task's body is there, or what was decided about it."""
@@ -259,7 +294,7 @@ class Coordinator:
                 course.norms = self.admission.norms.to_list()
                 self._journal.write(course)
                 self.course = course
-                self.inbox.keep_only(task.id for task in course.tasks)
+                self.inbox.keep_only(task.id for task in course.tasks + course.errands)
                 used = self.kept_blobs | {task.spec["blob"] for task in course.tasks}
                 for path in self.blobs.iterdir():
                     if path.name not in used:
@@ -276,6 +311,51 @@ class Coordinator:
             self._journal.write(self.course)
             self._changed.notify_all()
         self.tell([task.name for task in tasks])
+
+    def give_errands(self, tasks: list[Task]) -> None:
+        """Has devices do something beside the tasks of the present round, which is over."""
+        with self._lock:
+            assert self.course is not None
+            self.course.errands += tasks
+            self._journal.write(self.course)
+            self._changed.notify_all()
+        self.tell([task.name for task in tasks])
+
+    def take_errands_with(self, take: Callable[[Task, bytes], None] | None, known: list[Task]) -> None:
+        """Has somebody look at answers from now on, and at those to errands that are known already.
+
+        Before, and from None on, they are only kept: after a restart, devices may be faster than whoever looks.
+        """
+        with self._lock:
+            for task in known:
+                if take is not None and self.has_answered(task):
+                    with suppress(SecureSumError):  # then it counts as if there was none
+                        take(task, self.inbox.body(task.id).read_bytes())
+            self._take_errand = take
+
+    def open_errands(self) -> list[Task]:
+        """Those that devices are still busy with, without those who are gone."""
+        with self._lock:
+            now = self._clock.seconds()
+            found = [] if self.course is None else [task for task in self.course.errands if task.is_open]
+            return [task for task in found if max(self._seen.get(task.name, 0.0), task.invited) >= now - ONLINE_SECONDS]
+
+    def close_errands(self) -> None:
+        """Who has not answered by now is not waited for."""
+        with self._lock:
+            assert self.course is not None
+            for task in self.course.errands:
+                if task.is_open:
+                    self._drop(task, LATE, "late", self._clock.seconds())
+            self._journal.write(self.course)
+
+    def has_answered(self, task: Task) -> bool:
+        """Whether a device has done an errand, and not said that it will not."""
+        return task.outcome == ACCEPTED and task.reason is None
+
+    def name_of(self, client: int) -> str:
+        """The name of a member."""
+        return next(member.name for member in self.members if member.number == client)
 
     def score(self, course: Course, rule: Rule, admission: Admission) -> None:
         """Has devices evaluate a model. A server that is killed meanwhile begins that anew."""
@@ -384,12 +464,17 @@ class Coordinator:
             self._not_ready.pop(name, None)
         else:
             self._not_ready[name] = str(ready)[:200]
-        if was != (ready is True) or ready is True:
+        if was != (ready is True):
+            self._changed.notify_all()
+
+    def has_joined(self) -> None:
+        """A device is known from now on."""
+        with self._lock:
             self._changed.notify_all()
 
     def _tasks(self) -> list[Task]:
-        """All there are, those of the round first."""
-        tasks = [] if self.course is None else self.course.tasks
+        """All there are: errands, which somebody waits for, then those of the round, then those of an evaluation."""
+        tasks = [] if self.course is None else self.course.errands + self.course.tasks
         return tasks if self.scoring is None else tasks + self.scoring[0].tasks
 
     def _open_task(self, client: int) -> Task | None:

@@ -17,6 +17,7 @@ from fedarena.core.files import write_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.scoring import DeviceScoring
+from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import Task
 from fedarena.models import Tensors
 from fedarena.simulate.jobs import BoolArray, FloatArray
@@ -93,15 +94,32 @@ class DeviceCrew:
         place: Callable[[Groups], Groups],
         coordinator: Coordinator,
         scoring: DeviceScoring | None = None,
+        secure: SecureDeployment | None = None,
     ):
+        """With `secure` sums, the server gets nothing of single updates."""
         self._path, self._place, self._coordinator, self._scoring = path, place, coordinator, scoring
+        self.secure = secure
 
     def collect(self, shards: Sequence[Shard], kept: Sequence[Groups]) -> Iterator[ShardResult]:
         """What the updates of the round that was just closed come to, added up in the order of their jobs."""
         assert self._coordinator.course is not None
+        if self.secure is not None:
+            yield self._summed(shards)
+            return
         tasks = {task.client: task for task in self._coordinator.course.used()}
         for shard in shards:
             yield self._path.add_up(self._arrived(shard.jobs, tasks, kept))
+
+    def _summed(self, shards: Sequence[Shard]) -> ShardResult:
+        """The sum of all updates of a round, of whose clients nothing else is known."""
+        assert self.secure is not None
+        assert self.secure.total is not None
+        assert self._coordinator.course is not None
+        tasks = {task.client: task for task in self._coordinator.course.used()}
+        clients = np.concatenate([shard.jobs.clients for shard in shards])
+        steps = sum(int(tasks[client].report["steps"]) for client in clients.tolist())
+        total = replace(self.secure.total, tensors=self._place(self.secure.total.tensors))
+        return ShardResult({0: total}, clients, [], np.full(len(clients), np.nan), None, steps, {})
 
     def _arrived(self, jobs: JobArrays, tasks: dict[int, Task], kept: Sequence[Groups]) -> Iterator[Sent]:
         for position in range(len(jobs)):

@@ -13,6 +13,7 @@ from fedarena.core.errors import TrainingStuckError
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import LivePhones
 from fedarena.deploy.rules import ConcurrentRule, Rule, live_rule
+from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import ACCEPTED, GONE, LATE, Course, Task, new_task_id
 from fedarena.simulate import Simulation, Snapshot
 from fedarena.simulate.jobs import BoolArray, Jobs, Outcome, no_jobs
@@ -31,6 +32,7 @@ class Deployment:
     names: dict[int, str]  # of the clients that may take part, by their numbers
     min_clients: int  # that must be there before the first round
     seconds: Any  # what the clock of the run shows
+    secure: SecureDeployment | None = None  # where the server gets sums of updates alone
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class DeployedSimulation(Simulation):
         protocol, world = super().in_round(before, world)
         assert self.deployment is not None
         return LiveRound(self, self.deployment, before, protocol), world
+
+    def summed_securely(self, plan: RoundPlan, world: World, round: int) -> RoundPlan:
+        """A round whose updates are added up by devices and server together, where that is wanted."""
+        assert self.deployment is not None
+        return plan if self.deployment.secure is None else self.deployment.secure.play(plan, round)
 
 
 class LiveRound(Protocol):

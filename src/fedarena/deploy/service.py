@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -127,7 +128,7 @@ class Service:
 
     async def _poll(self, member: Member, request: bytes) -> Answer:
         """Waits until there is something to do, for as long as a poll takes."""
-        until = self._loop.time() + POLL_SECONDS
+        until = self._loop.time() + POLL_SECONDS * random.uniform(0.6, 1.0)  # or thousands would come back at once
         news = self._news[member.name]
         while True:
             news.clear()

@@ -16,6 +16,7 @@ import torch
 from fedarena.client import codec
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes, write_json
+from fedarena.core.options import resolve_part
 from fedarena.core.words import counted
 from fedarena.deploy.admission import Admission
 from fedarena.deploy.calls import Calls, Offer
@@ -23,23 +24,26 @@ from fedarena.deploy.clocks import RunClock
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.devices import DeviceCrew, Joined
 from fedarena.deploy.folder import DeployFolder
+from fedarena.deploy.ledger import Account, PrivacyLedger, new_account
 from fedarena.deploy.live import DeployedSimulation, Deployment
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import live_rule
 from fedarena.deploy.scoring import DeviceScoring
+from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
-from fedarena.deploy.tasks import EXCLUDED, REFUSED, Task
+from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.identity import free_name
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import Run
 from fedarena.simulate import RoundOutcome, Simulation
-from fedarena.simulate.simulation import example_update
+from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS
 from fedarena.storage.run_data import RunData, is_finished
 from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatten_groups, map_groups
 from fedarena.train.engine import ClientSamples, IntArray, Part
+from fedarena.train.examples import example_update
 from fedarena.train.jobs import Job
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
@@ -87,6 +91,7 @@ class DeployedRun(Run):
     """A run whose clients are real."""
 
     coordinator: Coordinator
+    account: Account | None = None  # of the privacy that it spends
 
     @classmethod
     def check_possible(cls, experiment: Experiment) -> None:
@@ -105,7 +110,12 @@ class DeployedRun(Run):
             )
 
     def _record(self, outcome: RoundOutcome) -> None:
-        """Every round is on disk before the next one begins, so that no device trains for nothing."""
+        """Every round is on disk before the next one begins, so that no device trains for nothing.
+
+        What it spends of its members' privacy is on disk before that: nobody sees a model that was not paid for.
+        """
+        if self.account is not None:
+            self.account.spend(outcome.snapshot.clock.version)
         super()._record(replace(outcome, jobs=self._in_words(outcome.jobs)))
         self._recorder.commit()
 
@@ -136,18 +146,34 @@ def _words(task: Task | None, otherwise: str) -> str:
 class DeployedServer:
     """Everything about one run at the server. Made by `open_server`; `start`, then `run.advance`, then `close`."""
 
-    def __init__(self, folder: DeployFolder, run: DeployedRun, record: dict[str, Any], joined: Joined):
+    def __init__(
+        self,
+        folder: DeployFolder,
+        run: DeployedRun,
+        record: dict[str, Any],
+        joined: Joined,
+        account: Account | None = None,
+        secret_noise: bool = True,
+    ):
+        """Without `secret_noise` the server's noise is that of a simulation, which everybody can draw again."""
         self.folder, self.run, self._run_id = folder, run, record["id"]
         names = _names(record)
-        clock = RunClock(record["began"], run.config.clock.start_seconds)
+        self.clock = clock = RunClock(record["began"], run.config.clock.start_seconds)
         place = run.folder / DEPLOYED
         simulation, options = run.experiment.simulation, run.config.deploy
-        admission = Admission(update_form(simulation), simulation.algorithm, run.config.local, options)
+        run.account = account
+        if account is not None:
+            seed = account.noise_seed if secret_noise else None
+            simulation = replace(simulation, epsilon_after=account.epsilon, server_seed=seed)
+        is_secure = simulation.path.sums is not None
+        form = {} if is_secure else update_form(simulation)
+        admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
         self.coordinator.log = self._note
         self.notice: Callable[[str], None] = lambda sentence: None  # whoever sits at the server is told
         fewest = options.min_clients or min(simulation.cohort, len(names))
-        deployment = Deployment(self.coordinator, names, fewest, clock.seconds)
+        secure = self._secure(simulation)
+        deployment = Deployment(self.coordinator, names, fewest, clock.seconds, secure)
         run.coordinator = self.coordinator
         if simulation.algorithm.personalizes:
             run.experiment.warnings.append(
@@ -158,11 +184,24 @@ class DeployedServer:
         if run.experiment.federation.num_samples == 0:
             known = (names, joined.samples, options, fewest, clock.seconds)
             scoring = DeviceScoring(self.coordinator, simulation.engine, *known)
+            if secure is not None:
+                run.experiment.warnings.append(
+                    "Devices tell one by one how well the model does on their test samples; only updates are hidden"
+                )
+        path, place_groups = run.experiment.simulation.path, simulation.engine.place
         simulation.engine.crew = DeviceCrew(  # type: ignore[attr-defined]
-            run.experiment.simulation.path, simulation.engine.place, self.coordinator, scoring
+            path, place_groups, self.coordinator, scoring, secure
         )
         self.calls = Calls(self.coordinator, joined, self._offer(frozenset(names)))
         self.service: Service | None = None
+
+    def _secure(self, simulation: Simulation) -> SecureDeployment | None:
+        """What leads devices through secure sums, in runs that have them."""
+        if simulation.secure_rounds is None:
+            return None
+        patience, authority = self.run.config.deploy.secure_seconds, self.folder.authority.certificate
+        rounds, path, run = simulation.secure_rounds, simulation.path, self._run_id
+        return SecureDeployment(self.coordinator, rounds, path, authority, run, patience, self.clock.seconds)
 
     def _note(self, sentence: str) -> None:
         self.run.log(sentence)
@@ -200,7 +239,9 @@ class DeployedServer:
         self.service = None
 
 
-def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | None = None) -> DeployedServer:
+def open_server(
+    folder: DeployFolder, config: RunConfig, observer: Observer | None = None, *, secret_noise: bool = True
+) -> DeployedServer:
     """The server of a new run, or of the one with these settings that is not finished yet."""
     folder.server_credentials()
     record = _read(folder.path / _CURRENT)
@@ -215,20 +256,22 @@ def open_server(folder: DeployFolder, config: RunConfig, observer: Observer | No
         )
     run_folder, clients = folder.runs / record["run"], DeviceClients(_names(record))
     if run_folder.exists():
-        return reopen_server(folder, run_folder, observer)
+        return reopen_server(folder, run_folder, observer, secret_noise=secret_noise)
     given = GivenParts(devices=clients)
     config = _as_deployed(config, len(clients.clients), observer).model_copy(update={"name": record["run"]})
-    return _server(folder, DeployedRun.create(config, folder.runs, observer, given), record, clients)
+    return _server(folder, DeployedRun.create(config, folder.runs, observer, given), record, clients, secret_noise)
 
 
-def reopen_server(folder: DeployFolder, run_folder: Path, observer: Observer | None = None) -> DeployedServer:
+def reopen_server(
+    folder: DeployFolder, run_folder: Path, observer: Observer | None = None, *, secret_noise: bool = True
+) -> DeployedServer:
     """The server of a run that was stopped or killed."""
     record = _read(run_folder / DEPLOYED / _RECORD) or _read(folder.path / _CURRENT)
     if record is None or record["run"] != run_folder.name:
         raise BadInputError(f"{run_folder} is no run of the deploy folder {folder.path}")
     clients = DeviceClients(_names(record))
     run = DeployedRun.reopen(run_folder, observer, GivenParts(devices=clients))
-    return _server(folder, run, record, clients)
+    return _server(folder, run, record, clients, secret_noise)
 
 
 def serve(server: DeployedServer, address: str | None = None) -> RunData:
@@ -268,12 +311,34 @@ def update_form(simulation: Simulation) -> codec.Form:
     return codec.form_of(flatten_groups(map_groups(lambda t: t[0], sent.rows.update)))
 
 
-def _server(folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clients: DeviceClients) -> DeployedServer:
+def _server(
+    folder: DeployFolder, run: DeployedRun, record: dict[str, Any], clients: DeviceClients, secret_noise: bool
+) -> DeployedServer:
     place = run.folder / DEPLOYED
     place.mkdir(exist_ok=True)
     write_json(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
-    return DeployedServer(folder, run, record, joined)
+    return DeployedServer(folder, run, record, joined, _account(folder, run, record), secret_noise)
+
+
+def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> Account | None:
+    """The privacy account of a run; None: it is not private."""
+    mechanism = run.experiment.mechanism
+    if run.experiment.simulation.epsilon_after is None:
+        return None
+    ledger, snapshot = PrivacyLedger(folder.path), run.snapshot
+    version, round = (0, 0) if snapshot is None else (snapshot.clock.version, snapshot.round)
+    course = Journal(run.folder / DEPLOYED / ROUND_FILE).read()
+    is_again = course is not None and course.round == round + 1 and course.closed is not None
+    if ledger.steps(record["account"]) > version + int(is_again):
+        # Steps that were seen by somebody are gone from the folder. They would be made again, of other updates: with
+        # the same noise, which would tell the difference. So this is another account, and all steps are spent anew.
+        record["account"] = new_account()
+        write_json(run.folder / DEPLOYED / _RECORD, record)
+    account = Account(ledger, record["account"], str(run.config.name), mechanism)
+    if round == 0:
+        account.check_budget(0)
+    return account
 
 
 def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
@@ -283,8 +348,16 @@ def _new_record(folder: DeployFolder, config: RunConfig) -> dict[str, Any]:
         raise BadInputError(f"Nobody is invited; invite devices with: fedarena deploy invite NAME --at {folder.path}")
     name = config.name or free_name(config, folder.runs)
     # Devices keep what they learned under an id that no other run will ever have, whatever that is called.
-    run_id = f"{name}-{secrets.token_hex(4)}"
-    return {"run": name, "id": run_id, "asked": config.to_dict(), "began": RunClock().began, "clients": names}
+    run_id, account = f"{name}-{secrets.token_hex(4)}", new_account()
+    began = RunClock().began
+    return {
+        "run": name,
+        "id": run_id,
+        "account": account,  # of the privacy ledger
+        "asked": config.to_dict(),
+        "began": began,
+        "clients": names,
+    }
 
 
 def _names(record: dict[str, Any]) -> dict[int, str]:
@@ -310,6 +383,10 @@ def _as_deployed(config: RunConfig, clients: int, observer: Observer | None) -> 
         raise BadInputError(
             f"cohort is {cohort}, and {counted(clients, 'device')} may take part; invite more, or choose a smaller one"
         )
+    secure = config.secure_aggregation
+    if config.deploy.secure_aggregation and secure["name"] == "none":
+        secure = resolve_part(SECURE_AGGREGATIONS, "bonawitz", "secure_aggregation")
     kept = ("device", "threads", "dtype", "precision")
     engine = {"name": "reference", **{key: config.engine[key] for key in kept if key in config.engine}}
-    return config.model_copy(update={"cohort": cohort, "fleet": {"name": "ideal"}, "engine": engine})
+    changed = {"cohort": cohort, "fleet": {"name": "ideal"}, "engine": engine, "secure_aggregation": secure}
+    return config.model_copy(update=changed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fedarena.client.building import described_spec, private_transform_settings
+from fedarena.client.building import aggregator_settings, described_spec, private_transform_settings
 from fedarena.client.trust import DEVICE_PARTS, refuse_files
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
@@ -46,12 +46,23 @@ def device_settings(experiment: Experiment, all_transforms: bool = False) -> dic
         **{part: dict(getattr(config, part)) for part in DEVICE_PARTS},
         "local": asdict(config.local),
         "transforms": _transforms(experiment, all_transforms),
+        "secure": _secure(experiment),
         "engine": {
             "dtype": config.engine.get("dtype", "float32"),
             "precision": config.engine.get("precision", "full"),
             "threads": config.engine.get("threads", 1),
         },
     }
+
+
+def _secure(experiment: Experiment) -> dict[str, Any] | None:
+    """What devices must know to add their updates up securely; None: the server gets every update."""
+    simulation = experiment.simulation
+    sums = simulation.path.sums
+    if sums is None:
+        return None
+    aggregator = aggregator_settings(simulation.path.aggregator, experiment.config.aggregator)
+    return {"fixed_point": asdict(sums.fixed_point), "notes": list(sums.notes), "aggregator": aggregator}
 
 
 def constants(experiment: Experiment) -> Tensors:

@@ -12,6 +12,7 @@ from typing import Any
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_json
 
+ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
 
 
@@ -38,6 +39,11 @@ class Task:
     def is_open(self) -> bool:
         """Whether it is under way."""
         return self.outcome is None
+
+    @property
+    def is_errand(self) -> bool:
+        """Whether it is a phase of a secure sum, and not a job."""
+        return bool(self.spec.get("kind") == "secure")
 
     @property
     def message(self) -> dict[str, Any]:
@@ -75,6 +81,7 @@ class Course:
     closed: Closed | None = None
     norms: list[float] = field(default_factory=list)  # of updates that were accepted lately
     settled: dict[int, tuple[str, str]] = field(default_factory=dict)  # by client: its last task before, and its end
+    errands: list[Task] = field(default_factory=list)  # what devices do beside: the phases of secure sums
 
     def open_tasks(self) -> list[Task]:
         """Those under way."""
@@ -109,6 +116,7 @@ class Journal:
             "closed": closed,
             "norms": course.norms,
             "settled": [[client, *last] for client, last in course.settled.items()],
+            "errands": [_undecided(task) for task in course.errands],
         }
         write_json(self._path, content)
 
@@ -130,6 +138,7 @@ class Journal:
                 None if closed is None else Closed(closed["time"], tuple(closed["used"]), tuple(closed["ended"])),
                 content["norms"],
                 {client: (task, outcome) for client, task, outcome in content["settled"]},
+                [Task(**entry) for entry in content["errands"]],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"{self._path} is damaged: {error!r}") from None

@@ -23,13 +23,15 @@ class Fleet:
     """Devices that clients can be matched to.
 
     `paired` says that row i of the devices and of the availability is the same device; otherwise they come from
-    different sources, and a client gets one of each.
+    different sources, and a client gets one of each. `in_order` says that devices are those of the clients themselves:
+    the first is the first client's, and nothing is drawn.
     """
 
     name: str
     devices: Devices
     availability: Availability
     paired: bool = False
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.devices) or not len(self.availability):
@@ -53,6 +55,8 @@ class Fleet:
     def save(self, path: Path | str) -> None:
         """Writes the fleet to the folder `path`, which must not exist yet."""
         manifest = {"name": self.name, "paired": self.paired, "fingerprint": self.fingerprint}
+        if self.in_order:
+            manifest["in_order"] = True
         if self.trace_fingerprint is not None:
             manifest["trace_fingerprint"] = self.trace_fingerprint
         storage.write_fleet(Path(path), manifest, self.devices, self.availability)
@@ -71,7 +75,7 @@ class Fleet:
     def open(cls, path: Path | str) -> Fleet:
         """Opens the fleet in the folder `path` without reading it: its arrays are views of the files."""
         manifest, devices, availability = storage.read_fleet(Path(path))
-        fleet = cls(manifest["name"], devices, availability, manifest["paired"])
+        fleet = cls(manifest["name"], devices, availability, manifest["paired"], bool(manifest.get("in_order")))
         for name in ("fingerprint", "trace_fingerprint"):
             fleet.__dict__[name] = manifest.get(name)  # where cached_property would put it
         return fleet
@@ -91,6 +95,14 @@ class Fleet:
         indexes = indexes[order]
         if (indexes[:1] < 0).any() or (indexes[1:] == indexes[:-1]).any():
             raise ValueError("clients must be different and not negative")
+        if self.in_order:
+            if len(indexes) != len(self.devices) or correlation:
+                raise BadInputError(
+                    f"The fleet {self.name!r} has the devices of {len(self.devices)} clients, one after the other, and "
+                    f"there are {len(indexes)} clients; set fleet.in_order=false, or choose the clients it was made of"
+                )
+            own = _lookup(indexes, np.arange(len(indexes)))
+            return ClientFleet(self, own, own)
         devices = matching.draw_devices(len(self.devices), len(indexes), seed, "fleet/device")
         if correlation != 0:
             if sizes is None or len(sizes) != len(indexes):
@@ -104,7 +116,7 @@ class Fleet:
 
     def _computed_fingerprint(self) -> str:
         arrays = [array for part in (self.devices, self.availability) for array in storage.arrays_of(part)]
-        return _fingerprint(str(self.paired), arrays)
+        return _fingerprint(str(self.paired) + " in order" * self.in_order, arrays)
 
     def _computed_trace_fingerprint(self) -> str | None:
         starts = self.availability.trace_starts

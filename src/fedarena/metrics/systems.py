@@ -25,6 +25,7 @@ OUTCOMES = (
     "left while uploading",
     "crashed",
     "not available",
+    "lost with its group",
 )
 
 

@@ -2,6 +2,7 @@
 
 from fedarena.privacy.accounting import Sampled
 from fedarena.privacy.correlated import CorrelatedGaussian
+from fedarena.privacy.distributed import DistributedGaussian
 from fedarena.privacy.dp_sgd import DPSGD
 from fedarena.privacy.gaussian import CentralGaussian
 from fedarena.privacy.local import LocalGaussianMechanism, LocalLaplaceMechanism, PrivUnitMechanism
@@ -14,6 +15,7 @@ __all__ = [
     "MECHANISMS",
     "CentralGaussian",
     "CorrelatedGaussian",
+    "DistributedGaussian",
     "LocalGaussianMechanism",
     "LocalLaplaceMechanism",
     "Mechanism",

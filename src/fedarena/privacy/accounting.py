@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -174,6 +174,17 @@ class Ledger:
                 found = self.sampled.epsilon(steps, self.delta)
             self._epsilons[steps] = found
         return self._epsilons[steps]
+
+
+def composed_epsilon(parts: Sequence[tuple[Sampled, int]], delta: float) -> float:
+    """The ε of several runs of so many steps each, one after the other: Rényi divergences of the same order add up."""
+    check_delta(delta)
+    known = [dict(zip(one._orders.tolist(), one._rdp.tolist(), strict=True)) for one, _ in parts]
+    orders = sorted(set.intersection(*(set(of_one) for of_one in known)))
+    total = np.zeros(len(orders))
+    for (one, steps), rdp in zip(parts, known, strict=True):
+        total += one._costly_steps(steps) * np.array([rdp[order] for order in orders])
+    return _epsilon_of_rdp(np.array(orders), total, delta)
 
 
 def _epsilon_of_rdp(orders: FloatArray, rdp: FloatArray, delta: float) -> float:

@@ -96,7 +96,9 @@ class CentralGaussian(Mechanism):
                 "privacy.audit cannot audit privacy.noise_cohort: its ε is that of a training that does not take "
                 "place; leave out one of them"
             )
+        self.simulates = noise_cohort is not None
         self.audit, self.audited_norm = audit, float(clip_norm or 0.0)
+        self._rounding_error = 0.0
 
     def prepare(self, facts: RunFacts) -> None:
         """Finds the noise if it was not given, and refuses what would break the guarantee."""
@@ -151,16 +153,27 @@ class CentralGaussian(Mechanism):
         """Clipping and noise."""
         assert self.clip_norm is not None
         adaptive = Quantile(self.quantile, self.quantile_lr, self._bit_deviation)
-        return (
-            ClipAndNoise(
-                norm=self.clip_norm,
-                noise_multiplier=self.update_noise_multiplier,
-                clients=self._cohort,
-                noise_clients=self._accounted_cohort,
-                per_layer=self.clipping == "per_layer",
-                adaptive=adaptive if self.clipping == "adaptive" else None,
-            ),
+        clip = ClipAndNoise(
+            norm=self.clip_norm,
+            noise_multiplier=self.update_noise_multiplier,
+            clients=self._cohort,
+            noise_clients=self._accounted_cohort,
+            per_layer=self.clipping == "per_layer",
+            adaptive=adaptive if self.clipping == "adaptive" else None,
         )
+        clip.rounding_error = self._rounding_error
+        return (clip,)
+
+    def leave_room_for_rounding(self, error: float) -> None:
+        """Has updates clipped so much more that rounding afterwards does not make them longer than the norm."""
+        assert self.clip_norm is not None
+        if error > self.clip_norm / 2:
+            raise BadInputError(
+                f"Rounding for secure aggregation may make an update longer by {error:.3g}, too much beside "
+                f"privacy.clip_norm={self.clip_norm:g}; choose secure_aggregation.bits=64, smaller groups or a smaller "
+                "secure_aggregation.range and other_range"
+            )
+        self._rounding_error = error
 
     def aggregator(self, chosen: Aggregator) -> Aggregator:
         """The sum over the clients that are expected."""
@@ -169,6 +182,11 @@ class CentralGaussian(Mechanism):
     def epsilon(self, steps: int) -> float:
         """By the accountant that was chosen."""
         return self._ledger.epsilon(steps)
+
+    @property
+    def sampled(self) -> Sampled:
+        """Gaussian noise on sums over cohorts."""
+        return self._ledger.sampled
 
     def choices(self) -> dict[str, Any]:
         """Noise and δ, also where they were found."""

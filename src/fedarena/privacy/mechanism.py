@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedarena.core.registry import Registry
+from fedarena.privacy.accounting import Sampled
 from fedarena.simulate import Protocol, Selector
 from fedarena.simulate.participation import Participation
 from fedarena.simulate.selectors import Cyclic
@@ -59,6 +60,7 @@ class Mechanism:
     audited_norm: float = 1.0  # to which the mechanism shortens what a client sends
     participation: Participation | None = None  # counts who is invited, where ε depends on it
     delta: float | None = None  # the probability that ε does not hold; known once the mechanism is prepared
+    simulates = False  # whether its ε is that of a training which does not take place
 
     def prepare(self, facts: RunFacts) -> None:
         """Told once, before the run: solves for what was not given, and refuses what would break the guarantee."""
@@ -77,6 +79,11 @@ class Mechanism:
 
     def epsilon(self, steps: int) -> float | None:
         """The ε for `delta` that so many steps of the server have spent; None if there is none to tell. It is cheap."""
+        return None
+
+    @property
+    def sampled(self) -> Sampled | None:
+        """What its steps are, where all are Gaussian noise on sums over cohorts, so that runs can be composed."""
         return None
 
     def choices(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from fedarena.runs.deciding import check_rounds, prepare_policy
 from fedarena.runs.edges import prepare_edges
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
+from fedarena.runs.secure import prepare_secure
 from fedarena.runs.virtual_time import check_feasible, match_fleet
 from fedarena.runs.weights import start_from
 from fedarena.simulate import (
@@ -57,7 +58,7 @@ from fedarena.simulate import (
 from fedarena.simulate.edges import EDGES, Edges
 from fedarena.simulate.policies import POLICIES, POLICY_GROUP, Policy
 from fedarena.simulate.schedules import SCHEDULES, Schedule
-from fedarena.simulate.simulation import example_update
+from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS, SecureAggregation
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.train import (
     ENGINES,
@@ -71,6 +72,7 @@ from fedarena.train import (
 )
 from fedarena.train.captured import HELPERS
 from fedarena.train.engine import IntArray, Part
+from fedarena.train.examples import example_update
 from fedarena.train.own_code import is_own
 from fedarena.transforms import (
     AGGREGATORS,
@@ -289,6 +291,19 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         update=update,
         keeps_states=bool(kept),
     )
+    secure = make_part(SECURE_AGGREGATIONS, config.secure_aggregation, SecureAggregation, "secure aggregation")
+    download = make_part(DOWNLOADS, config.download, Compressor, "a compressor")
+    prepare_secure(
+        *(secure, config, engine, training_clients),
+        facts=facts,
+        mechanism=mechanism,
+        attack=attack,
+        policy=policy,
+        edges=edges,
+        download=download,
+        real_devices=given.devices is not None,
+    )
+    config = config.model_copy(update={"secure_aggregation": config.secure_aggregation | secure.choices()})
     flops, plain_flops = count_training_flops(task, algorithm), count_training_flops(task)
     simulation = Simulation(
         seed=config.seed,
@@ -313,6 +328,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         transforms=(*([canaries] if canaries else []), *of_policy, *transforms, *mechanism.transforms()),
         policy=policy,
         edges=edges,
+        secure_aggregation=secure,
         aggregator=mechanism.aggregator(aggregator),
         epsilon_after=mechanism.epsilon if is_private else None,
         epsilon_budget=mechanism.budget,
@@ -321,7 +337,7 @@ def prepare(config: RunConfig, observer: Observer, given: GivenParts | None = No
         always_steps=mechanism.always_steps,
         attack=attack,
         trusted=_trusted_training(aggregator, engine, federation, config.seed),
-        download=make_part(DOWNLOADS, config.download, Compressor, "a compressor"),
+        download=download,
         client_lr_schedule=_make_schedule(config.client_lr_schedule, horizon),
         server_lr_schedule=_make_schedule(config.server_lr_schedule, horizon),
         class_names=federation.task.label_names,

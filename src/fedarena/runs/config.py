@@ -40,6 +40,7 @@ from fedarena.simulate.client_states import DEFAULT_RAM_BYTES
 from fedarena.simulate.edges import EDGES
 from fedarena.simulate.policies import POLICIES
 from fedarena.simulate.schedules import SCHEDULES
+from fedarena.simulate.secure_aggregation import SECURE_AGGREGATIONS
 from fedarena.track import TRACKERS
 from fedarena.train import ENGINES, LocalTraining
 from fedarena.transforms import AGGREGATORS, ATTACKS, DOWNLOADS, TRANSFORMS
@@ -63,6 +64,7 @@ NAMED_PARTS: dict[str, Registry[Any]] = {
     "selector": SELECTORS,
     "policy": POLICIES,
     "edges": EDGES,
+    "secure_aggregation": SECURE_AGGREGATIONS,
     "client_lr_schedule": SCHEDULES,
     "server_lr_schedule": SCHEDULES,
     "engine": ENGINES,
@@ -73,7 +75,16 @@ AUTOMATIC = AUTOMATIC_MODEL = "auto"
 NOT_DECISIVE = frozenset({"label", "track"})
 USUAL_COHORT = 20
 # Parts whose options say nothing before a name is given.
-_NONE_BY_DEFAULT = ("augmentation", "adaptation", "download", "privacy", "attack", "policy", "edges")
+_NONE_BY_DEFAULT = (
+    "augmentation",
+    "adaptation",
+    "download",
+    "privacy",
+    "attack",
+    "policy",
+    "edges",
+    "secure_aggregation",
+)
 # Options that protocols had before aggregators were parts of their own.
 _MOVED_TO_AGGREGATOR = {
     "rescale": "aggregator.rescale",
@@ -157,6 +168,7 @@ class RunConfig(BaseModel):
     download: dict[str, Any] = {"name": "none"}  # how what clients download is compressed
     policy: dict[str, Any] = {"name": "none"}  # what decides with which hyperparameters every client trains
     edges: dict[str, Any] = {"name": "none"}  # servers between clients and the server, which add up updates
+    secure_aggregation: dict[str, Any] = {"name": "none"}  # how the server gets sums of updates, and no single one
     client_lr_schedule: dict[str, Any] = {"name": "constant"}
     server_lr_schedule: dict[str, Any] = {"name": "constant"}
     callbacks: list[dict[str, Any]] = []  # what looks at the run after every round, and may end it

@@ -18,6 +18,10 @@ class DeployOptions:
     norm_bound: Annotated[float, Limits(above=0)] | None = None
     # How many times the median of what was accepted before an update may be long; None: any number of times.
     norm_factor: Annotated[float, Limits(above=1)] | None = 30.0
+    # Whether the server gets sums of updates alone: short for secure_aggregation=bonawitz.
+    secure_aggregation: bool = False
+    # How long devices are waited for in every phase of a secure sum.
+    secure_seconds: Annotated[float, Limits(above=0)] = 60.0
     # A device that says it has more training samples than this is refused; None: any number.
     max_samples: Annotated[int, Limits(least=1)] | None = None
     # How long devices may take to score a model, where the server has no samples of its own.

@@ -65,7 +65,8 @@ def describe_run(experiment: Experiment) -> dict[str, Any]:
 def settings_fingerprint(config: RunConfig) -> str:
     """What tells the settings of a run from others."""
     decisive = {key: value for key, value in config.to_dict().items() if key not in NOT_DECISIVE}
-    for part, usual in (("policy", "none"), ("edges", "none"), ("augmentation", "none"), ("adaptation", "all")):
+    for part in ("policy", "edges", "secure_aggregation", "augmentation", "adaptation"):
+        usual = "all" if part == "adaptation" else "none"
         if decisive.get(part) == {"name": usual}:  # as in runs from before there were any
             del decisive[part]
     defaults_of_network = asdict(DeployOptions())  # as in runs from before there was any, or before there were all

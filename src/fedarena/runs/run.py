@@ -31,9 +31,11 @@ from fedarena.runs.identity import check_same_experiment, check_same_form, descr
 from fedarena.runs.more_rounds import give_more_rounds, with_more_rounds
 from fedarena.runs.observer import Observer
 from fedarena.runs.predictions import predictions_of
+from fedarena.runs.secure import describe_secure, secure_warning
 from fedarena.runs.summary import summarize
 from fedarena.simulate import RoundOutcome, Simulation, Snapshot, evaluate_now, simulate
 from fedarena.simulate.edges import EDGE_COLUMNS
+from fedarena.simulate.secure_aggregation import SECURE_COLUMNS
 from fedarena.storage.recorder import Recorder, check_new
 from fedarena.storage.run_data import RunData, is_finished, load_run
 from fedarena.storage.run_files import CONFIG_FILE, RunFiles
@@ -427,10 +429,16 @@ class Run:
         tables, attributes = self._recorder.read_tables(), _attributes(experiment)
         task, baseline = self._simulation.task, experiment.baseline
         said, attack = experiment.warnings, describe_attack(self._simulation)
+        secure = describe_secure(self.config, tables["rounds"])
+        if secure is not None and (warning := secure_warning(secure)) is not None:
+            self._warn(warning)
+            said = [*said, warning]
         summary = summarize(self.config, task, baseline, invitable, tables, status, message, attributes, said, attack)
         version = 0 if self._snapshot is None else self._snapshot.clock.version
         if (privacy := experiment.mechanism.summary(version)) is not None:
             summary["privacy"] = privacy
+        if secure is not None:
+            summary["secure_aggregation"] = secure
         if (policy := summarize_policy(self.config, self._simulation, self._snapshot)) is not None:
             summary["policy"] = policy
         if (canaries := self._simulation.canaries) is not None and self._snapshot is not None:
@@ -524,6 +532,8 @@ def _more_columns(simulation: Simulation) -> dict[str, list[str]]:
     found = policy_columns(simulation) or {}
     if simulation.edge_links is not None:
         found = {**found, "rounds": [*found.get("rounds", []), *EDGE_COLUMNS]}
+    if simulation.secure_rounds is not None:
+        found = {**found, "rounds": [*found.get("rounds", []), *SECURE_COLUMNS]}
     return {**found, "classes": columns}
 
 

@@ -12,8 +12,9 @@ import torch
 
 from fedarena.simulate.protocols import RoundPlan
 from fedarena.simulate.protocols.base import Clock
-from fedarena.simulate.simulation import Simulation, Snapshot, example_update
+from fedarena.simulate.simulation import Simulation, Snapshot
 from fedarena.train import Algorithm, CohortEngine, Groups, JobArrays, RayEngine
+from fedarena.train.examples import example_update
 from fedarena.transforms import Transform
 
 Plan = Callable[[Snapshot], RoundPlan]
@@ -108,6 +109,6 @@ def rounds_may_overlap(simulation: Simulation) -> bool:
     keeps = [type(algorithm).client_init is not Algorithm.client_init]
     keeps += [type(transform).client_init is not Transform.client_init for transform in simulation.transforms]
     asked = algorithm.needs_start_loss or algorithm.personalizes or simulation.participation is not None
-    others = (simulation.canaries, simulation.trusted)
+    others = (simulation.canaries, simulation.trusted, simulation.secure_rounds)
     unusual = len(simulation.corrupted_clients) > 0 or any(part is not None for part in others)
     return _is_left_to_chance(simulation) and not any(keeps) and not asked and not unusual

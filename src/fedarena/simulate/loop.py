@@ -236,7 +236,7 @@ def _plan(simulation: Simulation, world: World, before: Snapshot) -> RoundPlan:
     if simulation.policy is not None:
         world = world.with_decisions(simulation.deciding(before))
     protocol, world = simulation.in_round(before, world)
-    plan = protocol.play(round, before.clock, world)
+    plan = simulation.summed_securely(protocol.play(round, before.clock, world), world, round)
     if simulation.edge_links is not None:
         plan = simulation.edge_links.closed(plan)
     if simulation.always_steps:

@@ -103,6 +103,19 @@ class Phones:
         fleet = self.leaving_fleet
         return np.full(len(clients), time) if fleet is None else fleet.next_available(clients, time)
 
+    def stays(self, clients: IntArray, since: FloatArray, until: float | FloatArray) -> BoolArray:
+        """Whether phones that are there stay until then; if they pause when they leave, whether they are back."""
+        if self.leaving == "pause":
+            return self.is_available(clients, until)
+        return np.asarray(self._leaves_at(clients, since) >= until)
+
+    def byte_seconds(self, clients: IntArray, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
+        """How long these clients' phones take to download and to upload a byte, in the jobs of these numbers."""
+        if self.fleet is None:
+            return np.zeros(len(clients)), np.zeros(len(clients))
+        down, up = self._links(clients, numbers)
+        return 8 / down, 8 / up
+
     def speeds(self, clients: IntArray, numbers: IntArray) -> Speeds:
         """How fast these clients' phones are in the jobs of these numbers."""
         down_bytes = np.full(len(clients), self.load.download_bytes)
@@ -184,11 +197,17 @@ class Phones:
         if self.fleet is None:
             return np.zeros(len(clients)), np.zeros(len(clients)), np.zeros(len(clients))
         devices, rows = self.fleet.fleet.devices, self.fleet.device_of[clients]
-        down = devices.draw_download(rows, streams.bits(self.seed, "download speed", clients, numbers))
-        up = devices.draw_upload(rows, streams.bits(self.seed, "upload speed", clients, numbers))
+        down, up = self._links(clients, numbers)
         work = samples * self.load.compute_factor
         compute = devices.compute_seconds(rows, work, samples * self.load.flops_per_sample)
         return 8 * down_bytes / down, compute, 8 * self.load.upload_bytes / up
+
+    def _links(self, clients: IntArray, numbers: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Bits a second, down and up, in the jobs of these numbers."""
+        assert self.fleet is not None
+        devices, rows = self.fleet.fleet.devices, self.fleet.device_of[clients]
+        down = devices.draw_download(rows, streams.bits(self.seed, "download speed", clients, numbers))
+        return down, devices.draw_upload(rows, streams.bits(self.seed, "upload speed", clients, numbers))
 
     def _samples(self, clients: IntArray, shares: FloatArray, decisions: FloatArray | None) -> IntArray:
         """How many samples are processed in these shares of jobs, by what was decided for them."""

@@ -10,12 +10,13 @@ from fedarena.core import streams
 from fedarena.core.errors import BadInputError, DivergedError
 from fedarena.models import Tensors
 from fedarena.models.seeding import all_seeded
-from fedarena.simulate.simulation import example_update
 from fedarena.train import Groups, is_finite
+from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.transforms import Partial, ShardResult, UpdatePath
 from fedarena.transforms.aggregators.base import VERDICT
 from fedarena.transforms.downlink import Downlink
+from fedarena.transforms.fixed_point import SATURATED
 
 
 class Server:
@@ -65,6 +66,8 @@ class Server:
             total = self.path.nothing(example_update(self.algorithm, self.state["params"]), self.transform_states)
         else:
             total = self.path.settle(accepted, self.transform_states)
+            if SATURATED in total.numbers:
+                self._observed[SATURATED] = self._observed.get(SATURATED, 0.0) + total.numbers[SATURATED]
         update, self.aggregator_state = self.path.aggregate(total, self.aggregator_state, round, self.version, trusted)
         if verdict := update.pop(VERDICT, None):
             self.verdicts[self._steps_made] = verdict

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
@@ -24,13 +23,14 @@ from fedarena.simulate.phones import Leaving, Load, Phones
 from fedarena.simulate.policies import Policy
 from fedarena.simulate.protocols import Clock, Ideal, Protocol, RoundPlan
 from fedarena.simulate.schedules import Schedule
+from fedarena.simulate.secure_aggregation import NoSecureAggregation, SecureAggregation, SecureRounds
 from fedarena.simulate.selectors import Selector, Uniform
 from fedarena.simulate.trusted import TrustedTraining
 from fedarena.simulate.world import World
-from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, Work, count_bytes
+from fedarena.train import Algorithm, Engine, Groups, JobArrays, OtherTest, Shard, count_bytes
 from fedarena.train.batches import count_processed
 from fedarena.train.engine import IntArray, Part, steps_in_shares
-from fedarena.train.jobs import newcomer
+from fedarena.train.examples import example_update
 from fedarena.train.late import LateChecks
 from fedarena.train.optimizers import training_of
 from fedarena.train.tensors import TRANSFORM_GROUP
@@ -94,6 +94,7 @@ class Simulation:
     sends: bool = True  # whether models and updates travel; they do not if the server itself trains
     transforms: tuple[Transform, ...] = ()  # of updates, in their order; the policy is one of them
     edges: Edges = field(default_factory=NoEdges)  # between clients and the server
+    secure_aggregation: SecureAggregation = field(default_factory=NoSecureAggregation)
     policy: Policy | None = None  # what decides about hyperparameters of jobs; None: they are those of the run
     aggregator: Aggregator | None = None  # None: what is usual for the protocol
     attack: Attack = field(default_factory=NoAttack)  # what corrupted clients do
@@ -107,13 +108,21 @@ class Simulation:
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
     class_names: Sequence[str] | None = None  # of what is predicted, where classes have names
+    server_seed: int | None = None  # a secret from which a real server draws its noise; None: the seed of the run
     real_devices: bool = False  # whether clients are real, so that what they keep is not seen here
 
     @cached_property
     def path(self) -> UpdatePath:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
-        return UpdatePath(self.algorithm, self.transforms, aggregator, self.seed, self.attack)
+        path = UpdatePath(
+            self.algorithm, self.transforms, aggregator, self.seed, self.attack, server_seed=self.server_seed
+        )
+        secure = self.secure_aggregation
+        if secure.exists:
+            example = example_update(self.algorithm, self.engine.initial_params())
+            path.sum_securely(secure.fixed_point(), example, secure.notes)
+        return path
 
     @cached_property
     def downlink(self) -> Downlink | None:
@@ -128,6 +137,20 @@ class Simulation:
             return None
         down, up = transferred_bytes(self.algorithm, self.engine.initial_params())
         return EdgeLinks(self.edges, self.sent_bytes(down), self.sent_bytes(up))
+
+    @cached_property
+    def secure_rounds(self) -> SecureRounds | None:
+        """What secure aggregation does to rounds; None: there is none."""
+        secure = self.secure_aggregation
+        if not secure.exists:
+            return None
+        sums = self.path.sums
+        assert sums is not None
+        return SecureRounds(secure, self.seed, self.sent_bytes(sums.tensor_bytes) + sums.number_bytes)
+
+    def summed_securely(self, plan: RoundPlan, world: World, round: int) -> RoundPlan:
+        """A round whose updates the server gets as sums of groups, where secure aggregation is on."""
+        return plan if self.secure_rounds is None else self.secure_rounds.closed(plan, world.phones, round)
 
     @cached_property
     def corrupted_clients(self) -> IntArray:
@@ -425,14 +448,3 @@ def transferred_bytes(algorithm: Algorithm, params: Tensors) -> tuple[int, int]:
     """What a client downloads, and what it uploads if nothing happens to its update."""
     broadcast = algorithm.broadcast(algorithm.server_init(params))
     return count_bytes(algorithm.download(broadcast)), count_bytes(example_update(algorithm, params))
-
-
-def example_update(algorithm: Algorithm, params: Tensors) -> Groups:
-    """What a client uploads, to see its form: an update that changes nothing."""
-    with torch.no_grad():
-        broadcast = algorithm.broadcast(algorithm.server_init(params))
-        client = newcomer(broadcast, algorithm.client_init(broadcast))
-        one = torch.ones(())
-        work = Work(one, one, one, one if algorithm.needs_start_loss else None)
-        update, _ = algorithm.client_update(algorithm.local_start(client), client, work)
-    return update

@@ -11,6 +11,7 @@ from fedarena.metrics import OUTCOMES
 from fedarena.simulate.jobs import FloatArray, Jobs
 from fedarena.simulate.policies.columns import VALIDATION_CHANGE, VALIDATION_LOSS, policy_job_columns
 from fedarena.simulate.protocols import RoundPlan
+from fedarena.simulate.secure_aggregation.rounds import secure_row
 from fedarena.simulate.selectors import Feedback
 from fedarena.simulate.server import Server
 from fedarena.simulate.simulation import Simulation
@@ -98,6 +99,8 @@ def describe_round(
     }
     if simulation.edge_links is not None:
         row |= simulation.edge_links.row(plan)
+    if simulation.secure_rounds is not None:
+        row |= secure_row(plan)
     if len(simulation.corrupted_clients):
         row["corrupted"] = int((corrupted & used).sum())
     if server.verdicts:

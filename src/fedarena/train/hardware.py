@@ -11,6 +11,7 @@ from fedarena.core.errors import BadInputError
 from fedarena.train.tensors import Groups, map_groups
 
 DeviceName = Literal["auto", "cpu", "cuda"]
+AnyDeviceName = Literal["auto", "cpu", "cuda", "mps"]  # the last one is the GPU of Apple's computers
 Precision = Literal["full", "tf32", "bf16"]
 DtypeName = Literal["float32", "float64"]
 
@@ -18,11 +19,15 @@ DtypeName = Literal["float32", "float64"]
 class Hardware:
     """A device, and how numbers are kept and multiplied on it."""
 
-    def __init__(self, device: DeviceName, threads: int, dtype: DtypeName, precision: Precision):
+    def __init__(self, device: AnyDeviceName, threads: int, dtype: DtypeName, precision: Precision):
         if not 1 <= threads <= 1024:
             raise BadInputError(f"engine.threads must be from 1 to 1024, not {threads}")
         if device == "cuda" and not torch.cuda.is_available():
             raise BadInputError("engine.device is cuda, but torch finds no CUDA GPU here; choose engine.device=cpu")
+        if device == "mps" and not torch.backends.mps.is_available():
+            raise BadInputError("engine.device is mps, but torch finds no such GPU here; choose engine.device=cpu")
+        if device == "mps" and dtype != "float32":
+            raise BadInputError(f"engine.device mps computes with float32, not with {dtype}; choose engine.device=cpu")
         if precision == "bf16" and dtype != "float32":
             raise BadInputError(f"engine.precision bf16 needs engine.dtype float32, not {dtype}")
         if precision == "tf32" and (device == "cpu" or not torch.cuda.is_available()):

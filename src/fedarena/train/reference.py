@@ -18,7 +18,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.batches import batch_indices, dropout_keys
 from fedarena.train.engine import ENGINES, ClientData, ClientScores, JobResults, OtherTest, Part, steps_in_shares
 from fedarena.train.evaluation import evaluate_clients
-from fedarena.train.hardware import DeviceName, DtypeName, Hardware, Precision
+from fedarena.train.hardware import AnyDeviceName, DtypeName, Hardware, Precision
 from fedarena.train.jobs import Client, IntArray, Job, JobArrays, context_of
 from fedarena.train.optimizers import LocalTraining, optimizer_init, optimizer_step, training_of
 from fedarena.train.own_code import check_own_hooks, corrected_gradient, passes_of
@@ -42,7 +42,7 @@ class ReferenceEngine:
         data: ClientData,
         seed: int,
         *,
-        device: DeviceName = "auto",
+        device: AnyDeviceName = "auto",
         threads: int = 1,
         dtype: DtypeName = "float32",
         precision: Precision = "full",
@@ -55,6 +55,7 @@ class ReferenceEngine:
         check_own_hooks(algorithm, task)
         self._personal = PersonalEvaluation(self)
         self._validation: Validation | None = None
+        self.before_step: Callable[[], None] | None = None  # called before every local step; it may raise to end a job
 
     def validate_on(self, part: Part, compare: bool) -> None:
         """From now on, trained models are scored on their clients' samples of a part."""
@@ -144,6 +145,8 @@ class ReferenceEngine:
         optimizer_state = optimizer_init(self.local, params, own)
         losses = []
         for number, batch in enumerate(batches, start=1):
+            if self.before_step is not None:
+                self.before_step()
             leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
             key = torch.tensor(dropout_keys(self.seed, job.round, job.client, number), device=self.hardware.device)
             now = replace(client, job=client.job.at_step(number))
@@ -199,4 +202,4 @@ def _mean_loss(losses: list[torch.Tensor], batches: list[Tensors]) -> float:
     if not losses:
         return float("nan")
     sizes = torch.tensor([len(batch["y"]) for batch in batches], dtype=torch.float64)
-    return float((torch.stack(losses).double().cpu() * sizes).sum() / sizes.sum())
+    return float((torch.stack(losses).cpu().double() * sizes).sum() / sizes.sum())

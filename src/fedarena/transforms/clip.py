@@ -59,3 +59,15 @@ class Clip(Transform):
         # What tells which parameters were trained is divided by, and must stay as it is.
         names = [group for group in update if group != COVERAGE] if self.groups == "all" else change_groups
         return {group: update[group] for group in names if group in update}
+
+
+class ClipForSum(Clip):
+    """Shortens all that a client sends to a norm, for a sum to which every client adds noise of its own.
+
+    It is what a privacy mechanism uses, and not a setting.
+    """
+
+    counts_clients_equally = True
+
+    def __init__(self, bound: float):
+        super().__init__(bound=bound, groups="all")

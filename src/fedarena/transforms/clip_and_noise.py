@@ -64,6 +64,7 @@ class ClipAndNoise(Transform):
         self.norm, self.noise_multiplier, self.clients = norm, noise_multiplier, clients
         self.noise_clients = clients if noise_clients is None else noise_clients
         self.per_layer, self.adaptive = per_layer, adaptive
+        self.rounding_error = 0.0  # by which updates that are clipped may become longer again, on their way
         self._drawn: tuple[int, Tensor] | None = None  # of which key, and numbers
 
     def obstacle(self, algorithm: Algorithm, update: Groups) -> str | None:
@@ -97,7 +98,8 @@ class ClipAndNoise(Transform):
         """The same as numbers to multiply tensors of clients by."""
         sent = {group: tensors for group, tensors in rows.update.items() if group != CLIPPING}
         pieces = layers_of(sent) if self.per_layer else [sent]
-        bound = server["clipping"]["norm"] / math.sqrt(len(pieces))  # such that all together are within the norm
+        norm = (server["clipping"]["norm"] - self.rounding_error).clamp(min=0)
+        bound = norm / math.sqrt(len(pieces))  # such that all together are within the norm
         factors: Groups = {group: {} for group in sent}
         all_within: list[Tensor] = []
         for piece in pieces:

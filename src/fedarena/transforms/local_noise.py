@@ -6,9 +6,10 @@ is the distance of the two farthest updates, twice the bound that they are short
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -105,6 +106,16 @@ def generators(rows: Rows, purpose: str) -> Iterator[np.random.Generator]:
     """
     for key in rows.context.key.cpu().numpy().view(np.uint64):
         yield np.random.Generator(np.random.Philox(key=np.array([key, purpose_bits(purpose)], dtype=np.uint64)))
+
+
+def draws_of(rows: Rows, purpose: str) -> Callable[[int], npt.NDArray[np.uint64]]:
+    """Words of 64 random bits for the job of the only client of these rows."""
+    (generator,) = generators(rows, purpose)
+
+    def draw(number: int) -> npt.NDArray[np.uint64]:
+        return generator.integers(0, (1 << 64) - 1, number, dtype=np.uint64, endpoint=True)
+
+    return draw
 
 
 def normal_rows(rows: Rows, purpose: str, like: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,8 +37,11 @@ from fedarena.train.validation import Validated, join_validated
 from fedarena.transforms.aggregators import Aggregator, Mean, Partial
 from fedarena.transforms.aggregators.base import ServerStep, named
 from fedarena.transforms.aggregators.collected import collect_rows, collected_rows, merge_rows
+from fedarena.transforms.aggregators.mean import CHANGE
 from fedarena.transforms.attacks import Attack
+from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, FixedPoint, SumForm
 from fedarena.transforms.forging import forged, remembered
+from fedarena.transforms.local_noise import draws_of
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.sending import (
@@ -78,17 +82,21 @@ class UpdatePath:
         seed: int = 0,
         attack: Attack | None = None,
         clients_seed: int | None = None,
+        server_seed: int | None = None,
     ):
         """`clients_seed` is a secret of a real client, from which it draws what protects it from the server.
 
-        In a simulation there are no secrets: everything is drawn from the `seed` of the run.
+        `server_seed` is one of a real server, from which it draws noise that protects clients from all others. In a
+        simulation there are no secrets: everything is drawn from the `seed` of the run.
         """
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
         self._clients_seed = seed if clients_seed is None else clients_seed
+        self._server_seed = seed if server_seed is None else server_seed
         self.aggregator = Mean() if aggregator is None else aggregator
         self._attack = attack if attack is not None and attack.forges_updates else None
         # Corrupted clients who see what others send can act only when all updates of a step are there.
         self._colluding = self._attack is not None and self._attack.sees != "own"
+        self.sums: SumForm | None = None  # how updates are rounded where the server gets sums of them alone
 
     def check(self, update: Groups, updates_per_step: int | None, cohort: int | None = None) -> None:
         """Refuses what does not fit together; `update` is what one client of the algorithm sends.
@@ -134,6 +142,8 @@ class UpdatePath:
 
     def planned_bytes(self, update: Groups) -> int:
         """What a client will upload instead of this update, as far as is known before."""
+        if self.sums is not None:
+            return 0  # masked updates are sent when the round is over, see `SecureRounds`
         wire = dense(update)
         for transform in self.transforms:
             wire = transform.sent(wire, None)
@@ -152,8 +162,11 @@ class UpdatePath:
     def on_devices(self) -> int:
         """How many of the transforms, from the first on, real devices execute.
 
-        What comes after the last of these the server can make sure of, and does so when an update arrives.
+        What comes after the last of these the server can make sure of, and does so when an update arrives; unless it
+        gets sums alone.
         """
+        if self.sums is not None:
+            return len(self.transforms)
         return max((place + 1 for place, transform in enumerate(self.transforms) if not transform.enforced), default=0)
 
     def send(self, result: JobResults, shard: Shard, server: Sequence[Groups], transforms: int | None = None) -> Sent:
@@ -197,10 +210,9 @@ class UpdatePath:
         done: list[Done] = []
         uploaded: list[IntArray] = []
         observed: dict[str, float | Tensor] = {}
-        add_up = collect_rows if self._colluding else self.aggregator.add_up
         for one in sent:
             result = one.result
-            added = {step: add_up(some) for step, some in _by_server_step(one.rows)}
+            added = self._added(one)
             # A sum shows whether all terms are finite, and there is less of it to look at.
             if checks is not None:
                 checks.note_array(result.losses)
@@ -219,6 +231,7 @@ class UpdatePath:
             if one.uploaded_bytes is not None:
                 uploaded.append(one.uploaded_bytes)
             done.append(Done(result.clients, result.losses, int(result.work.steps.sum()), result.validated))
+            del one, result, added, partial  # before the next one comes: a server may have room for few of them
         return ShardResult(
             partials,
             np.concatenate([some.clients for some in done]),
@@ -229,6 +242,43 @@ class UpdatePath:
             observed,
             join_validated([some.validated for some in done]),
         )
+
+    def _added(self, sent: Sent) -> dict[int, Partial]:
+        """What some clients' updates come to, for every step of the server that uses them."""
+        if self.sums is not None:
+            return self._rounded_sums(sent)
+        add_up = collect_rows if self._colluding else self.aggregator.add_up
+        return {step: add_up(some) for step, some in _by_server_step(sent.rows)}
+
+    def _rounded_sums(self, sent: Sent) -> dict[int, Partial]:
+        """Sums of what clients add to a secure sum. Rounding would hide what is not finite, so that is found before."""
+        totals: dict[int, Partial] = {}
+        for place, step in enumerate(sent.rows.jobs.server_steps.tolist()):
+            rounded = self.secure_term(sent, place)
+            totals[step] = self.merge(totals[step], rounded) if step in totals else rounded
+        return totals
+
+    def secure_term(self, sent: Sent, place: int = 0) -> Partial:
+        """What one of some clients adds to a secure sum: its part of what the aggregator adds up, in whole numbers.
+
+        Noise that makes the sum private is drawn from what the client alone knows, as all that hides something.
+        """
+        assert self.sums is not None
+        rows = replace(sent.rows.take([place]), stream="secure sum")
+        added = self.aggregator.add_up(rows)
+        loss = float(sent.result.losses[place])
+        if not (math.isfinite(loss) and is_finite(added.tensors)):
+            _refuse_what_is_not_finite(sent.result, sent.rows)
+        samples = float(rows.work.samples[0])
+        notes = {TRAIN_LOSS: loss * samples, TRAIN_SAMPLES: samples}
+        hidden = replace(rows, seed=self._clients_seed)
+        return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
+
+    def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
+        """Has all updates rounded from now on; `update` shows what one looks like."""
+        example = self.nothing(update, self.server_init(update))
+        changes = {group for group in example.tensors if group.removeprefix(CHANGE) in self.algorithm.change_groups}
+        self.sums = SumForm(fixed_point, example, changes, notes)
 
     def results_of(self, engine: Engine, shard: Shard) -> Iterable[JobResults]:
         """What an engine makes of a shard, for `collect`: large dense layers as products where they are only added up.
@@ -241,12 +291,14 @@ class UpdatePath:
 
     def _only_adds(self) -> bool:
         """Whether clients' tensors are added up, each perhaps times a number, and nothing else is done with them."""
-        if self._attack is not None or not _vouches(self.aggregator, "adds_products", "add_up"):
+        if self._attack is not None or not vouches(self.aggregator, "adds_products", "add_up"):
+            return False
+        if self.sums is not None:
             return False
         if not self.transforms:
             return True
         transform, scales = self.transforms[-1], self._scales_at_last(len(self.transforms) - 1)
-        return len(self.transforms) == 1 and scales and _vouches(transform, "takes_products", "scaled", "observe")
+        return len(self.transforms) == 1 and scales and vouches(transform, "takes_products", "scaled", "observe")
 
     def merge(self, total: Partial, more: Partial) -> Partial:
         """Both together; `total` must not be used any more."""
@@ -254,6 +306,8 @@ class UpdatePath:
 
     def settle(self, total: Partial, server: Sequence[Groups]) -> Partial:
         """What all updates of a step come to, after corrupted clients who know those of others have sent theirs."""
+        if self.sums is not None:
+            return self.sums.restored(total)
         if self._attack is None or not self._colluding:
             return total
         rows = collected_rows(total, self.algorithm.change_groups)
@@ -287,13 +341,13 @@ class UpdatePath:
     def draw_ahead(self, update: Groups, round: int, version: int) -> None:
         """Lets transforms get ready for a step of the server; `update` shows what one looks like."""
         for number, transform in enumerate(self.transforms):
-            transform.draw_ahead(update, self._context(f"server transform {number}", round, version))
+            transform.draw_ahead(update, self._server_context(number, round, version))
 
     def finish(self, update: Groups, server: Sequence[Groups], round: int, version: int) -> tuple[Groups, list[Groups]]:
         """At the server: what transforms make of the aggregated update, and what the server keeps for them."""
         kept = list(server)
         for number, transform in reversed(list(enumerate(self.transforms))):
-            context = self._context(f"server transform {number}", round, version)
+            context = self._server_context(number, round, version)
             with refusing_own_draws(transform, "at_server"):
                 update, kept[number] = transform.at_server(update, kept[number], context)
         return update, kept
@@ -305,11 +359,17 @@ class UpdatePath:
             own = f"{number}:"
             noted = {name.removeprefix(own): float(value) for name, value in observed.items() if name.startswith(own)}
             measured |= transform.measure(state, noted)
+        if self.sums is not None and SATURATED in self.sums.notes:
+            measured[SATURATED] = float(observed.get(SATURATED, 0.0))
         return measured
 
-    def _context(self, stream: str, round: int, version: int) -> JobContext:
+    def _server_context(self, number: int, round: int, version: int) -> JobContext:
+        """The same for a transform of this number."""
+        return self._context(f"server transform {number}", round, version, self._server_seed)
+
+    def _context(self, stream: str, round: int, version: int, seed: int | None = None) -> JobContext:
         """What is known about a step of the server, with random numbers of its own."""
-        key = streams.bits(self.seed, stream, version).view(np.int64)
+        key = streams.bits(self.seed if seed is None else seed, stream, version).view(np.int64)
         return JobContext(1.0, round, version, False, torch.tensor(key))
 
     def _rows(self, result: JobResults) -> Rows:
@@ -389,7 +449,7 @@ class UpdatePath:
     def _scales_at_last(self, number: int) -> bool:
         if number < len(self.transforms) - 1 or self._attack is not None:
             return False
-        if not _vouches(self.aggregator, "adds_scaled_rows", "add_up"):
+        if not vouches(self.aggregator, "adds_scaled_rows", "add_up"):
             return False
         # What a subclass does at the client in a way of its own is not what it inherits here.
         return "scaled" in vars(_owner(self.transforms[number], "at_client"))
@@ -439,7 +499,7 @@ def _owner(part: object, hook: str) -> type:
     return next(kind for kind in type(part).__mro__ if hook in vars(kind))
 
 
-def _vouches(part: object, promise: str, *hooks: str) -> bool:
+def vouches(part: object, promise: str, *hooks: str) -> bool:
     """Whether a part keeps a promise: each class that one of these methods is of must have given it itself."""
     return all(vars(_owner(part, hook)).get(promise, False) for hook in hooks)
 

@@ -36,6 +36,7 @@ def profiles(
     download_bits_per_second: Positive | None = None,
     upload_bits_per_second: Positive | None = None,
     radio_watts: Annotated[float, Field(ge=0)] | None = None,
+    in_order: bool = False,
 ) -> Fleet:
     """Devices of records that `fedarena profile-device` wrote; they are always available.
 
@@ -43,7 +44,8 @@ def profiles(
     per sample that they took for it, whatever is trained. Without, they compute as many operations per second as they
     did for the largest model that was measured on all of them. `copies` says how often each is in the fleet, one number
     for all or one for each. The speeds are those of devices whose network was not measured, `radio_watts` that of
-    devices that know what they draw while they train, but not while they transfer.
+    devices that know what they draw while they train, but not while they transfer. With `in_order`, records are those
+    of the clients themselves, one after the other, as `fedarena deploy records` writes them; else they are drawn.
     """
     paths = _paths([files] if isinstance(files, str) else files)
     records = [_read(path) for path in paths]
@@ -67,7 +69,7 @@ def profiles(
         compute_watts=np.where(unknown, np.nan, watts),
         radio_watts=np.where(unknown, np.nan, radio),
     ).take(np.repeat(np.arange(len(records)), times))
-    return Fleet("profiles", devices, Availability.always(len(devices)), paired=True)
+    return Fleet("profiles", devices, Availability.always(len(devices)), paired=True, in_order=in_order)
 
 
 def _paths(files: Sequence[str]) -> list[str]:

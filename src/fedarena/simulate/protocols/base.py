@@ -35,6 +35,7 @@ class RoundPlan:
     steps: IntArray  # in which of the round's server steps an update is used, counted from 0; -1 for those not used
     staleness: IntArray  # server steps between the model a job began with and the one its update is added to
     clock: Clock  # afterwards
+    secure_groups: IntArray | None = None  # of which group of a secure sum a job was, -1 for none; None: there are none
     empty_steps: int = 0  # that the server makes although no update came, where it always makes one
 
     @property

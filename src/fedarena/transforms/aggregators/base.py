@@ -41,6 +41,7 @@ class Aggregator:
     adds_products = (
         False  # whether `add_up` can do with `ProductRows` for tensors; not inherited by one of somebody's own
     )
+    needs_only_sums = False  # whether `add_up` and `merge` are sums over clients; must be said by whose they are
     takes_one_update = False  # whether a step of the server must be of a single update
     trusted_samples = 0  # training samples that the server has itself, and trains on for every step
 

@@ -16,6 +16,7 @@ class FixedMean(Aggregator):
 
     adds_scaled_rows = True
     adds_products = True
+    needs_only_sums = True
 
     def __init__(self, clients: float):
         self.clients = clients

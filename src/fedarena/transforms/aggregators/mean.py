@@ -24,6 +24,7 @@ class Mean(Aggregator):
 
     adds_scaled_rows = True
     adds_products = True
+    needs_only_sums = True
 
     def __init__(self, *, staleness_exponent: float = 0.5, rescale: bool = False):
         check_exponent(staleness_exponent)

@@ -1,0 +1,230 @@
+"""The ledger of spent privacy: it only grows, survives everything, and runs over the same members add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("dp_accounting")
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_deployments import bits_of, deploy_folder, play, simulated_bits, small_config
+
+from fedarena.core.errors import BadInputError, DamagedFileError
+from fedarena.deploy.ledger import LEDGER_FILE, SECRET_FILE, Account, PrivacyLedger, spent_lines
+from fedarena.deploy.serving import open_server
+from fedarena.privacy.accounting import Sampled, composed_epsilon
+from fedarena.privacy.mechanism import Mechanism
+from fedarena.runs.observer import Observer
+
+STEPS = Sampled(100, 10, 1.0)
+
+
+class Private(Mechanism):
+    """Steps with Gaussian noise."""
+
+    delta, budget = 1e-3, None
+
+    def __init__(self, sampled: Sampled | None = STEPS, budget: float | None = None):
+        self._sampled, self.budget = sampled, budget
+
+    @property
+    def sampled(self) -> Sampled | None:
+        return self._sampled
+
+    def epsilon(self, steps: int) -> float:
+        return 0.5 * steps if self._sampled is None else self._sampled.epsilon(steps, self.delta)
+
+
+def test_runs_of_the_same_members_add_up(tmp_path: Path) -> None:
+    ledger = PrivacyLedger(tmp_path)
+    first = Account(ledger, "a", "first", Private())
+    for step in range(1, 6):
+        first.spend(step)
+    assert first.epsilon(5) == STEPS.epsilon(5, 1e-3)
+    second = Account(PrivacyLedger(tmp_path), "b", "second", Private())
+    assert second.epsilon(0) == pytest.approx(STEPS.epsilon(5, 1e-3))
+    assert second.epsilon(7) == pytest.approx(STEPS.epsilon(12, 1e-3))
+    local = Account(PrivacyLedger(tmp_path), "c", "local", Private(None))
+    assert local.epsilon(2) == pytest.approx(STEPS.epsilon(5, 1e-3) + 1.0)
+
+
+def test_composition_is_that_of_one_run_and_less_than_the_sum() -> None:
+    other = Sampled(100, 20, 2.0)
+    both = composed_epsilon([(STEPS, 10), (other, 10)], 1e-3)
+    assert max(STEPS.epsilon(10, 1e-3), other.epsilon(10, 1e-3)) < both
+    assert both < STEPS.epsilon(10, 5e-4) + other.epsilon(10, 5e-4)
+    assert composed_epsilon([(STEPS, 4), (STEPS, 6)], 1e-3) == pytest.approx(STEPS.epsilon(10, 1e-3))
+
+
+def test_a_step_that_is_made_again_costs_once(tmp_path: Path) -> None:
+    account = Account(PrivacyLedger(tmp_path), "a", "run", Private())
+    for step in (1, 2, 2, 1, 3):
+        account.spend(step)
+    again = PrivacyLedger(tmp_path)
+    assert again.steps("a") == 3
+    assert len((tmp_path / LEDGER_FILE).read_text().splitlines()) == 4
+
+
+@given(st.integers(0, 2000))
+@settings(max_examples=40)
+def test_whatever_is_changed_in_the_middle_is_noticed(place: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        account = Account(PrivacyLedger(folder), "a", "run", Private())
+        for step in range(1, 4):
+            account.spend(step)
+        data = bytearray((folder / LEDGER_FILE).read_bytes())
+        last = data.rindex(b"\n", 0, -1)
+        data[place % last] ^= 1  # not in the last line
+        (folder / LEDGER_FILE).write_bytes(data)
+        with pytest.raises(DamagedFileError, match="nobody knows any more what privacy was spent"):
+            PrivacyLedger(folder)
+
+
+def test_lines_cannot_be_taken_out_or_put_in_another_order(tmp_path: Path) -> None:
+    account = Account(PrivacyLedger(tmp_path), "a", "run", Private())
+    for step in range(1, 4):
+        account.spend(step)
+    path = tmp_path / LEDGER_FILE
+    lines = path.read_text().splitlines(keepends=True)
+    for wrong in (lines[:1] + lines[2:], [lines[0], lines[2], lines[1], lines[3]], lines[1:]):
+        path.write_text("".join(wrong))
+        with pytest.raises(DamagedFileError, match=r"ledger.jsonl is damaged in line"):
+            PrivacyLedger(tmp_path)
+
+
+def test_half_a_line_was_told_to_nobody(tmp_path: Path) -> None:
+    """A server that was killed while it wrote had not released the step."""
+    account = Account(PrivacyLedger(tmp_path), "a", "run", Private())
+    account.spend(1)
+    path = tmp_path / LEDGER_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"run": "a", "steps": 2, "eps')
+    ledger = PrivacyLedger(tmp_path)
+    assert ledger.steps("a") == 1
+    ledger.spend("a", 2, 1.0)
+    assert PrivacyLedger(tmp_path).steps("a") == 2
+    assert path.read_bytes().startswith(whole)
+
+
+def test_what_is_spent_is_on_disk_before_anybody_hears_of_it(tmp_path: Path, monkeypatch: Any) -> None:
+    account = Account(PrivacyLedger(tmp_path), "a", "run", Private())
+    synced = []
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        original(descriptor)
+        synced.append((tmp_path / LEDGER_FILE).read_bytes())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    account.spend(1)
+    assert json.loads(synced[-1].splitlines()[-1])["steps"] == 1
+
+
+def test_noise_has_a_secret_that_stays(tmp_path: Path) -> None:
+    seeds = {PrivacyLedger(tmp_path).noise_seed(run) for run in ("a", "b", "a")}
+    assert len(seeds) == 2
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+    other = tmp_path / "other"
+    other.mkdir()
+    assert PrivacyLedger(other).noise_seed("a") not in seeds
+    (tmp_path / SECRET_FILE).write_bytes(b"short")
+    with pytest.raises(DamagedFileError, match=r"noise.secret is damaged: it has 5 bytes"):
+        PrivacyLedger(tmp_path)
+
+
+def test_what_was_spent_can_be_shown(tmp_path: Path) -> None:
+    assert spent_lines(tmp_path) == []
+    assert not (tmp_path / SECRET_FILE).exists()
+    account = Account(PrivacyLedger(tmp_path), "a", "first", Private())
+    for step in (1, 2):
+        account.spend(step)
+    (line,) = spent_lines(tmp_path)
+    assert line == f"Privacy spent by first: ε = {STEPS.epsilon(2, 1e-3):.4g} for δ = 0.001 after 2 steps"
+
+
+def test_neighbours_of_different_kinds_cannot_be_added_up(tmp_path: Path) -> None:
+    account = Account(PrivacyLedger(tmp_path), "a", "run", Private())
+    account.spend(1)
+    with pytest.raises(BadInputError, match=r"which cannot be added up; choose selector=poisson"):
+        Account(PrivacyLedger(tmp_path), "b", "run", Private(Sampled(100, 10, 1.0, "uniform")))
+
+
+# In runs
+
+DP: dict[str, Any] = {
+    "privacy": {"name": "gaussian", "noise_multiplier": 1.0},
+    "selector": "shuffled",
+    "cohort": 2,
+    "rounds": 2,
+}
+
+
+def private_play(folder: Any, invitations: Any, config: Any, monkeypatch: Any, secret: bool = False) -> Any:
+    import small_deployments
+
+    monkeypatch.setattr(small_deployments, "open_server", lambda *args: open_server(*args, secret_noise=secret))
+    return play(folder, invitations, config)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+def test_central_noise_is_that_of_the_simulation_but_for_the_secret(tmp_path: Path, monkeypatch: Any) -> None:
+    config = small_config(**DP)
+    found = [
+        private_play(*deploy_folder(tmp_path / f"{secret}"), config, monkeypatch, secret) for secret in (False, True)
+    ]
+    bits = [bits_of(server.run.snapshot.state) for server in found]
+    assert bits[0] == simulated_bits(config)
+    assert bits[1] != bits[0]
+    assert PrivacyLedger(found[0].folder.path).describe()[0]["steps"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+def test_deleting_a_run_gives_nothing_back(tmp_path: Path, monkeypatch: Any) -> None:
+    folder, invitations = deploy_folder(tmp_path / "deploy")
+    first = private_play(folder, invitations, small_config(**DP), monkeypatch)
+    spent = first.run.result().rounds["epsilon"].to_pylist()[-1]
+    shutil.rmtree(folder.runs)
+    folder.runs.mkdir()
+    second = private_play(folder, invitations, small_config(**DP), monkeypatch)
+    column = second.run.result().rounds["epsilon"].to_pylist()
+    assert column[0] == pytest.approx(spent)
+    assert column[-1] > spent
+    with pytest.raises(BadInputError, match=r"have spent in all runs to ε = .*, more than privacy.epsilon=1; their"):
+        open_server(folder, small_config(**DP, **{"privacy.epsilon": 1.0, "privacy.noise_multiplier": 9.0}), Observer())
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+def test_a_folder_that_forgot_steps_is_another_run(tmp_path: Path, monkeypatch: Any) -> None:
+    """Else the same noise would come to other updates."""
+    folder, _ = deploy_folder(tmp_path / "deploy")
+    config = small_config(**DP)
+    with small_server(folder, config) as server:
+        run, identity = server.run.folder, record_of(folder)
+        server.run.account.spend(3)  # as if it had come so far
+        server.run._recorder.release()
+    with small_server(folder, config) as server:
+        assert record_of(folder, run) != identity
+        assert PrivacyLedger(folder.path).steps(identity) == 3
+        assert server.run.account.epsilon(1) > server.run.experiment.mechanism.epsilon(3)
+        server.run._recorder.release()
+
+
+def small_server(folder: Any, config: Any) -> Any:
+    from small_deployments import serving
+
+    return serving(folder, config)
+
+
+def record_of(folder: Any, run: Path | None = None) -> str:
+    path = folder.path / "current.json" if run is None else run / "deploy" / "run.json"
+    return json.loads(path.read_text())["account"]
