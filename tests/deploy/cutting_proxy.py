@@ -14,6 +14,7 @@ class CuttingProxy(threading.Thread):
         self._target, self._cut_after = target, cut_after
         self._ready = threading.Event()
         self.cuts = 0
+        self.passed = 0  # bytes, in both directions
         self.start()
         self._ready.wait()
 
@@ -35,6 +36,7 @@ class CuttingProxy(threading.Thread):
             while data := await source.read(16_384):
                 to.write(data[: max(left, 0)])
                 left -= len(data)
+                self.passed += len(data)
                 await to.drain()
                 if left <= 0:
                     self.cuts += 1

@@ -18,6 +18,7 @@ from fedarena.client.kept import DeviceFolder
 from fedarena.client.link import Link
 from fedarena.client.samples import RawSamples
 from fedarena.client.session import Options, Session
+from fedarena.core.errors import BadInputError
 from fedarena.runs.building import open_federation
 from fedarena.runs.config import RunConfig
 from fedarena.runs.observer import Observer
@@ -58,8 +59,14 @@ class _Session(Session):
     client: RealClient
 
     def _device(self, settings, client):
-        with ONE_COMPUTES:
-            device = _Device(super()._device(settings, client).parts, client)
+        while True:
+            try:
+                with ONE_COMPUTES:
+                    device = _Device(super()._device(settings, client).parts, client)
+            except BadInputError as error:
+                if "global generator" not in str(error):  # which the server, in this process, may just have used
+                    raise
+                continue
             device.lock = self.client.lock
             self.client.prepare(device)
             return device

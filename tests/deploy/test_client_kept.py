@@ -82,6 +82,14 @@ def test_a_damaged_list_of_pending_jobs_is_refused_by_name(text, tmp_path):
         RunFolder(tmp_path).pending()
 
 
+def test_an_update_that_is_gone_is_missed(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {})
+    folder.update(TASK).write_bytes(b"half")
+    with pytest.raises(DamagedFileError, match=r"update.* is damaged or missing; delete .*pending.json, and its job"):
+        folder.pending()
+
+
 def test_names_from_outside_lead_nowhere_else(tmp_path):
     folder = DeviceFolder(tmp_path / "state")
     assert folder.run("../../other").path.parent == tmp_path / "state" / "runs"

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+import torch
 from cutting_proxy import CuttingProxy
 from real_clients import RealClient, data_of, invitation_at
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
 import fedarena
-from fedarena.client import link
+from fedarena.client import codec, link
 from fedarena.client.identity import read_invitation
 from fedarena.deploy.authority import Authority, invitation
 from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
@@ -102,15 +103,25 @@ def start(place: Path, *more: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("connected", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_client_that_waits_can_be_stopped(number, code, tmp_path, interruptible):
+def test_a_client_that_waits_can_be_stopped(number, code, connected, tmp_path, interruptible):
     demo = set_up(tmp_path / "demo", 2, {})
     process = start(demo.clients[0])
-    assert process.stderr.readline() == f"client0: connecting to {demo.folder.address}\n"
-    time.sleep(1)
+    address = demo.folder.address
+    assert process.stderr.readline() == f"client0: connecting to {address}\n"
+    assert process.stderr.readline() == f"Nobody listens at {address}: the server does not run now; trying again\n"
+    if connected:
+        server = open_server(demo.folder, demo.config)
+        server.start()
+        while not (line := process.stderr.readline()).startswith("Takes part in the run "):
+            assert line.endswith("; trying again\n")
+        time.sleep(1)  # then it asks for a task
     process.send_signal(number)
     assert process.wait(20) == code
     assert process.stderr.read() == "Stopped; start again to go on\n"
+    if connected:
+        server.close(None)
 
 
 def test_a_demo_with_other_clients_than_the_federation_has(tmp_path):
@@ -160,3 +171,29 @@ def test_a_transfer_that_stands_still_is_begun_again(tmp_path, monkeypatch):
     server.stop(0)
     assert path.read_bytes() == body
     assert calls == [0, 50_000]
+
+
+def test_only_what_gets_much_smaller_is_packed(tmp_path):
+    dense, sparse = torch.randn(50_000), torch.zeros(50_000)
+    sparse[::100] = 1.0 + torch.rand(500)
+    for name, update in (("dense", dense), ("sparse", sparse)):
+        codec.save_groups(tmp_path / name, {"params": {"w": update}})
+    assert [link.is_worth_packing(tmp_path / name) for name in ("dense", "sparse")] == [False, True]
+    (tmp_path / "nothing").write_bytes(b"")
+    assert not link.is_worth_packing(tmp_path / "nothing")
+
+
+def test_a_sparse_update_travels_packed(tmp_path):
+    more = {"transforms": [{"name": "top_k", "share": 0.01}], "deploy": {"min_clients": 1}}
+    config = small_config(**WIDE | more)
+    folder, invitations = deploy_folder(tmp_path / "deploy", clients=1)
+    with serving(folder, config) as server:
+        proxy = CuttingProxy(server.service.port, cut_after=10**9)
+        client = RealClient(invitation_at(invitations["phone0"], proxy.port, tmp_path), data_of(config, 0))
+        client.start()
+        server.run.advance()
+        server.close("The run is finished")
+        client.join(20)
+    server.run.close()
+    assert any("accepted (240,368 bytes)" in said for said in client.said)
+    assert proxy.passed < 300_000  # a model down, and little up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import os
 import shlex
@@ -11,14 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from devices_without_network import small_experiment
+from hypothesis import given
+from hypothesis import settings as tried
 
 from fedarena.client import conditions
 from fedarena.client.__main__ import _parser, main
-from fedarena.client.building import build, put_constants
+from fedarena.client.building import build, column_form, put_constants
 from fedarena.client.conditions import Conditions, not_charging, not_on_wifi
 from fedarena.client.loading import load_samples
 from fedarena.client.samples import OwnSamples, RawSamples
@@ -31,7 +35,7 @@ FORM = {"x": ("float32", (2, 2)), "y": ("int64", ())}
 X, Y = np.zeros((4, 2, 2), dtype=np.float32), np.array([0, 1, 2, 1])
 
 
-def given(value, form=FORM, spec=PICTURES) -> OwnSamples:
+def samples_in(value, form=FORM, spec=PICTURES) -> OwnSamples:
     return OwnSamples.given(RawSamples(value, "load"), form, spec)
 
 
@@ -46,7 +50,7 @@ def given(value, form=FORM, spec=PICTURES) -> OwnSamples:
     ids=["pair", "lists", "tensors", "parts"],
 )
 def test_forms_of_samples(value):
-    samples = given(value)
+    samples = samples_in(value)
     found = samples.samples(np.array([7]), "train").columns
     assert {name: (column.dtype.name, column.shape) for name, column in found.items()} == {
         "x": ("float32", (4, 2, 2)),
@@ -90,7 +94,7 @@ RATINGS = {"item": ("int64", ()), "y": ("float32", ())}
 )
 def test_samples_that_do_not_fit_have_a_sentence(value, form, spec, sentence):
     with pytest.raises(BadInputError, match=sentence):
-        given(value, form, spec)
+        samples_in(value, form, spec)
 
 
 def test_the_users_function(tmp_path, monkeypatch):
@@ -224,6 +228,40 @@ def test_settings_that_make_no_sense_have_a_sentence():
             build(settings | change, data)
     with pytest.raises(BadInputError, match="The server's settings cannot be used here"):
         build({}, data)
+
+
+def places(value, at=()):
+    """All places in nested settings."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield (*at, key)
+        yield from places(one, (*at, key))
+
+
+SETTINGS = None  # made once
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+@tried(max_examples=25)
+def test_whatever_settings_say_there_is_a_sentence(data):
+    global SETTINGS
+    if SETTINGS is None:
+        SETTINGS = json.loads(json.dumps(device_settings(small_experiment(transforms=["top_k"]))))
+    changed = json.loads(json.dumps(SETTINGS))
+    *outer, last = data.draw(st.sampled_from(list(places(SETTINGS))))
+    inner = changed
+    for key in outer:
+        inner = inner[key]
+    inner[last] = data.draw(ANYTHING)
+    samples = {"train": {"x": np.zeros((2, 1, 8, 8), dtype=np.float32), "y": np.zeros(2, dtype=np.int64)}}
+    with contextlib.suppress(BadInputError):
+        build(changed, OwnSamples(samples))
+        column_form(changed)
 
 
 def test_bad_input_ends_with_code_2(tmp_path, capsys):

@@ -137,7 +137,7 @@ def test_a_job_that_is_no_longer_wanted_ends_before_its_end(tmp_path, monkeypatc
             loss = task.loss
 
             def slow_loss(params, batch):
-                time.sleep(0.1)
+                time.sleep(0.5)
                 return loss(params, batch)
 
             task.loss = slow_loss

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from small_deployments import bits_of, deploy_folder, play, simulated_bits, small_config
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.deploy.ledger import LEDGER_FILE, SECRET_FILE, Account, PrivacyLedger
+from fedarena.deploy.ledger import LEDGER_FILE, SECRET_FILE, Account, PrivacyLedger, spent_lines
 from fedarena.deploy.serving import open_server
 from fedarena.privacy.accounting import Sampled, composed_epsilon
 from fedarena.privacy.mechanism import Mechanism
@@ -140,6 +140,16 @@ def test_noise_has_a_secret_that_stays(tmp_path: Path) -> None:
     (tmp_path / SECRET_FILE).write_bytes(b"short")
     with pytest.raises(DamagedFileError, match=r"noise.secret is damaged: it has 5 bytes"):
         PrivacyLedger(tmp_path)
+
+
+def test_what_was_spent_can_be_shown(tmp_path: Path) -> None:
+    assert spent_lines(tmp_path) == []
+    assert not (tmp_path / SECRET_FILE).exists()
+    account = Account(PrivacyLedger(tmp_path), "a", "first", Private())
+    for step in (1, 2):
+        account.spend(step)
+    (line,) = spent_lines(tmp_path)
+    assert line == f"Privacy spent by first: ε = {STEPS.epsilon(2, 1e-3):.4g} for δ = 0.001 after 2 steps"
 
 
 def test_neighbours_of_different_kinds_cannot_be_added_up(tmp_path: Path) -> None:

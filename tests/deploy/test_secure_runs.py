@@ -11,11 +11,17 @@ import pytest
 pytest.importorskip("cryptography")
 import numpy as np
 import small_deployments
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509 import load_der_x509_certificate
 from real_clients import RealClient, data_of, invitation_at
+from secure_groups import authority, credentials, make_group
 from small_deployments import bits_of, deploy_folder, serving, simulated_bits, small_config
 
+from fedarena.client.identity import Invitation
 from fedarena.client.link import Link, StoppedError
-from fedarena.core.errors import BadInputError
+from fedarena.client.secure_device import SecureDevice
+from fedarena.client.secure_sum import Session
+from fedarena.core.errors import BadInputError, SecureSumError
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.serving import open_server
 from fedarena.deploy.unmasking import PHASES
@@ -169,6 +175,67 @@ def test_a_group_of_which_too_few_are_left_is_lost_and_the_run_goes_on(tmp_path,
     assert [row["secure_groups"] for row in rounds] == [0, 1, 1]
     assert [row["succeeded"] for row in rounds] == [False, True, True]
     assert "lost" in (server.run.folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("phase", "answer", "word"),
+    [("share", b"nonsense", "secure sum"), ("mask", bytes(10**6), "size"), ("confirm", bytes(64), "secure sum")],
+    ids=["share", "mask", "confirm"],
+)
+def test_nonsense_is_refused_and_the_others_go_on(phase, answer, word, tmp_path, monkeypatch):
+    original = SecureDevice.answer
+
+    def answered(self, task, message):
+        right = original(self, task, message)
+        return answer if self._number == 3 and task["phase"] == phase else right
+
+    monkeypatch.setattr(SecureDevice, "answer", answered)
+    config = small_config(secure_aggregation=SECURE, rounds=1, cohort=4)
+    server = play_with(config, tmp_path)
+    is_in = phase == "confirm"  # its masked update is there already
+    expected = simulated_bits(config) if is_in else expected_without(config, 3)
+    assert bits_of(server.run.snapshot.state) == expected
+    assert f"refused of phone3: {word}" in (server.run.folder / "log.txt").read_text()
+
+
+def test_no_update_is_masked_for_two_sums(tmp_path):
+    """Not even by a device that was started again meanwhile."""
+    certificate, key = credentials(0)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    known = [
+        load_der_x509_certificate(one).public_bytes(Encoding.PEM) for one in (certificate, authority().certificate)
+    ]
+    invitation = Invitation(tmp_path / "x.zip", "x", "127.0.0.1", 1, pem, *known)
+    vector = np.arange(4, dtype=np.uint32)
+
+    def device():
+        made = SecureDevice(invitation, 0, tmp_path)
+        made.keep("job", vector)
+        return made
+
+    def up_to_masks(made, name):
+        session = Session(name, 3, 4)
+        group, members = make_group(session, [0, 1, 2])
+        task = {"of": "job", "session": vars(session)}
+        group.take(0, made.answer({**task, "phase": "advertise"}, b""))
+        for number in (1, 2):
+            group.take(number, members[number].advertise())
+        messages = group.close()
+        group.take(0, made.answer({**task, "phase": "share"}, messages[0]))
+        for number in (1, 2):
+            group.take(number, members[number].share(messages[number]))
+        return made.answer({**task, "phase": "mask"}, group.close()[0])
+
+    first = device()
+    assert len(up_to_masks(first, "one")) == 16
+    with pytest.raises(SecureSumError, match="in another sum already, and goes into one only"):
+        up_to_masks(first, "two")
+    with pytest.raises(SecureSumError, match="was masked for another sum before, and goes into one only"):
+        up_to_masks(device(), "two")
+    later = SecureDevice(invitation, 0, tmp_path)
+    later.keep("another job", vector)
+    with pytest.raises(SecureSumError, match="has no update for this sum any more"):
+        up_to_masks(later, "three")
 
 
 class Killed(BaseException):

@@ -141,6 +141,7 @@ def status(at: DeployedAt = _HERE) -> None:
     """Show who is invited, and how far the present run is."""
     from rich.table import Table
 
+    from fedarena.deploy.ledger import spent_lines
     from fedarena.deploy.state import progress_of
 
     folder = _folder(at)
@@ -152,5 +153,5 @@ def status(at: DeployedAt = _HERE) -> None:
         state = "invited" if member.excluded is None else member.excluded.partition(" ")[2]
         table.add_row(*map(plain, (member.name, str(member.number), member.not_after[:10], state)))
     screen.print(table)
-    for line in progress_of(folder):
+    for line in [*progress_of(folder), *spent_lines(folder.path)]:
         screen.say(line)

@@ -19,6 +19,8 @@ from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import harmless
 
 _MOST_RECORD_BYTES = 48 * 1024  # a message of all has 64 KiB
+_MOST_SHOWN = 100  # characters
+_HINDRANCES = ("trying again", "not working", "pausing")
 _STOPPED: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -135,25 +137,31 @@ class _Stop:
 
 
 class _Line:
-    """Sentences that stay, and one line about what is done at the moment, where somebody sees it."""
+    """Sentences that stay, and one line about what is done at the moment, where somebody sees it.
+
+    Where nobody does, as in the log of a service, what keeps the client from working stays, too.
+    """
 
     def __init__(self) -> None:
-        self._shown, self._lock = "", threading.Lock()
+        self._shown, self._hindrance, self._lock = "", "", threading.Lock()
         self._is_seen = sys.stderr.isatty()
 
     def say(self, sentence: str) -> None:
         with self._lock:
             self._clear()
+            self._hindrance = ""
             print(harmless(sentence), file=sys.stderr, flush=True)
 
     def show(self, what: str) -> None:
-        if not self._is_seen or what == self._shown:
-            return
         with self._lock:
-            self._clear()
-            text = harmless(what)[:100]
-            print(text, end="", file=sys.stderr, flush=True)
-            self._shown = text
+            text = harmless(what)
+            if self._is_seen:
+                self._clear()
+                self._shown = text[:_MOST_SHOWN]
+                print(self._shown, end="", file=sys.stderr, flush=True)
+            elif any(word in text for word in _HINDRANCES) and text != self._hindrance:
+                self._hindrance = text
+                print(text, file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._shown:

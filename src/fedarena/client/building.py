@@ -98,7 +98,7 @@ def build(
         return _build(settings, data, device, threads, secret)
     except FedArenaError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
+    except Exception as error:  # what somebody else sent may fail in any way, and a sentence is all that helps
         raise _not_understood(error) from error
 
 

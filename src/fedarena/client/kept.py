@@ -138,6 +138,9 @@ class RunFolder:
             return None
         except (ValueError, KeyError, TypeError):
             raise DamagedFileError(f"{self._pending} is damaged; delete it, and its job is done again") from None
+        update = self.update(task)
+        if not update.exists() or update.stat().st_size != size:
+            raise DamagedFileError(f"{update} is damaged or missing; delete {self._pending}, and its job is done again")
         return Pending(task, report, str(digest), size)
 
     def update(self, task: str) -> Path:

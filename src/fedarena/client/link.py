@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ _CALL_SECONDS = 60.0
 SILENCE_SECONDS = 60.0  # after which a transfer that does not go on is begun again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # between them 1, 2, 4 … seconds
 _MOST_BYTES = 1 << 21  # of a message
+_TRIED_BYTES, _WORTH_SHARE = 1 << 16, 0.7  # of a file, and what packing must leave of them at most
 _OPTIONS = [
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -58,6 +60,10 @@ class Link:
         self.invitation, self._stop, self._show = invitation, stop, show
         credentials = grpc.ssl_channel_credentials(invitation.authority, invitation.key, invitation.certificate)
         self._channel = grpc.secure_channel(invitation.address, credentials, options=_OPTIONS)
+        # Connects when it is first used. Calls that go on by themselves ignore what is said about packing in a call.
+        self._packing_channel = grpc.secure_channel(
+            invitation.address, credentials, options=_OPTIONS, compression=grpc.Compression.Gzip
+        )
         self._has_met = False
         self._random = random.Random()  # of its own: that of all is not to be disturbed while a model trains
         self.chunk_bytes = 1 << 20
@@ -65,6 +71,7 @@ class Link:
     def close(self) -> None:
         """Ends all calls."""
         self._channel.close()
+        self._packing_channel.close()
 
     def call(self, name: str, message: Answer, seconds: float = _CALL_SECONDS) -> Answer:
         """The answer to a question, whenever it comes."""
@@ -161,7 +168,8 @@ class Link:
                     progress(file.tell())
 
         watched = _Watched(messages())
-        call = self._channel.stream_unary(_SERVICE + "Upload").future(watched)
+        channel = self._packing_channel if is_worth_packing(path) else self._channel
+        call = channel.stream_unary(_SERVICE + "Upload").future(watched)
         try:
             with watched.cancelling(call):
                 answer = _parsed(call.result())
@@ -261,6 +269,14 @@ class _Watched:
             if time.monotonic() - self._moved > SILENCE_SECONDS:
                 call.cancel()
                 return
+
+
+def is_worth_packing(path: Path) -> bool:
+    """Whether a file gets much smaller by packing: updates that a compressor left few numbers of do, others do not."""
+    with open(path, "rb") as file:
+        file.seek(max(0, (path.stat().st_size - _TRIED_BYTES) // 2))
+        tried = file.read(_TRIED_BYTES)
+    return len(zlib.compress(tried, 1)) < _WORTH_SHARE * len(tried)
 
 
 def _parsed(data: bytes) -> Answer:

@@ -1,25 +1,31 @@
 """A device in the secure sums of a run: its update stays here until it is masked, and goes into one sum only.
 
 Were the same update in two sums, their difference would tell of those who are in one of them alone. So it is masked at
-most once. Updates and keys are in memory only: a device that is stopped in the middle has left its group.
+most once, and that it was is on disk before anybody gets it. Updates and keys are in memory only: a device that is
+stopped in the middle has left its group.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fedarena.client.identity import Invitation
+from fedarena.client.kept import needing_room
 from fedarena.client.masks import Authority, Words, read_certificate, read_key, signing_with
 from fedarena.client.secure_sum import Member, Session
 from fedarena.core.errors import SecureSumError
+from fedarena.core.files import write_json
 
 
 class SecureDevice:
     """What one device knows of secure sums."""
 
-    def __init__(self, invitation: Invitation, number: int):
-        self._number = number
+    def __init__(self, invitation: Invitation, number: int, folder: Path):
+        """`folder` is where the device keeps what belongs to the run."""
+        self._number, self._masked = number, folder / "masked.json"
         self._certificate = read_certificate(invitation.certificate)
         self._authority = Authority(read_certificate(invitation.authority))
         self._sign = signing_with(read_key(invitation.key))
@@ -49,11 +55,29 @@ class SecureDevice:
             raise SecureSumError("This update is in another sum already, and goes into one only")
         return self._answered(self._member[1], phase, message, self._vector[1])
 
+    def _note_masked(self) -> None:
+        """Writes down that this update is in this sum, unless it is in another one."""
+        assert self._vector is not None
+        assert self._member is not None
+        own = {"job": self._vector[0], "session": self._member[0]}
+        try:
+            last = json.loads(self._masked.read_bytes())
+        except (FileNotFoundError, ValueError):
+            last = {}
+        if last == own:
+            return
+        if isinstance(last, dict) and last.get("job") == own["job"]:
+            raise SecureSumError("This update was masked for another sum before, and goes into one only")
+        with needing_room(self._masked.parent):
+            write_json(self._masked, own)
+
     def _answered(self, member: Member, phase: str, message: bytes, vector: Words) -> bytes:
         if phase == "advertise":
             return member.advertise()
         if phase == "mask":
-            return member.mask(vector, message)
+            answer = member.mask(vector, message)
+            self._note_masked()
+            return answer
         answers = {"share": member.share, "confirm": member.confirm, "unmask": member.unmask}
         if phase not in answers:
             raise SecureSumError(f"A secure sum has no phase {phase!r:.40}")

@@ -95,18 +95,18 @@ class Session:
         """Takes part in a run; what the server says when everything is over, or None if there is another run."""
         settings, limits = (_part(joined, name) for name in ("settings", "limits"))
         self._link.chunk_bytes = int(_number(limits, "chunk_bytes"))
-        device = self._device(settings, joined["client"])
+        device, kept = self._device(settings, joined["client"]), self._folder.run(joined["run"])
         run = _Run(
             self._link,
             joined["run"],
             device,
-            self._folder.run(joined["run"]),
+            kept,
             self._folder.blobs,
             self._say,
             self._show,
             self._options.conditions,
             _number(limits, "busy_seconds"),
-            self._secure(device),
+            self._secure(device, kept.path),
         )
         self._say(f"Takes part in the run {harmless(joined['run'])} with {self._raw.numbers()['train']:,} samples")
         run.settle()
@@ -140,7 +140,7 @@ class Session:
             put_constants(parts.task, codec.load(path), str(path))
         return Device(parts, client)
 
-    def _secure(self, device: Device) -> SecureDevice | None:
+    def _secure(self, device: Device, folder: Path) -> SecureDevice | None:
         """What takes part in secure sums, in runs that have them."""
         if device.parts.path.sums is None:
             if self._options.only_secure:
@@ -156,7 +156,7 @@ class Session:
                 "This run has secure sums, for which this device needs the package cryptography: pip install "
                 "cryptography (in Termux: pkg install python-cryptography)"
             ) from None
-        return SecureDevice(self._link.invitation, device.client)
+        return SecureDevice(self._link.invitation, device.client, folder)
 
 
 class _Run:
@@ -248,7 +248,7 @@ class _Run:
         try:
             message = b""
             if task.get("blob"):
-                path = self._link.download(task["blob"], int(task["bytes"]), self._blobs, lambda done: None)
+                path = self._link.download(_digest(task), int(_number(task, "bytes")), self._blobs, lambda done: None)
                 message = path.read_bytes()
                 path.unlink()
             answer = secure.answer(task, message)

@@ -24,6 +24,7 @@ from typing import Any
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import sync_folder
+from fedarena.core.words import counted
 from fedarena.deploy.authority import write_secret
 from fedarena.privacy.accounting import NEIGHBOURS, Sampled, composed_epsilon
 from fedarena.privacy.mechanism import Mechanism
@@ -189,6 +190,18 @@ class Account:
                 f"One round more would bring what the members of this deploy folder have spent in all runs to "
                 f"ε = {next_epsilon:.4g}, more than privacy.epsilon={budget:g}; their privacy cannot be had back"
             )
+
+
+def spent_lines(folder: Path) -> list[str]:
+    """What every private run of a deploy folder has spent, for people."""
+    if not (folder / LEDGER_FILE).exists():
+        return []
+    return [
+        f"Privacy spent by {run['run']}: ε = {run['epsilon']:.4g} for δ = {run['delta']:.3g} after "
+        f"{counted(run['steps'], 'step')}"
+        for run in PrivacyLedger(folder).describe()
+        if run["steps"]
+    ]
 
 
 def new_account() -> str:

@@ -53,6 +53,7 @@ class SecureDeployment:
         self._patience, self._seconds = patience_seconds, seconds
         self._groups: dict[int, SecureGroup] = {}  # of the present round, without those that are lost
         self._group_of: dict[int, int] = {}  # by client
+        self._too_few: set[int] = set()  # clients of groups that were too small to begin with
         self.total: Partial | None = None  # what the updates of the present round come to
 
     def play(self, plan: RoundPlan, round: int) -> RoundPlan:
@@ -85,7 +86,7 @@ class SecureDeployment:
         """Makes the groups. Their names depend on tasks, of which each is random and used once."""
         jobs = {task.client: task.id for task in course.used()}
         self._group_of = dict(zip(clients.tolist(), groups.tolist(), strict=True))
-        self._groups = {}
+        self._groups, self._too_few = {}, set[int]()
         for number in range(int(groups.max()) + 1):
             members = sorted(client for client, of in self._group_of.items() if of == number)
             tasks = hashlib.sha256(" ".join(jobs[member] for member in members).encode()).hexdigest()
@@ -94,6 +95,7 @@ class SecureDeployment:
             session = Session(name, threshold, self._form.length, self._form.fixed_point.bits)
             try:
                 if len(members) < max(threshold, LEAST_MEMBERS):
+                    self._too_few |= set(members)
                     raise SecureSumError(f"{len(members)} devices are too few for a secure sum")
                 self._groups[number] = SecureGroup(session, members, self._authority)
             except SecureSumError as error:
@@ -152,13 +154,13 @@ class SecureDeployment:
 
     def _closed(self, plan: RoundPlan, used: IntArray, groups: IntArray, summed: set[int]) -> RoundPlan:
         jobs = plan.ended
-        arrived = self._arrived()
+        took_part = self._arrived() | self._too_few
         outcomes, steps, of_group = jobs.outcomes.copy(), plan.steps.copy(), np.full(len(jobs), -1)
         for position, group in zip(used.tolist(), groups.tolist(), strict=True):
             client = int(jobs.clients[position])
             of_group[position] = group
             if client not in summed:
-                lost = Outcome.LOST_WITH_GROUP if client in arrived else Outcome.LEFT_UPLOADING
+                lost = Outcome.LOST_WITH_ITS_GROUP if client in took_part else Outcome.LEFT_UPLOADING
                 outcomes[position], steps[position] = int(lost), -1
         clock = replace(plan.clock, time=self._seconds(), version=plan.clock.version - int(not summed))
         return replace(plan, ended=replace(jobs, outcomes=outcomes), steps=steps, clock=clock, secure_groups=of_group)

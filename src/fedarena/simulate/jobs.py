@@ -28,7 +28,7 @@ class Outcome(IntEnum):
     LEFT_UPLOADING = 5
     CRASHED = 6
     NOT_AVAILABLE = 7
-    LOST_WITH_GROUP = 8  # of whose members too few were left for a secure sum
+    LOST_WITH_ITS_GROUP = 8  # of whose members too few were left for a secure sum
 
     @property
     def label(self) -> str:

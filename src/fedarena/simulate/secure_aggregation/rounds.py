@@ -64,7 +64,7 @@ class SecureRounds:
         outcomes, steps = jobs.outcomes.copy(), plan.steps.copy()
         uploaded, end = jobs.uploaded.copy(), jobs.end.copy()
         outcomes[used], steps[used], uploaded[used] = int(Outcome.LEFT_UPLOADING), -1, np.inf
-        outcomes[members[arrives]] = int(Outcome.LOST_WITH_GROUP)
+        outcomes[members[arrives]] = int(Outcome.LOST_WITH_ITS_GROUP)
         outcomes[members[summed]], steps[members[summed]] = int(Outcome.USED), plan.steps[members[summed]]
         uploaded[members[arrives]] = end[members[arrives]] = begin + times.masked[arrives]
         of_group = np.full(len(jobs), -1)
@@ -111,7 +111,7 @@ class SecureRounds:
 
 def secure_row(plan: RoundPlan) -> dict[str, float]:
     """What the table of rounds says: of how many groups there are sums, and of how many too few were left."""
-    groups, lost = plan.secure_groups, plan.ended.outcomes == Outcome.LOST_WITH_GROUP
+    groups, lost = plan.secure_groups, plan.ended.outcomes == Outcome.LOST_WITH_ITS_GROUP
     if groups is None:
         return dict.fromkeys(SECURE_COLUMNS[:2], 0.0)
     counts = (len(np.unique(groups[which])) for which in (plan.steps >= 0, lost))
