@@ -20,6 +20,7 @@ from fedarena.deploy.scoring import DeviceScoring
 from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.tasks import Task
 from fedarena.models import Tensors
+from fedarena.profiling.memory import give_back_unused
 from fedarena.simulate.jobs import BoolArray, FloatArray
 from fedarena.simulate.phones import Phones
 from fedarena.train import ClientScores, Groups, JobArrays, OtherTest, Shard
@@ -103,6 +104,7 @@ class DeviceCrew:
     def collect(self, shards: Sequence[Shard], kept: Sequence[Groups]) -> Iterator[ShardResult]:
         """What the updates of the round that was just closed come to, added up in the order of their jobs."""
         assert self._coordinator.course is not None
+        give_back_unused()  # by receiving updates, before they are added up
         if self.secure is not None:
             yield self._summed(shards)
             return

@@ -25,7 +25,7 @@ class MemoryWatch:
 
     def __init__(self, process: Path = _PROCESS):
         self._process = process
-        _give_back_unused()
+        give_back_unused()
         try:  # so that an earlier, larger piece of work does not count
             (process / "clear_refs").write_text(_RESET_PEAK)
             self._earlier_peak: int | None = None
@@ -52,8 +52,8 @@ class MemoryWatch:
         return peak
 
 
-def _give_back_unused() -> None:
-    """What was freed but is still held would be used again without a trace."""
+def give_back_unused() -> None:
+    """Returns what was freed but is still held, which would be used again without a trace."""
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
