@@ -121,12 +121,12 @@ def test_fewer_than_those_who_must_stay_give_no_sum(tmp_path: Path) -> None:
 
 def test_noise_on_a_coarse_grid_is_enlarged_or_refused() -> None:
     assert _enlargement(100.0, 10, 10**6, 1.0) == 1.0
-    assert 1.0 < _enlargement(1.2, 10, 10**4, 1.0) < 1.02
-    steps, clients, numbers, multiplier = 1.2, 10, 10**4, 1.0
+    steps, clients, numbers, multiplier = 1.25, 10, 10**4, 0.7
     larger = _enlargement(steps, clients, numbers, multiplier)
     tau = 10 * sum(math.exp(-2 * math.pi**2 * (larger * steps) ** 2 * j / (j + 1)) for j in range(1, clients))
-    norm = multiplier * math.sqrt(clients) * steps
-    assert norm**2 / (clients * (larger * steps) ** 2) + tau * numbers / 2 <= 1 / multiplier**2 * (1 + 1e-12)
+    norm = math.sqrt(clients) * steps / multiplier
+    assert 1.0 < larger < 1.02
+    assert norm**2 / (clients * (larger * steps) ** 2) + 2 * tau * numbers <= 1 / multiplier**2 * (1 + 1e-12)
     assert _enlargement(0.6, 10, 10**6, 1.0) == math.inf
 
 

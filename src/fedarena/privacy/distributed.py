@@ -5,11 +5,12 @@ ICML 2021. Every client clips its update, rounds it to the grid of the secure su
 its own. At least k clients of a group are in every sum that is unmasked, so each adds noise of the deviation σ / √k.
 
 **What is claimed.** The sum of k discrete Gaussians of deviation s (in steps of the grid) on d numbers, of which one
-client changes the sum by a vector of norm Δ, is ½ε²-concentrated differentially private with
-ε² = Δ²/(k s²) + ½ τ d, where τ = 10 Σ_{j<k} exp(-2π² s² j / (j + 1)) (their theorem 1). Noise is enlarged so that this
-is no more than that of the continuous Gaussian of the multiplier z, whose Rényi divergences are then those that are
-accounted for; so ε is the one that `privacy=gaussian` would have with z. A client is in one group of a step. It holds
-against everybody who sees the sums of all groups: the server, and whoever gets the models.
+client changes the sum by a vector of norm Δ, has Rényi divergences of at most α Δ²/(2 k s²) + τ d of every order α > 1,
+where τ = 10 Σ_{j<k} exp(-2π² s² j / (j + 1)) and s is at least ½ (their proposition 14). That is at most ½ α ε² with
+ε² = Δ²/(k s²) + 2 τ d. Noise is enlarged so that this is no more than that of the continuous Gaussian of the multiplier
+z, whose Rényi divergences are then those that are accounted for; so ε is the one that `privacy=gaussian` would have
+with z. A client is in one group of a step. It holds against everybody who sees the sums of all groups: the server, and
+whoever gets the models.
 
 **What is assumed.** Members of a group add their noise as they should: `colluding` is the share of a group that may
 not, or that tells the server what it drew. The server keeps no more than the sums, which secure aggregation sees to.
@@ -178,13 +179,13 @@ class DistributedGaussian(Mechanism):
 def _enlargement(steps: float, clients: int, numbers: int, noise_multiplier: float) -> float:
     """By what to multiply noise of so many steps of the grid so that its sum is as private as a continuous one.
 
-    With deviations s of each of k clients, Δ²/(k s²) + ½ τ d must be at most 1/z². The norm Δ is z √k s here.
+    With deviations s of each of k clients, Δ²/(k s²) + 2 τ d must be at most 1/z². The norm Δ is √k s / z before that.
     """
     larger = 1.0
     for _ in range(20):
         s = larger * steps
         exponents = [-2 * math.pi**2 * s**2 * j / (j + 1) for j in range(1, clients)]
-        coarse = 0.5 * numbers * 10 * sum(math.exp(exponent) for exponent in exponents) * noise_multiplier**2
+        coarse = 2 * numbers * 10 * sum(math.exp(exponent) for exponent in exponents) * noise_multiplier**2
         if coarse >= 1 or s < 0.5:
             return math.inf
         wanted = (1 - coarse) ** -0.5
