@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_office import Killed, Office, body_of, header_of, killed_after
 
+from fedarena.core.errors import DamagedFileError
 from fedarena.deploy.coordinator import ONLINE_SECONDS, ExcludedError
+from fedarena.deploy.tasks import ROUND_FILE
 from fedarena.simulate.protocols import Buffered, Deadline, Readiness, Synchronous
 
 CALLS = st.tuples(
@@ -211,3 +213,31 @@ def test_pieces_that_do_not_fit_are_asked_for_again_instead_of_refused(tmp_path)
     answer = office.upload(0, header_of(task, body, offset=20), [body[20:]])
     assert answer == {"offset": 0}
     assert office.send(0, task) == {"accepted": True}
+
+
+def read_again(office: Office) -> np.ndarray:
+    """What a server that is started again adds up."""
+    office.start()
+    return office.total()
+
+
+@pytest.mark.parametrize("what", ["update", "receipt", "journal"])
+def test_nothing_that_changed_on_disk_is_added_up(tmp_path, what):
+    """Whichever bit of what a server wrote is flipped, it says so when it starts again, or when it adds up."""
+    office = Office(tmp_path)
+    office.open()
+    finish(office)
+    task, expected = office.coordinator.course.used()[1], office.total()
+    body = office.coordinator.inbox.body(task.id)
+    path = {"update": body, "receipt": body.with_name(f"{task.id}.json"), "journal": tmp_path / "run" / ROUND_FILE}[
+        what
+    ]
+    content = path.read_bytes()
+    for position in range(0, len(content), 9):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{path.name} is damaged"):
+            read_again(office)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(read_again(office), expected)

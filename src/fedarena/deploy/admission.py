@@ -7,7 +7,6 @@ update, and whether its numbers make sense.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import statistics
@@ -25,6 +24,7 @@ from fedarena.client.codec import BadTensorsError, Entry, Form, encoded_bytes, r
 from fedarena.client.secure_limits import MOST_MEMBERS
 from fedarena.client.secure_messages import Traffic
 from fedarena.core.outside_text import quoted
+from fedarena.deploy.inbox import digest_of
 from fedarena.runs.deployed import DeployOptions
 from fedarena.train import COVERAGE, Algorithm, LocalTraining
 from fedarena.train.batches import count_processed
@@ -129,7 +129,7 @@ class Admission:
 
     def checked_answer(self, path: Path, announced: Announced) -> bytes:
         """The complete answer in a phase of a secure sum, if it is what was announced."""
-        if _digest(path) != announced.sha256:
+        if digest_of(path) != announced.sha256:
             raise RefusedError("digest", "What arrived is not what was announced: its SHA-256 is another one")
         return path.read_bytes()
 
@@ -166,7 +166,7 @@ class Admission:
 
     def check_body(self, path: Path, announced: Announced) -> float:
         """Whether a complete body is an update as it should be; its norm. Holds a piece of it at a time."""
-        if _digest(path) != announced.sha256:
+        if digest_of(path) != announced.sha256:
             raise RefusedError("digest", "What arrived is not what was announced: its SHA-256 is another one")
         squares = 0.0
         with open(path, "rb") as file:
@@ -213,11 +213,6 @@ def most_answer_bytes(spec: Mapping[str, Any]) -> int:
     if spec["phase"] == "mask":
         return int(session["length"]) * int(session["bits"]) // 8
     return Traffic(MOST_MEMBERS, _LONGEST_CERTIFICATE).keys_up
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _pieces(file: BinaryIO, entry: Entry) -> Iterator[Tensor]:

@@ -230,7 +230,7 @@ class Coordinator:
                 return self.abandon(upload)
             left = upload.announced.report.get("left") if task.is_errand else None
             reason = None if left is None else str(left)[:200]
-            self._settle(task, ACCEPTED, reason, upload.announced.report, upload.announced.bytes, norm)
+            self._settle(task, ACCEPTED, reason, upload.announced, norm)
             if not task.is_errand:
                 admission.norms.add(norm)
             elif reason is not None:
@@ -330,7 +330,7 @@ class Coordinator:
             for task in known:
                 if take is not None and self.has_answered(task):
                     with suppress(SecureSumError):  # then it counts as if there was none
-                        take(task, self.inbox.body(task.id).read_bytes())
+                        take(task, self.inbox.accepted_body(task.id).read_bytes())
             self._take_errand = take
 
     def open_errands(self) -> list[Task]:
@@ -428,16 +428,16 @@ class Coordinator:
     def _drop(self, task: Task, outcome: str, reason: str, now: float) -> None:
         task.outcome, task.reason, task.ended = outcome, reason, now
 
-    def _settle(
-        self, task: Task, outcome: str, reason: str | None, report: dict[str, Any], size: int, norm: float
-    ) -> None:
+    def _settle(self, task: Task, outcome: str, reason: str | None, upload: Announced | None, norm: float) -> None:
+        """Decides about a task; `upload` is what was accepted."""
         receipt = {
             "accepted": outcome == ACCEPTED,
             "outcome": outcome,
             "reason": reason,
             "ended": self._clock.seconds(),
-            "bytes": size,
-            "report": report,
+            "bytes": 0 if upload is None else upload.bytes,
+            "sha256": None if upload is None else upload.sha256,
+            "report": {} if upload is None else upload.report,
             "norm": norm,
         }
         self.inbox.settle(task.id, receipt)
@@ -449,7 +449,7 @@ class Coordinator:
         if task is not None and task.is_open:
             if (upload := self._uploads.get(task.id)) is not None:
                 self.abandon(upload)
-            self._settle(task, REFUSED, error.word, {}, 0, 0.0)
+            self._settle(task, REFUSED, error.word, None, 0.0)
         self.log(f"refused of {member.name}: {error.word}: {error.sentence}")
         self._offences[member.name] += 1
         if self._offences[member.name] >= REFUSALS:

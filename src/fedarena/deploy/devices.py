@@ -130,7 +130,7 @@ class DeviceCrew:
 
     def _sent(self, job: JobArrays, task: Task, kept: Sequence[Groups]) -> Sent:
         path, report = self._path, task.report
-        body = codec.load(self._coordinator.inbox.body(task.id), self._coordinator.admission.form)
+        body = codec.load(self._coordinator.inbox.accepted_body(task.id), self._coordinator.admission.form)
         update = self._place(unflatten_groups(body))
         sent = path.receive(arrived_results(job, update, report), kept, path.on_devices)
         observed = sent.observed | {name: float(value) for name, value in report["observed"].items()}

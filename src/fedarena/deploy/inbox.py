@@ -1,18 +1,20 @@
 """What devices upload, on disk: bodies as far as they came, and receipts. Nothing is acknowledged before it is durable.
 
 A body is ``<task>``, its receipt ``<task>.json``. A task without a receipt is not decided: its body may be incomplete.
+Receipts are sealed and have the digest of what was accepted, so that nothing that changed on disk is ever added up.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import sync_folder, write_json
+from fedarena.core.files import sync_folder, write_bytes
+from fedarena.storage.sealed_json import seal_json, unseal_json
 
 
 class Inbox:
@@ -37,16 +39,23 @@ class Inbox:
         """What was decided about a task; None: nothing yet."""
         path = self._receipt(task)
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
+            found = unseal_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise DamagedFileError(f"{path} is damaged: {error}") from None
+        if found is None:
+            raise DamagedFileError(f"{path} is damaged: it is not what was written")
         return found
+
+    def accepted_body(self, task: str) -> Path:
+        """Where an update is that was accepted, after a look whether it is still the same."""
+        path, receipt = self.body(task), self.receipt(task)
+        if receipt is None or not path.exists() or digest_of(path) != receipt["sha256"]:
+            raise DamagedFileError(f"{path} is damaged: it is not the update that was accepted")
+        return path
 
     def settle(self, task: str, receipt: dict[str, Any]) -> None:
         """Decides about a task, durably; what was accepted is on disk already. Others' bodies are thrown away."""
-        write_json(self._receipt(task), receipt)
+        write_bytes(self._receipt(task), seal_json(receipt))
         if not receipt.get("accepted"):
             self.body(task).unlink(missing_ok=True)
 
@@ -59,6 +68,12 @@ class Inbox:
 
     def _receipt(self, task: str) -> Path:
         return self._folder / f"{task}.json"
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Receiving:

@@ -131,7 +131,7 @@ class DeviceScoring:
             )
         totals = Totals(self._task.metrics)
         for place, task in enumerate(answered):
-            body = codec.load(self._coordinator.inbox.body(task.id), self._admission.form)
+            body = codec.load(self._coordinator.inbox.accepted_body(task.id), self._admission.form)
             totals.add(client_states(unflatten_groups(body), place))
         clients = np.array([task.client for task in answered])
         samples = np.array([task.report["samples"] for task in answered])

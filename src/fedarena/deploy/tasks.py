@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import write_json
+from fedarena.core.files import write_bytes
+from fedarena.storage.sealed_json import seal_json, unseal_json
 
 ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
@@ -118,16 +118,16 @@ class Journal:
             "settled": [[client, *last] for client, last in course.settled.items()],
             "errands": [_undecided(task) for task in course.errands],
         }
-        write_json(self._path, content)
+        write_bytes(self._path, seal_json(content))
 
     def read(self) -> Course | None:
         """What was written last; None: nothing. What became of tasks meanwhile the inbox knows."""
         try:
-            content = json.loads(self._path.read_bytes())
+            content = unseal_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise DamagedFileError(f"{self._path} is damaged: {error}") from None
+        if content is None:
+            raise DamagedFileError(f"{self._path} is damaged: it is not what was written")
         try:
             closed = content["closed"]
             return Course(
