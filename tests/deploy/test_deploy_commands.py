@@ -73,7 +73,9 @@ def test_what_cannot_be_invited_or_revoked(at, tmp_path):
     assert "Nobody called 'bob'" in refused("revoke", "bob", "--at", at)
     (tmp_path / "x.zip").write_text("mine")
     assert "exists already" in refused("invite", "bob", "--at", at, "-o", tmp_path / "x.zip")
-    (at / "clients.json").write_text("{")
+    members = (at / "clients.json").read_text()
+    assert members.count('"number": 0') == 1
+    (at / "clients.json").write_text(members.replace('"number": 0', '"number": 7'))
     assert "damaged" in refused("status", "--at", at)
 
 

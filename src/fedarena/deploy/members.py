@@ -7,20 +7,20 @@ a lock.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import filelock
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import write_json
+from fedarena.core.files import write_bytes
 from fedarena.core.outside_text import quoted
+from fedarena.storage.sealed_json import seal_json, unseal_json
 
 FILE = "clients.json"
 _FORMAT = 1
@@ -124,7 +124,7 @@ class Members:
             with self._lock:
                 self.refresh()
                 yield
-                write_json(self._path, {"format": _FORMAT, "clients": [asdict(member) for member in self]})
+                write_bytes(self._path, seal_json({"format": _FORMAT, "clients": [asdict(member) for member in self]}))
                 status = os.stat(self._path)
                 self._read_at = (status.st_mtime_ns, status.st_ino)
         except filelock.Timeout:
@@ -141,8 +141,10 @@ def check_name(name: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Member]:
+    content = unseal_json(path.read_bytes())
+    if content is None:
+        raise DamagedFileError(f"{path} is damaged: it is not what was written")
     try:
-        content: Any = json.loads(path.read_bytes())
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
         members = [Member(**entry) for entry in content["clients"]]
