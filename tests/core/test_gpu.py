@@ -177,6 +177,29 @@ def test_convolutions_of_single_pixels_are_torchs(dtype: torch.dtype) -> None:
         assert torch.equal(ours, again)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 40, 7, 5), (1, 33, 20, 18), (2, 48, 61, 17), (3, 96, 56, 56), (2, 16, 1, 1)])
+def test_filters_of_single_channels_are_torchs(shape: tuple[int, ...], stride: int, dtype: torch.dtype) -> None:
+    random, channels = torch.Generator().manual_seed(0), shape[1]
+    x, weight = (torch.randn(size, generator=random).to("cuda", dtype) for size in (shape, (channels, 1, 3, 3)))
+    found = []
+    for context in (nullcontext(), ChannelsInnermost(), ChannelsInnermost()):
+        own = torch.float64 if isinstance(context, nullcontext) else dtype  # compared with exact numbers
+        rounds = own == torch.bfloat16
+        pictures = x.to(own).contiguous(memory_format=torch.channels_last).requires_grad_()
+        weights = weight.to(torch.float32 if rounds else own).requires_grad_()
+        with context, torch.autocast("cuda", torch.bfloat16, enabled=rounds, cache_enabled=False):
+            output = F.conv2d(pictures, weights, stride=stride, padding=1, groups=channels)
+        slopes = torch.linspace(-1, 1, output.numel(), device="cuda").view_as(output).to(dtype).to(own)
+        found.append([output.detach(), *torch.autograd.grad(output, [pictures, weights], slopes)])
+    assert found[1][2].dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    for exact, ours, again in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance * float(exact.abs().max()))
+        assert torch.equal(ours, again)
+
+
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_jobs_with_settings_of_their_own_train_as_on_the_cpu(model: str, compile: bool) -> None:

@@ -2,7 +2,7 @@
 
 Torch's group normalization wants another layout, so that pictures would be turned around before and after each, and
 gives a whole group of a sample to one processor of the GPU, of which there are many more than a client has samples.
-Where kernels of our own can be made, they normalize, and apply a ReLU while they are at it.
+Where kernels of our own can be made, they normalize, and apply a ReLU while they are at it; others filter channels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedarena.models.normalization import group_norm_before_relu
-from fedarena.train.kernel_layers import KernelGroupNorm, PointwiseConvolution
+from fedarena.train.kernel_layers import DepthwiseConvolution, KernelGroupNorm, PointwiseConvolution
 from fedarena.train.usable_kernels import usable_kernels
 
 
@@ -83,13 +83,19 @@ def _convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """As a product, if it mixes the channels of every pixel by itself."""
-    is_simple = bias is None and groups == 1 and tuple(weight.shape[2:]) == (1, 1)
-    if not is_simple or input.dim() != 4 or not input.is_cuda or _pair(stride) != (1, 1) or _pair(padding) != (0, 0):
+    """As a product, if it mixes the channels of every pixel; by kernels, if it filters every channel by itself."""
+    if bias is not None or input.dim() != 4 or not input.is_cuda or _pair(dilation) != (1, 1):
+        return None
+    side, steps, around = tuple(weight.shape[2:]), _pair(stride), _pair(padding)
+    mixes = (groups, side, steps, around) == (1, (1, 1), (1, 1), (0, 0))
+    filters = groups == len(weight) == input.shape[1] and (side, around) == ((3, 3), (1, 1))
+    filters = filters and steps in ((1, 1), (2, 2)) and _kernels() is not None
+    if not mixes and not filters:
         return None
     if torch.is_autocast_enabled("cuda"):
         input = input.to(torch.get_autocast_dtype("cuda"))
-    output: Tensor = PointwiseConvolution.apply(input, weight)  # type: ignore[no-untyped-call]
+    layer, more = (PointwiseConvolution, ()) if mixes else (DepthwiseConvolution, (steps[0],))
+    output: Tensor = layer.apply(input, weight, *more)  # type: ignore[no-untyped-call]
     return output
 
 

@@ -40,6 +40,29 @@ class KernelGroupNorm(torch.autograd.Function):
         return _pictures(of_x, ctx.picture), None, of_weight, of_bias, None, None
 
 
+class DepthwiseConvolution(torch.autograd.Function):
+    """A convolution that filters every channel by itself; see `depthwise_kernels`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> Tensor:
+        """Filters pictures, with filters of 3 x 3 and one pixel of padding."""
+        from fedarena.train.depthwise_kernels import filtered
+
+        pictures, filters = _innermost(x), weight.reshape(len(weight), 9)
+        ctx.save_for_backward(pictures, filters)
+        ctx.stride = stride
+        return filtered(pictures, filters, stride).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradients of pictures and filters."""
+        from fedarena.train.depthwise_kernels import gradients
+
+        pictures, filters = ctx.saved_tensors
+        of_pictures, of_filters = gradients(_innermost(grad), pictures, filters, ctx.stride)
+        return of_pictures.permute(0, 3, 1, 2), of_filters.reshape(-1, 1, 3, 3), None
+
+
 class PointwiseConvolution(torch.autograd.Function):
     """A convolution of single pixels as a product of matrices."""
 

@@ -18,10 +18,10 @@ from fedarena.train.group_norm_kernels import accurate_type, activated, added_up
 
 _MOST_PIXELS = 1 << 8
 _MOST_NUMBERS = 1 << 16  # of the groups that one program takes
-_NUMBERS = 1 << 12  # that it looks at together
+_NUMBERS = 1 << 13  # that it looks at together
 _LEAST_BYTES = 64  # of a pixel, that are read together if possible
 _UNIT = 8  # channels; a multiple of it is read faster
-_WARPS = 8
+_WARPS = 4
 _ANY = ["pixels", "width", "units"]
 
 
