@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedarena.models.normalization import GroupNormBeforeReLU
 from fedarena.train.channels_last import ChannelsInnermost
+from fedarena.train.kernel_layers import FirstConvolution
 
 
 @settings(deadline=None)
@@ -55,3 +56,31 @@ def test_a_relu_follows_unless_it_was_applied_to_the_same_ceiling() -> None:
         done.relu_done = 0.0
         assert all(relu(done) is done for relu in (torch.relu, F.relu, nn.ReLU()))
         assert nn.ReLU6()(done) is not done
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 3),
+    st.sampled_from([1, 3]),
+    st.integers(5, 9),
+    st.sampled_from([1, 3]),
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_first_convolutions_are_torchs(
+    batch: int, colours: int, height: int, side: int, stride: int, turned: bool
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    x, weight = (
+        torch.randn(shape, generator=random, dtype=torch.float64)
+        for shape in ((batch, colours, height, height + 2), (4, colours, side, side))
+    )
+    layout = torch.channels_last if turned else torch.contiguous_format
+    x, weight = x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout).requires_grad_()
+    expected = F.conv2d(x, weight, None, stride, side // 2)
+    found = FirstConvolution.apply(x, weight, stride, side // 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    slopes = torch.randn(expected.shape, generator=random, dtype=torch.float64)
+    theirs, ours = (torch.autograd.grad(y, weight, slopes)[0] for y in (expected, found))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
+    assert not turned or ours.stride() == weight.stride()  # else optimizers would take parameter after parameter

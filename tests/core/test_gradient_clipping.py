@@ -65,3 +65,19 @@ def test_trials_that_differ_in_it_are_not_one_computation() -> None:
 def test_a_norm_must_be_above_zero() -> None:
     with pytest.raises(BadInputError, match=r"local\.clip_norm: input should be greater than 0, not 0"):
         config(**{"local.clip_norm": 0})
+
+
+@pytest.mark.parametrize("lr_scale", [0.5, torch.tensor(0.5, dtype=torch.float64)], ids=["number", "tensor"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_steps_in_place_are_the_same_steps(momentum: float, lr_scale: float | torch.Tensor) -> None:
+    random = torch.Generator().manual_seed(0)
+    params, grad = ({name: torch.randn(3, 2, generator=random).double() for name in "ab"} for _ in range(2))
+    local = LocalTraining(lr=0.3, momentum=momentum, weight_decay=0.1, clip_norm=0.5)
+    found = []
+    for at_once, in_place in ((False, False), (True, False), (True, True)):
+        own = {name: p.clone() for name, p in params.items()}
+        new, state = optimizer_step(local, own, grad, optimizer_init(local, own), 1, lr_scale, None, at_once, in_place)
+        assert all(own[name] is new[name] for name in new) == in_place
+        found.append((new, state))
+    for others in found[1:]:
+        torch.testing.assert_close(others, found[0], rtol=0, atol=1e-15)

@@ -17,8 +17,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedarena.models.normalization import group_norm_before_relu
-from fedarena.train.kernel_layers import DepthwiseConvolution, KernelGroupNorm, PointwiseConvolution
+from fedarena.train.kernel_layers import DepthwiseConvolution, FirstConvolution, KernelGroupNorm, PointwiseConvolution
 from fedarena.train.usable_kernels import usable_kernels
+
+_MOST_OF_A_PATCH = 32  # numbers; larger patches take more memory than they are worth
 
 
 class ChannelsInnermost(TorchFunctionMode):
@@ -86,17 +88,29 @@ def _convolution(
     """As a product, if it mixes the channels of every pixel; by kernels, if it filters every channel by itself."""
     if bias is not None or input.dim() != 4 or not input.is_cuda or _pair(dilation) != (1, 1):
         return None
-    side, steps, around = tuple(weight.shape[2:]), _pair(stride), _pair(padding)
-    mixes = (groups, side, steps, around) == (1, (1, 1), (1, 1), (0, 0))
-    filters = groups == len(weight) == input.shape[1] and (side, around) == ((3, 3), (1, 1))
-    filters = filters and steps in ((1, 1), (2, 2)) and _kernels() is not None
-    if not mixes and not filters:
+    layer = _convolution_layer(input, weight, _pair(stride), _pair(padding), groups)
+    if layer is None:
         return None
     if torch.is_autocast_enabled("cuda"):
         input = input.to(torch.get_autocast_dtype("cuda"))
-    layer, more = (PointwiseConvolution, ()) if mixes else (DepthwiseConvolution, (steps[0],))
-    output: Tensor = layer.apply(input, weight, *more)  # type: ignore[no-untyped-call]
+    output: Tensor = layer(input, weight)
     return output
+
+
+def _convolution_layer(
+    input: Tensor, weight: Tensor, stride: tuple[Any, Any], padding: tuple[Any, Any], groups: int
+) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """What computes such a convolution faster than the library, if anything does."""
+    side = tuple(weight.shape[2:])
+    if (groups, side, stride, padding) == (1, (1, 1), (1, 1), (0, 0)):
+        return PointwiseConvolution.apply
+    alike = side[0] == side[1] and stride[0] == stride[1] and padding[0] == padding[1] and padding[0] != "same"
+    if groups == 1 and alike and not input.requires_grad and weight[0].numel() <= _MOST_OF_A_PATCH:
+        return lambda x, w: FirstConvolution.apply(x, w, stride[0], padding[0])  # type: ignore[no-untyped-call]
+    filters = groups == len(weight) == input.shape[1] and (side, padding) == ((3, 3), (1, 1))
+    if filters and stride in ((1, 1), (2, 2)) and _kernels() is not None:
+        return lambda x, w: DepthwiseConvolution.apply(x, w, stride[0])  # type: ignore[no-untyped-call]
+    return None
 
 
 def _pair(value: int | Sequence[int] | str) -> tuple[Any, Any]:

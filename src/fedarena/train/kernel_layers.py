@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+_ALIGNED = 8  # numbers of a row, or a multiple, which products read fastest
 
 
 class KernelGroupNorm(torch.autograd.Function):
@@ -48,9 +51,9 @@ class DepthwiseConvolution(torch.autograd.Function):
         """Filters pictures, with filters of 3 x 3 and one pixel of padding."""
         from fedarena.train.depthwise_kernels import filtered
 
-        pictures, filters = _innermost(x), weight.reshape(len(weight), 9)
+        pictures, filters = _innermost(x), weight.flatten(1).contiguous()
         ctx.save_for_backward(pictures, filters)
-        ctx.stride = stride
+        ctx.stride, ctx.layout = stride, _Layout(weight)
         return filtered(pictures, filters, stride).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -60,7 +63,7 @@ class DepthwiseConvolution(torch.autograd.Function):
 
         pictures, filters = ctx.saved_tensors
         of_pictures, of_filters = gradients(_innermost(grad), pictures, filters, ctx.stride)
-        return of_pictures.permute(0, 3, 1, 2), of_filters.reshape(-1, 1, 3, 3), None
+        return of_pictures.permute(0, 3, 1, 2), ctx.layout.of(of_filters), None
 
 
 class PointwiseConvolution(torch.autograd.Function):
@@ -72,8 +75,7 @@ class PointwiseConvolution(torch.autograd.Function):
         pictures = _innermost(x)
         factors = weight.flatten(1).to(x.dtype)
         ctx.save_for_backward(pictures, factors)
-        ctx.exact = weight.dtype
-        ctx.strides = weight.stride() if weight.flatten(1).is_contiguous() else None
+        ctx.exact, ctx.layout = weight.dtype, _Layout(weight)
         output: Tensor = pictures @ factors.t()
         return output.permute(0, 3, 1, 2)
 
@@ -83,11 +85,67 @@ class PointwiseConvolution(torch.autograd.Function):
         pictures, factors = ctx.saved_tensors
         slopes = _innermost(grad)
         of_x = (slopes @ factors).permute(0, 3, 1, 2) if ctx.needs_input_grad[0] else None
-        rows, inputs = slopes.flatten(0, 2), pictures.flatten(0, 2)
-        exactly = {} if rows.dtype == ctx.exact else {"out_dtype": ctx.exact}
-        of_weight = torch.mm(rows.t(), inputs, **exactly)[:, :, None, None]
-        # In the layout of the weight: optimizers take all parameters at once only if their gradients lie like them.
-        return of_x, of_weight if ctx.strides is None else of_weight.as_strided(of_weight.shape, ctx.strides)
+        return of_x, ctx.layout.of(_product(slopes.flatten(0, 2), pictures.flatten(0, 2), ctx.exact))
+
+
+class FirstConvolution(torch.autograd.Function):
+    """A convolution of few colours, with small filters, of pictures whose gradient nobody wants: a product of patches.
+
+    Libraries have no fast kernels for so few channels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+        """Applies filters ``[outputs, colours, side, side]``."""
+        outputs, colours, side, _ = weight.shape
+        pictures = F.pad(x.permute(0, 2, 3, 1), (0, 0, *[padding] * 4)).contiguous()
+        rows, columns = ((length - side) // stride + 1 for length in pictures.shape[1:3])
+        down, across = pictures.stride()[1:3]
+        shape = (len(x), rows, columns, side, side * colours)
+        strides = (pictures.stride(0), stride * down, stride * across, down, 1)
+        numbers = side * side * colours
+        filled_up = -(-numbers // _ALIGNED) * _ALIGNED
+        patches = pictures.new_zeros(len(x) * rows * columns, filled_up)
+        patches[:, :numbers].view(shape).copy_(pictures.as_strided(shape, strides))
+        factors = weight.new_zeros(outputs, filled_up, dtype=x.dtype)
+        factors[:, :numbers] = weight.permute(0, 2, 3, 1).flatten(1)
+        ctx.save_for_backward(patches)
+        ctx.exact, ctx.layout, ctx.numbers = weight.dtype, _Layout(weight), numbers
+        output: Tensor = patches @ factors.t()
+        return output.view(len(x), rows, columns, outputs).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+        """The gradient of filters."""
+        (patches,) = ctx.saved_tensors
+        of_factors = _product(_innermost(grad).flatten(0, 2), patches, ctx.exact)
+        return None, ctx.layout.of(of_factors[:, : ctx.numbers]), None, None
+
+
+class _Layout:
+    """How weights of a convolution lie in memory.
+
+    Optimizers take all parameters at once only if their gradients lie like them, to the strides of single pixels.
+    """
+
+    def __init__(self, weight: Tensor):
+        self._shape = weight.shape
+        self._strides = weight.stride() if weight.permute(0, 2, 3, 1).is_contiguous() else None
+
+    def of(self, gradient: Tensor) -> Tensor:
+        """A gradient that is given as a matrix with a row for every output, in which channels are innermost."""
+        gradient = gradient.contiguous()
+        if self._strides is not None:
+            return gradient.as_strided(self._shape, self._strides)
+        outputs, inputs, height, width = self._shape
+        return gradient.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+
+def _product(rows: Tensor, inputs: Tensor, exact: torch.dtype) -> Tensor:
+    """The sum over rows of the products of both, as exact as weights are."""
+    if rows.dtype == exact:
+        return torch.mm(rows.t(), inputs)
+    return torch.mm(rows.t(), inputs, out_dtype=exact)
 
 
 def _innermost(pictures: Tensor) -> Tensor:

@@ -72,11 +72,12 @@ def optimizer_step(
     lr_scale: Any = 1.0,
     hyperparameters: Mapping[str, Any] | None = None,
     at_once: bool = False,
+    in_place: bool = False,
 ) -> tuple[Tensors, Groups]:
     """One step of the local optimizer: new parameters and new state.
 
     A schedule may scale the learning rate, and `hyperparameters` has what a job sets itself. Plain steps of all
-    parameters may be taken `at_once`, which `vmap` cannot.
+    parameters may be taken `at_once`, which `vmap` cannot, and then also `in_place`, where nobody needs the old ones.
     """
     own = hyperparameters or {}
     lr = own.get("local.lr", local.lr) * lr_scale
@@ -94,10 +95,11 @@ def optimizer_step(
     if at_once:
         old, gradients = [params[name] for name in grad], list(grad.values())
         if isinstance(lr, Tensor):
-            new = torch._foreach_sub(old, torch._foreach_mul(gradients, lr))
-        else:
-            new = torch._foreach_sub(old, gradients, alpha=lr)
-        return dict(zip(grad, new, strict=True)), state
+            gradients, lr = list(torch._foreach_mul(gradients, lr)), 1
+        if in_place:
+            torch._foreach_sub_(old, gradients, alpha=lr)
+            return {name: params[name] for name in grad}, state
+        return dict(zip(grad, torch._foreach_sub(old, gradients, alpha=lr), strict=True)), state
     return {name: params[name] - lr * g for name, g in grad.items()}, state
 
 

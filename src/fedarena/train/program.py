@@ -257,7 +257,9 @@ class StepPrograms:
         changed = len(changing.tensors())
 
         def step(*tensors: Tensor) -> None:
-            torch._foreach_copy_(list(tensors[:changed]), flat_step(list(tensors)))
+            found = zip(tensors[:changed], flat_step(list(tensors)), strict=True)
+            olds, news = zip(*((old, new) for old, new in found if old.data_ptr() != new.data_ptr()), strict=True)
+            torch._foreach_copy_(list(olds), list(news))
 
         return step
 

@@ -114,7 +114,10 @@ class StackedSteps:
         return Changing(params, state, changing.numbers + 1, loss_sums)
 
     def step_alone(self, changing: Changing, given: Given, batch: Batch) -> Changing:
-        """The same for a single lane, without `vmap`: libraries convolve with one set of weights better than we do."""
+        """The same for a single lane, without `vmap`: libraries convolve with one set of weights better than we do.
+
+        On a GPU, parameters may be changed in place.
+        """
 
         def first(groups: Groups) -> Groups:
             return map_groups(lambda t: t[0], groups)
@@ -163,7 +166,8 @@ class StackedSteps:
         grad, loss = (_gradient_and_value if alone else grad_and_value)(loss_of)(params)
         grad = corrected_gradient(self.algorithm, grad, params, client)
         scale, own = client.job.lr_scale, client.job.hyperparameters
-        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, at_once=alone)
+        in_place = alone and self.hardware.is_gpu
+        params, state = optimizer_step(self.local, params, grad, state, number, scale, own, alone, in_place)
         return params, state, loss
 
     def loss_of(self, columns: Tensors, mask: Tensor, key: Tensor, client: Client) -> Callable[[Tensors], Tensor]:
