@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_flair_report.py
 
-Reads docs/benchmarks/gpu_flair.json, gpu_flair_bf16.json (FedScale's rounds with --precision bf16) and
-gpu_flair_decoding.json, and replaces what is between the two marks.
+Reads docs/benchmarks/gpu_flair.json, gpu_fedscale.json and gpu_fedscale_bf16.json (FedScale's rounds in both
+precisions), and gpu_flair_decoding.json, and replaces what is between the two marks.
 """
 
 from __future__ import annotations
@@ -42,28 +42,25 @@ def flair_lines(flair: dict[str, Any]) -> list[str]:
     return lines
 
 
-def fedscale_lines(found: dict[str, Any], rounded: dict[str, Any] | None) -> list[str]:
-    """FedScale's rounds, and what the largest one would take; beside it, the same with more rounding."""
-    measured_rows = [row for row in (found, rounded) if row is not None]
-    precisions = [row["precision"] for row in measured_rows]
+def fedscale_lines(measured_rows: list[dict[str, Any]]) -> list[str]:
+    """FedScale's rounds in some precisions, and what the largest ones would take."""
+    columns = " | ".join(f"minutes, one GPU here, {row['precision']}" for row in measured_rows)
     lines = [
         "Rounds like those of FedScale's Table 6: MobileNet-V2, 20 steps of 32 pictures for each participant, as its "
-        "appendix says. How large pictures are the paper does not say; here they have 224 pixels:",
+        "appendix says. How large pictures are the paper does not say (its code of today resizes iNaturalist's to 299 "
+        "pixels); here they have 224:",
         "",
-        f"| participants of a round | {' | '.join(f'minutes, one GPU here, {name}' for name in precisions)} | minutes, "
-        "FedScale on 20 GPUs |",
-        "| ---: |" + " ---: |" * len(precisions) + " ---: |",
+        f"| participants of a round | {columns} | minutes, FedScale on 20 GPUs |",
+        "| ---: |" + " ---: |" * len(measured_rows) + " ---: |",
     ]
-    for text, theirs in found["fedscale"]["fedscale_minutes"].items():
+    for text, theirs in measured_rows[0]["fedscale"]["fedscale_minutes"].items():
         minutes = " | ".join(minutes_of_round(row["fedscale"], int(text)) for row in measured_rows)
         lines.append(f"| {int(text):,} | {minutes} | {theirs} |")
-    lines += ["", *(speed_line(row["fedscale"], row["precision"]) for row in measured_rows)]
-    if rounded is not None:
-        lines.append(
-            "With `engine.precision=bf16` what goes from layer to layer has 8 bits of precision, as inputs of products "
-            "have; parameters, their gradients, normalization, the optimizer and updates are in float32 "
-            f"(`{rounded['command']}`, [numbers](benchmarks/gpu_flair_bf16.json))."
-        )
+    lines += ["", *(speed_line(row) for row in measured_rows)]
+    lines.append(
+        "With `engine.precision=bf16` what goes from layer to layer has 8 bits of precision, as inputs of products "
+        "have; parameters, their gradients, normalization, the optimizer and updates are in float32."
+    )
     return lines
 
 
@@ -73,20 +70,29 @@ def minutes_of_round(fedscale: dict[str, Any], users: int) -> str:
     if users in rounds:
         return f"{rounds[users]['minutes']:.2f}"
     largest = max(rounds)
-    return f"{rounds[largest]['minutes'] * users / largest:.1f} (extrapolated from {largest:,})"
+    return f"{rounds[largest]['minutes'] * users / largest:.2f} (extrapolated from {largest:,})"
 
 
-def speed_line(fedscale: dict[str, Any], precision: str) -> str:
-    """Samples per second of the largest round, beside central training."""
+def speed_line(found: dict[str, Any]) -> str:
+    """Samples per second of the largest round, and by which command."""
+    fedscale, name = found["fedscale"], "_bf16" if found["precision"] == "bf16" else ""
     rounds = {int(users): row for users, row in fedscale["rounds"].items()}
     speed, gibibytes = rounds[max(rounds)]["samples_per_second"], fedscale["peak_bytes"] / 2**30
-    line = f"In {precision} that is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB"
-    if "of_central" in fedscale:
-        line += (
-            "; central training of the same network in batches of 512 with plain torch makes "
-            f"{fedscale['central_samples_per_second']:,.0f} ({fedscale['of_central']:.0%} of it are reached)"
-        )
-    return f"{line}."
+    return (
+        f"In {found['precision']} that is {speed:,.0f} samples a second, in {gibibytes:.1f} GiB "
+        f"(`{found['command']}`, [numbers](benchmarks/gpu_fedscale{name}.json))."
+    )
+
+
+def central_line(fedscale: dict[str, Any]) -> str:
+    """The same work beside central training, which was measured with FLAIR's rounds."""
+    rounds = {int(users): row for users, row in fedscale["rounds"].items()}
+    return (
+        f"Before filters of single channels had kernels of their own, {max(rounds):,} participants made "
+        f"{rounds[max(rounds)]['samples_per_second']:,.0f} samples a second in tf32; central training of the same "
+        f"network in batches of 512 with plain torch, in the same run, {fedscale['central_samples_per_second']:,.0f}, "
+        f"of which that is {fedscale['of_central']:.0%}."
+    )
 
 
 def decoding_lines(found: dict[str, Any]) -> list[str]:
@@ -105,7 +111,7 @@ def decoding_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def section(found: dict[str, Any], rounded: dict[str, Any] | None, decoding: dict[str, Any] | None) -> str:
+def section(found: dict[str, Any], fedscale: list[dict[str, Any]], decoding: dict[str, Any] | None) -> str:
     """What is between the marks."""
     lines = [
         f"Measured on {found['date']} with `{found['command']}` on one {found['gpu']}, torch "
@@ -114,8 +120,10 @@ def section(found: dict[str, Any], rounded: dict[str, Any] | None, decoding: dic
     ]
     if "flair" in found:
         lines += ["", *flair_lines(found["flair"])]
-    if "fedscale" in found:
-        lines += ["", *fedscale_lines(found, rounded)]
+    if fedscale:
+        lines += ["", *fedscale_lines(fedscale)]
+    if "of_central" in found.get("fedscale", {}):
+        lines.append(central_line(found["fedscale"]))
     if decoding is not None:
         lines += ["", *decoding_lines(decoding)]
     return "\n".join(lines)
@@ -128,6 +136,12 @@ def measured(name: str) -> dict[str, Any] | None:
     return content
 
 
+def measured_of_fedscale() -> list[dict[str, Any]]:
+    """What there is of FedScale's rounds, by precision."""
+    found = (measured(name) for name in ("gpu_fedscale.json", "gpu_fedscale_bf16.json"))
+    return [row for row in found if row is not None]
+
+
 def main() -> None:
     """Replaces what is between the marks."""
     found = measured("gpu_flair.json")
@@ -135,7 +149,7 @@ def main() -> None:
         raise SystemExit("There is no docs/benchmarks/gpu_flair.json; gpu_flair.py --output writes it")
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    text = section(found, measured("gpu_flair_bf16.json"), measured("gpu_flair_decoding.json"))
+    text = section(found, measured_of_fedscale(), measured("gpu_flair_decoding.json"))
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 

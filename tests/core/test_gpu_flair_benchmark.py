@@ -46,24 +46,27 @@ def test_the_page_is_what_was_measured() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
     between = page.split(report.BEGIN)[1].split(report.END)[0].strip()
     found = report.measured("gpu_flair.json")
-    others = (report.measured(f"gpu_flair_{name}.json") for name in ("bf16", "decoding"))
-    assert between == ("" if found is None else report.section(found, *others))
+    decoding = report.measured("gpu_flair_decoding.json")
+    assert between == ("" if found is None else report.section(found, report.measured_of_fedscale(), decoding))
 
 
 def test_what_the_page_says_of_numbers() -> None:
     rounded = {**ABOUT, "precision": "bf16", "fedscale": {**FEDSCALE, "rounds": {"1000": ROUND}}}
-    lines = report.section({**ABOUT, "flair": FLAIR, "fedscale": FEDSCALE}, rounded, DECODING).splitlines()
+    of_both = [{**ABOUT, "fedscale": FEDSCALE}, rounded]
+    lines = report.section({**ABOUT, "flair": FLAIR}, of_both, DECODING).splitlines()
     assert any("| 500 | FedArena is 10.0 times as fast" in line for line in lines)
     assert any("| 8,000 | FedArena reaches 62% of it |" in line for line in lines)
     assert any("3.0 GiB of the GPU's memory; the first round takes 9 s" in line for line in lines)
-    assert "| 100 | 0.20 | 0.1 (extrapolated from 1,000) | 0.16 |" in lines
-    assert "| 1,000 | 2.0 (extrapolated from 100) | 1.00 | 1.14 |" in lines
-    assert "In bf16 that is 9,000 samples a second, in 3.0 GiB." in lines
+    assert "| 100 | 0.20 | 0.10 (extrapolated from 1,000) | 0.16 |" in lines
+    assert "| 1,000 | 2.00 (extrapolated from 100) | 1.00 | 1.14 |" in lines
+    assert any(line.startswith("In bf16 that is 9,000 samples a second, in 3.0 GiB (`python x.py`") for line in lines)
     assert "the GPU waits 7% of a round (median; at most 12%; 50% of the first one)" in lines[-1]
     alone = {**FLAIR, "samples_per_second": {"ours": 5000.0}}
-    assert "pfl" not in report.section({**ABOUT, "flair": alone}, None, None)
-    alone = report.section({**ABOUT, "fedscale": FEDSCALE}, None, None).splitlines()
+    assert "pfl" not in report.section({**ABOUT, "flair": alone}, [], None)
+    beside = {**FEDSCALE, "central_samples_per_second": 2500.0, "of_central": 2.0}
+    alone = report.section({**ABOUT, "fedscale": beside}, of_both[:1], None).splitlines()
     assert "| 100 | 0.20 | 0.16 |" in alone
+    assert "in the same run, 2,500, of which that is 200%" in alone[-1]
 
 
 def test_users_have_the_pictures_that_are_asked_for() -> None:
