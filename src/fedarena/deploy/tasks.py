@@ -10,7 +10,7 @@ from typing import Any
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
-from fedarena.storage.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import seal_json, unseal_json
 
 ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
