@@ -117,11 +117,12 @@ class Session:
             question = {"run": joined["run"], "busy": None, "ready": True if why_not is None else why_not}
             answer = self._link.call("Next", question, poll_seconds + 30.0)
             if "over" in answer:
+                run.hear(answer)
                 return harmless(str(answer["over"]))
             if "join" in answer:
                 return None
             if isinstance(task := answer.get("task"), dict):
-                run.do(task)
+                run.do(task, answer)
             elif "wait" in answer:
                 self._link.wait(max(_number(answer, "wait"), 0.0 if why_not is None else _CONDITIONS_SECONDS))
 
@@ -178,15 +179,27 @@ class _Run:
         self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
         self._say, self._show, self._busy_seconds, self._secure = say, show, busy_seconds, secure
         self._conditions = conditions
-        self.done = 0
 
     def settle(self) -> None:
         """Finds out what became of a job before this client was stopped, and sends what is still wanted of it."""
         if (pending := self._folder.pending()) is not None:
             self._deliver(pending, "the last round")
 
-    def do(self, task: dict[str, Any]) -> None:
-        """Does a task, unless it was done before and only has to be sent."""
+    def hear(self, answer: Answer, goes_on: bool = False) -> None:
+        """What became of the last update, if the server says so; whoever `goes_on` with the next must know."""
+        task, last = self._folder.undecided(), answer.get("last")
+        if task is None:
+            return
+        if isinstance(last, dict) and last.get("task") == task:
+            used = last.get("used") is True
+            self._folder.decided(task, used)
+            if not used:
+                self._say("The last update was not used; this device goes on with what it kept before")
+        elif goes_on:
+            self._folder.decided(task, used=False)
+
+    def do(self, task: dict[str, Any], answer: Answer) -> None:
+        """Does a task of an answer, unless it was done before and only has to be sent."""
         if not isinstance(task.get("task"), str):
             raise _not_understood(task)
         if task.get("kind") == "secure" and self._secure is not None:
@@ -200,6 +213,8 @@ class _Run:
             self.settle()
             pending = None
         if pending is None:
+            if task["kind"] == "train":
+                self.hear(answer, goes_on=True)
             try:
                 pending = self._trained(task, what)
             except GoneError:  # the server has gone on meanwhile
@@ -278,8 +293,7 @@ class _Run:
 
         answer = self._link.upload(pending, self._folder.update(pending.task), progress)
         if answer.get("accepted") is True:
-            self._folder.accepted(pending.task)
-            self.done += 1
+            self._folder.delivered(pending.task)
             self._say(f"{what[0].upper()}{what[1:]}: accepted ({pending.bytes:,} bytes)")
             return
         self._folder.dropped(pending.task)

@@ -88,7 +88,7 @@ class Admission:
     ):
         """With `secure` sums, nothing is uploaded but how much a device did."""
         self.form, self._algorithm, self._local, self._options = form, algorithm, local, options
-        self._secure = secure
+        self.sums_securely = secure
         exact = encoded_bytes(form)
         self.least_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in form.values())
         self.most_bytes = exact + _HEADER_ROOM
@@ -148,7 +148,7 @@ class Admission:
         if processed != expected:
             raise RefusedError("steps", f"{processed:,} samples were processed, and these steps take {expected:,}")
         judged = spec["decisions"] is not None  # then who diverged says so
-        _number(report, "loss", or_nothing=judged or self._secure)
+        _number(report, "loss", or_nothing=judged or self.sums_securely)
         _number(report, "start_loss", or_nothing=not self._algorithm.needs_start_loss)
         for name in ("uploaded_bytes", "joules"):
             _number(report, name, or_nothing=True)

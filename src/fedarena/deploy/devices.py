@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 from fedarena.client import codec
 from fedarena.client.messages import arrived_results
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import write_json
+from fedarena.core.files import write_bytes
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.scoring import DeviceScoring
@@ -37,10 +37,9 @@ class Joined:
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, dict[str, Any]] = {}
         for path in folder.glob("*.json"):
-            try:
-                self._known[path.stem] = json.loads(path.read_bytes())
-            except ValueError as error:
-                raise DamagedFileError(f"{path} is damaged: {error}") from None
+            if (said := unseal_json(path.read_bytes())) is None:
+                raise DamagedFileError(f"{path} is damaged: it is not what was written")
+            self._known[path.stem] = said
 
     def __len__(self) -> int:
         return len(self._known)
@@ -49,7 +48,7 @@ class Joined:
         """A device has joined; whether it says something new."""
         if self._known.get(name) == said:
             return False
-        write_json(self._folder / f"{name}.json", said)
+        write_bytes(self._folder / f"{name}.json", seal_json(said))
         self._known[name] = said
         return True
 
