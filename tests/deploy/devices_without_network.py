@@ -13,6 +13,7 @@ from fedarena.client import codec, messages
 from fedarena.client.building import build, data_spec, put_constants
 from fedarena.client.device import Device
 from fedarena.client.samples import OwnSamples, RawSamples
+from fedarena.core.secret_noise import SecretSource
 from fedarena.deploy.settings import constants, device_settings
 from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import merge, resolve
@@ -47,18 +48,18 @@ def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) ->
 class DevicesWithoutNetwork:
     """Stands in for those who train the shards of an engine; see `fedarena.train.crew.Crew`."""
 
-    def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), secret: int | None = None):
+    def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), noise: SecretSource | None = None):
         self.path = experiment.simulation.path
         self.settings = json.loads(json.dumps(device_settings(experiment)))
         fixed = codec.encode(constants(experiment))
-        self.experiment, self.allow, self.secret, self.fixed = experiment, allow, secret, fixed
+        self.experiment, self.allow, self.noise, self.fixed = experiment, allow, noise, fixed
         self.devices: dict[int, Device] = {}
         self.kept: dict[int, bytes] = {}
 
     def device(self, client: int) -> Device:
         if client not in self.devices:
             data = samples_of(self.experiment, client, self.settings)
-            parts = build(self.settings, data, allow=self.allow, device="cpu", secret=self.secret)
+            parts = build(self.settings, data, allow=self.allow, device="cpu", noise=self.noise)
             put_constants(parts.task, codec.decode(self.fixed), "What is not trained")
             self.devices[client] = Device(parts, client)
         return self.devices[client]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import stat
 
 import pytest
 import torch
@@ -137,15 +136,6 @@ def test_names_from_outside_lead_nowhere_else(tmp_path):
     assert folder.run("../../other").path.parent == tmp_path / "state" / "runs"
     with pytest.raises(BadInputError, match="not the name of one"):
         folder.run("x").update("../update")
-
-
-def test_the_secret_stays_the_same_and_is_its_own(tmp_path):
-    first, second = DeviceFolder(tmp_path / "a"), DeviceFolder(tmp_path / "b")
-    assert first.secret() == first.secret() != second.secret()
-    assert stat.S_IMODE((tmp_path / "a" / "secret").stat().st_mode) == 0o600
-    (tmp_path / "a" / "secret").write_text("")
-    with pytest.raises(DamagedFileError, match="secret is damaged"):
-        first.secret()
 
 
 def test_two_clients_do_not_share_a_folder(tmp_path):

@@ -197,14 +197,18 @@ def test_what_is_spent_is_on_disk_before_anybody_hears_of_it(ledger_folder: Path
 
 
 def test_noise_has_a_secret_that_stays(ledger_folder: Path) -> None:
-    seeds = {PrivacyLedger(ledger_folder).noise_seed(run) for run in ("a", "b", "a")}
+    seeds = {drawn(PrivacyLedger(ledger_folder), run) for run in ("a", "b", "a")}
     assert len(seeds) == 2
     assert (ledger_folder / SECRET_FILE).stat().st_mode & 0o777 == 0o600
     other = begun(ledger_folder / "other")
-    assert PrivacyLedger(other).noise_seed("a") not in seeds
+    assert drawn(PrivacyLedger(other), "a") not in seeds
     (ledger_folder / SECRET_FILE).write_bytes(b"short")
     with pytest.raises(DamagedFileError, match=r"noise.secret is damaged: it has 5 bytes"):
-        PrivacyLedger(ledger_folder).noise_seed("a")
+        PrivacyLedger(ledger_folder).noise("a")
+
+
+def drawn(ledger: PrivacyLedger, run: str) -> int:
+    return int(ledger.noise(run).stream("noise").words(1)[0])
 
 
 def test_what_was_spent_can_be_shown(ledger_folder: Path) -> None:

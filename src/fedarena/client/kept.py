@@ -13,7 +13,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,13 +22,12 @@ from typing import Any
 from fedarena.client import codec
 from fedarena.client.device import Trained
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
-from fedarena.core.files import sync_folder, write_bytes, write_text
+from fedarena.core.files import sync_folder, write_bytes
 from fedarena.core.outside_text import as_file_name
 from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.train import Groups, flatten_groups
 
 _TASK = re.compile("[0-9a-f]{1,64}")
-_SECRET = re.compile("[0-9a-f]{16}")
 _DIGEST = "sha256"
 
 
@@ -63,7 +61,7 @@ class Pending:
 
 
 class DeviceFolder:
-    """The folder of a client: its secret, and the folders of runs. One process at a time uses it."""
+    """The folder of a client: downloads, and the folders of runs. One process at a time uses it."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -74,21 +72,6 @@ class DeviceFolder:
     def close(self) -> None:
         """Lets another client use the folder."""
         self._lock.close()
-
-    def secret(self) -> int:
-        """The number that protects this device: what noise is drawn from. It never leaves the device."""
-        path = self.path / "secret"
-        try:
-            text = path.read_text()
-        except FileNotFoundError:
-            text = f"{secrets.randbits(63):016x}"
-            with needing_room(self.path):
-                path.touch(mode=0o600)
-                write_text(path, text)
-                path.chmod(0o600)
-        if not _SECRET.fullmatch(text):
-            raise DamagedFileError(f"{path} is damaged; delete it, and noise is drawn from a new secret")
-        return int(text, 16)
 
     def run(self, name: str) -> RunFolder:
         """What is kept for a run."""

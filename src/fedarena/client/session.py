@@ -25,6 +25,7 @@ from fedarena.client.link import Answer, GoneError, Link
 from fedarena.client.samples import OwnSamples, RawSamples
 from fedarena.core.errors import BadInputError, FedArenaError, SecureSumError
 from fedarena.core.outside_text import harmless, quoted
+from fedarena.core.secret_noise import SecretSource
 from fedarena.core.version import VERSION
 from fedarena.profiling.machine import describe_machine
 from fedarena.profiling.power import find_power_meter
@@ -45,7 +46,7 @@ class Options:
     threads: int | None = None
     allow: Sequence[str] = ()
     conditions: Conditions = field(default_factory=Conditions)
-    secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
+    secret_noise: bool = True  # else, that of a simulation: whoever knows the seed of the run can draw it again
     record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
     only_secure: bool = False  # whether it takes part only in runs whose server gets sums of updates alone
 
@@ -130,10 +131,8 @@ class Session:
         """Builds everything that the run needs."""
         data = OwnSamples.given(self._raw, column_form(settings), data_spec(settings))
         options = self._options
-        secret = self._folder.secret() if options.secret is None else options.secret
-        parts = build(
-            settings, data, allow=options.allow, device=options.device, threads=options.threads, secret=secret
-        )
+        noise = SecretSource() if options.secret_noise else None
+        parts = build(settings, data, allow=options.allow, device=options.device, threads=options.threads, noise=noise)
         if settings.get("fixed") is not None:
             fixed = _part(settings, "fixed")
             size = int(_number(fixed, "bytes"))

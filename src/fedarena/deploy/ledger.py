@@ -30,6 +30,7 @@ from typing import Any
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import sync_folder, write_bytes
 from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.secret_noise import KEY_BYTES, SecretSource
 from fedarena.core.words import counted
 from fedarena.deploy.authority import write_secret
 from fedarena.privacy.accounting import NEIGHBOURS, Sampled, composed_epsilon
@@ -63,10 +64,10 @@ class PrivacyLedger:
         self._check_end()
         self._secret = folder / SECRET_FILE
 
-    def noise_seed(self, run: str) -> int:
-        """What a run's server draws its noise from: other numbers in every run, which nobody else can know."""
+    def noise(self, run: str) -> SecretSource:
+        """Where a run's server draws its noise: other numbers in every run, which nobody else can know."""
         secret = _read_secret(self._secret)
-        return int.from_bytes(hashlib.blake2b(run.encode(), key=secret, digest_size=8).digest(), "little")
+        return SecretSource(hashlib.blake2b(run.encode(), key=secret, digest_size=KEY_BYTES).digest())
 
     def open_run(self, run: str, name: str, mechanism: Mechanism) -> None:
         """Begins the account of a run, or goes on with it. `run` tells it from all others that ever had its name."""
@@ -199,9 +200,9 @@ class Account:
         ledger.open_run(run, name, mechanism)
 
     @property
-    def noise_seed(self) -> int:
-        """What the server draws its noise from."""
-        return self._ledger.noise_seed(self._run)
+    def noise(self) -> SecretSource:
+        """Where the server draws its noise."""
+        return self._ledger.noise(self._run)
 
     def epsilon(self, steps: int) -> float | None:
         """What all runs together have spent when this one has made so many steps."""

@@ -163,8 +163,8 @@ class DeployedServer:
         simulation, options = run.experiment.simulation, run.config.deploy
         run.account = account
         if account is not None:
-            seed = account.noise_seed if secret_noise else None
-            simulation = replace(simulation, epsilon_after=account.epsilon, server_seed=seed)
+            noise = account.noise if secret_noise else None
+            simulation = replace(simulation, epsilon_after=account.epsilon, server_noise=noise)
         is_secure = simulation.path.sums is not None
         form = {} if is_secure else update_form(simulation)
         admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.core.secret_noise import SecretSource
 from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
@@ -52,7 +54,7 @@ from fedarena.transforms.sending import (
     kept_rows,
     some_clients,
 )
-from fedarena.transforms.transform import Transform
+from fedarena.transforms.transform import SecretContext, Transform
 from fedarena.transforms.wire import SENT, dense, wire_bytes
 
 
@@ -81,17 +83,16 @@ class UpdatePath:
         aggregator: Aggregator | None = None,
         seed: int = 0,
         attack: Attack | None = None,
-        clients_seed: int | None = None,
-        server_seed: int | None = None,
+        clients_noise: SecretSource | None = None,
+        server_noise: SecretSource | None = None,
     ):
-        """`clients_seed` is a secret of a real client, from which it draws what protects it from the server.
+        """`clients_noise` is where a real client draws what protects it from the server.
 
-        `server_seed` is one of a real server, from which it draws noise that protects clients from all others. In a
-        simulation there are no secrets: everything is drawn from the `seed` of the run.
+        `server_noise` is where a real server draws what protects clients from all others. In a simulation there are no
+        secrets: everything is drawn from the `seed` of the run.
         """
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
-        self._clients_seed = seed if clients_seed is None else clients_seed
-        self._server_seed = seed if server_seed is None else server_seed
+        self._clients_noise, self._server_noise = clients_noise, server_noise
         self.aggregator = Mean() if aggregator is None else aggregator
         self._attack = attack if attack is not None and attack.forges_updates else None
         # Corrupted clients who see what others send can act only when all updates of a step are there.
@@ -271,7 +272,7 @@ class UpdatePath:
             _refuse_what_is_not_finite(sent.result, sent.rows)
         samples = float(rows.work.samples[0])
         notes = {TRAIN_LOSS: loss * samples, TRAIN_SAMPLES: samples}
-        hidden = replace(rows, seed=self._clients_seed)
+        hidden = replace(rows, secret=self._clients_noise)
         return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
 
     def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
@@ -364,12 +365,17 @@ class UpdatePath:
         return measured
 
     def _server_context(self, number: int, round: int, version: int) -> JobContext:
-        """The same for a transform of this number."""
-        return self._context(f"server transform {number}", round, version, self._server_seed)
+        """The same for a transform of this number, which may draw what nobody else must know."""
+        stream = f"server transform {number}"
+        if self._server_noise is None:
+            return self._context(stream, round, version)
+        noise = partial(self._server_noise.stream, stream, version)
+        key = noise("key").words(1).view(np.int64)[0]
+        return SecretContext(1.0, round, version, False, torch.tensor(key), noise=noise)
 
-    def _context(self, stream: str, round: int, version: int, seed: int | None = None) -> JobContext:
+    def _context(self, stream: str, round: int, version: int) -> JobContext:
         """What is known about a step of the server, with random numbers of its own."""
-        key = streams.bits(self.seed if seed is None else seed, stream, version).view(np.int64)
+        key = streams.bits(self.seed, stream, version).view(np.int64)
         return JobContext(1.0, round, version, False, torch.tensor(key))
 
     def _rows(self, result: JobResults) -> Rows:
@@ -427,9 +433,10 @@ class UpdatePath:
             if scaled is not None:
                 update, after = scaled.update, before
             else:
-                seed = self._clients_seed if transform.hides_from_server else self.seed
+                secret = self._clients_noise if transform.hides_from_server else None
                 with refusing_own_draws(transform, "at_client"):
-                    update, after = transform.at_client(replace(rows, stream=name, seed=seed), before, server[number])
+                    own = replace(rows, stream=name, secret=secret)
+                    update, after = transform.at_client(own, before, server[number])
             check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)
