@@ -33,6 +33,7 @@ from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
+from fedarena.profiling.memory import give_back_unused
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.identity import free_name
@@ -228,6 +229,7 @@ class DeployedServer:
         where = address or self.folder.address.listening()
         self.service = Service(self.calls, key, certificate, self.folder.authority.certificate, where)
         self.service.start()
+        give_back_unused()  # by building everything
 
     def close(self, sentence: str | None) -> None:
         """Ends; with a sentence, devices are told that the run is over."""

@@ -15,7 +15,7 @@ from fedarena.core.limits import Limits
 from fedarena.core.secret_noise import SecretSource
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.edges import EdgeLinks, Edges, NoEdges
 from fedarena.simulate.jobs import FloatArray
@@ -349,7 +349,8 @@ class Simulation:
 
     def load(self) -> Load:
         """What a job asks of a phone."""
-        params = self.engine.initial_params()
+        # Those of the model itself, of which only the shapes matter: it is remembered as long as the run goes on.
+        params = {name: p.detach() for name, p in trainable_parameters(self.task.module).items()}
         down = up = 0
         if self.sends:
             down, _ = transferred_bytes(self.algorithm, params)
