@@ -14,6 +14,7 @@ from fedarena.client.building import build, data_spec, put_constants
 from fedarena.client.device import Device
 from fedarena.client.samples import OwnSamples, RawSamples
 from fedarena.core.secret_noise import SecretSource
+from fedarena.deploy.serving import update_form
 from fedarena.deploy.settings import constants, device_settings
 from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import merge, resolve
@@ -84,6 +85,11 @@ class DevicesWithoutNetwork:
         if trained.kept is not None:
             self.kept[client] = codec.encode_groups(trained.kept)
         update = codec.decode_groups(codec.encode_groups(trained.update))
+        packing = update_form(self.experiment.simulation).packing
+        if packing is not None:
+            sent = sum(t.numel() * t.element_size() for t in flatten_groups(update).values())
+            assert sent == trained.report["uploaded_bytes"]  # as the simulator counts
+            update = packing.unpacked(update)
         report = json.loads(json.dumps(trained.report))
         received = self.path.receive(messages.arrived_results(job, update, report), kept, number)
         sizes = None if report["uploaded_bytes"] is None else np.array([report["uploaded_bytes"]])

@@ -103,7 +103,7 @@ class Trainer:
         states = {} if kept is None else {client: kept}
         shard = Shard(jobs, {int(jobs.versions[0]): broadcast}, states, self.engine.local.batch_size)
         (result,) = self.engine.train(shard)
-        sent = self.path.send(result, shard, told, self.path.on_devices)
+        sent = self.path.send(result, shard, told, self.path.on_devices, packs=True)
         rows = [state for _, state in sent.client_states]
         report = {**report_of(sent), "seconds": {"download": 0.0, "train": 0.0}, "joules": None}
         return codec.encode_groups(sent_update(sent)), report, take_row(rows[0], 0) if rows else kept

@@ -21,6 +21,7 @@ from fedarena.deploy.calls import BadCallError, Buckets, Calls, Offer, parse
 from fedarena.deploy.coordinator import ExcludedError
 from fedarena.deploy.devices import Joined
 from fedarena.deploy.offences import OFFENCES_FILE
+from fedarena.deploy.update_form import UpdateForm
 
 GOOD = body_of(2)
 
@@ -277,7 +278,7 @@ def test_an_update_that_is_refused_again_after_a_kill_counts_once(tmp_path, monk
 def test_truth_values_and_coverage_are_looked_at(tmp_path):
     office = Office(tmp_path)
     admission = office.coordinator.admission
-    admission.form = {"coverage/a": (torch.float32, (2,)), "other/flag": (torch.bool, (2,))}
+    admission.form = UpdateForm({"coverage/a": (torch.float32, (2,)), "other/flag": (torch.bool, (2,))})
     good = {"coverage/a": torch.tensor([0.0, 1.0]), "other/flag": torch.tensor([True, False])}
     for changed, word in (
         ({}, None),

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.client import codec
 from fedarena.client.messages import arrived_results
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
@@ -129,7 +128,7 @@ class DeviceCrew:
 
     def _sent(self, job: JobArrays, task: Task, kept: Sequence[Groups]) -> Sent:
         path, report = self._path, task.report
-        body = codec.load(self._coordinator.inbox.accepted_body(task.id), self._coordinator.admission.form)
+        body = self._coordinator.admission.form.load(self._coordinator.inbox.accepted_body(task.id))
         update = self._place(unflatten_groups(body))
         sent = path.receive(arrived_results(job, update, report), kept, path.on_devices)
         observed = sent.observed | {name: float(value) for name, value in report["observed"].items()}

@@ -33,6 +33,7 @@ from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
+from fedarena.deploy.update_form import UpdateForm
 from fedarena.profiling.memory import give_back_unused
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
@@ -46,6 +47,8 @@ from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatt
 from fedarena.train.engine import ClientSamples, IntArray, Part
 from fedarena.train.examples import example_update
 from fedarena.train.jobs import Job
+from fedarena.transforms.packing import packing_of
+from fedarena.transforms.wire import PARAMS
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
 _LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
@@ -167,7 +170,7 @@ class DeployedServer:
             noise = account.noise if secret_noise else None
             simulation = replace(simulation, epsilon_after=account.epsilon, server_noise=noise)
         is_secure = simulation.path.sums is not None
-        form = {} if is_secure else update_form(simulation)
+        form = UpdateForm({}) if is_secure else update_form(simulation)
         admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
         self.coordinator.log = self._note
@@ -302,15 +305,17 @@ def deploy_folder_of(run_folder: Path) -> DeployFolder | None:
     return DeployFolder(run_folder.absolute().parent.parent) if is_deployed else None
 
 
-def update_form(simulation: Simulation) -> codec.Form:
+def update_form(simulation: Simulation) -> UpdateForm:
     """The names, types and shapes of what a device uploads: an update of zeros, after all that devices do to it."""
     path, params = simulation.path, simulation.engine.initial_params()
     update = example_update(simulation.algorithm, params)
-    jobs, one = JobArrays.of([Job(0, 1)]), np.ones(1, dtype=np.int64)
+    jobs, number = JobArrays.of([Job(0, 1)]), np.ones(1, dtype=np.int64)
     rows = map_groups(lambda t: torch.zeros_like(t).unsqueeze(0), update)
-    result = JobResults(jobs, rows, {}, Work(one, one, one, np.ones(1)), np.zeros(1))
+    result = JobResults(jobs, rows, {}, Work(number, number, number, np.ones(1)), np.zeros(1))
     sent = path.send(result, Shard(jobs, {}, {}, 1), path.server_init(update), path.on_devices)
-    return codec.form_of(flatten_groups(map_groups(lambda t: t[0], sent.rows.update)))
+    one = map_groups(lambda t: t[0], sent.rows.update)
+    packing = packing_of(path.transforms[: path.on_devices], one.get(PARAMS, {}))
+    return UpdateForm(codec.form_of(flatten_groups(one)), packing)
 
 
 def _server(

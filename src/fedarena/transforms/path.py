@@ -44,6 +44,7 @@ from fedarena.transforms.attacks import Attack
 from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, FixedPoint, SumForm
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.local_noise import draws_of
+from fedarena.transforms.packing import packing_of
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.sending import (
@@ -55,7 +56,7 @@ from fedarena.transforms.sending import (
     some_clients,
 )
 from fedarena.transforms.transform import SecretContext, Transform
-from fedarena.transforms.wire import SENT, dense, wire_bytes
+from fedarena.transforms.wire import PACKED, PARAMS, SENT, dense, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -170,18 +171,31 @@ class UpdatePath:
             return len(self.transforms)
         return max((place + 1 for place, transform in enumerate(self.transforms) if not transform.enforced), default=0)
 
-    def send(self, result: JobResults, shard: Shard, server: Sequence[Groups], transforms: int | None = None) -> Sent:
+    def send(
+        self,
+        result: JobResults,
+        shard: Shard,
+        server: Sequence[Groups],
+        transforms: int | None = None,
+        packs: bool = False,
+    ) -> Sent:
         """The first half of `collect`, which clients do: what they send after training, and what they keep.
 
         `shard` has what they kept before, and `server` what the server keeps for transforms. Real devices execute only
-        so many `transforms` (see `on_devices`); None: all.
+        so many `transforms` (see `on_devices`); None: all. One real client `packs` what it sends.
         """
         diverged = diverged_clients(result)
         if diverged.any():
             result = as_if_nothing_was_learned(result, diverged)
         observed: dict[str, float | Tensor] = {}
         numbers = None if transforms is None else range(transforms)
-        rows, kept, uploaded = self._transform(self._rows(result), shard, server, observed, numbers)
+        rows, kept, uploaded = self._transform(
+            replace(self._rows(result), packs=packs), shard, server, observed, numbers
+        )
+        if packs and rows.packed is None:
+            update = ScaledRows(rows.update, rows.factors).rows()
+            packing = packing_of(self.transforms[:transforms], map_groups(lambda t: t[0], update).get(PARAMS, {}))
+            rows = rows if packing is None else replace(rows, packed=packing.pack(update[PARAMS]))
         if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
             rows = forged(self._attack, rows, self.transforms, server, shard)
         keeping, state = rows, {**result.client_states, **kept}
@@ -440,10 +454,13 @@ class UpdatePath:
             check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)
-            update = {group: tensors for group, tensors in update.items() if group != SENT}
+            packed = update[PACKED][PARAMS] if PACKED in update else rows.packed
+            if PACKED not in update and type(transform).at_client is not Transform.at_client:
+                packed = None  # it is no longer what is sent
+            update = {group: tensors for group, tensors in update.items() if group not in (SENT, PACKED)}
             for noted, value in transform.observe(rows, update).items():
                 observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
-            rows = replace(rows, update=update, factors={} if scaled is None else scaled.factors)
+            rows = replace(rows, update=update, factors={} if scaled is None else scaled.factors, packed=packed)
             kept |= named(name, after)
         if depends:
             sent = np.broadcast_to(np.asarray(wire_bytes(wire), dtype=np.int64), len(rows))

@@ -39,6 +39,8 @@ class Rows:
     validated: Validated | None = None  # how good their models are, where a policy asks
     factors: Groups = field(default_factory=dict)  # that tensors are still to be multiplied by, see `ScaledRows`
     secret: SecretSource | None = None  # where a real client draws what protects it; None: from the seed
+    packs: bool = False  # whether they are of one real client, which sends bytes
+    packed: Tensor | None = None  # that it sends instead of its parameters
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
