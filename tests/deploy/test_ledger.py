@@ -288,6 +288,20 @@ def test_a_folder_that_forgot_steps_is_another_run(tmp_path: Path, monkeypatch: 
         server.run._recorder.release()
 
 
+@pytest.mark.filterwarnings("ignore:Privacy")
+@pytest.mark.parametrize("name", ["current.json", "run.json"])
+def test_a_changed_record_of_a_run_is_noticed_by_name(name: str, tmp_path: Path) -> None:
+    """Its account, say: else what a run has spent could be put down to another one."""
+    folder, _ = deploy_folder(tmp_path / "deploy")
+    config = small_config(**DP)
+    with small_server(folder, config) as server:
+        path = folder.path / name if name == "current.json" else server.run.folder / "deploy" / name
+        server.run._recorder.release()
+    path.write_text(path.read_text().replace(record_of(folder), "0" * 32))
+    with pytest.raises(DamagedFileError, match=f"{name} is damaged: it is not what was written"):
+        open_server(folder, config, Observer())
+
+
 def small_server(folder: Any, config: Any) -> Any:
     from small_deployments import serving
 

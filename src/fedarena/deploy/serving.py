@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,8 +14,9 @@ import torch
 
 from fedarena.client import codec
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import write_bytes, write_json
+from fedarena.core.files import write_bytes
 from fedarena.core.options import resolve_part
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.core.words import counted
 from fedarena.deploy.admission import Admission
 from fedarena.deploy.calls import Calls, Offer
@@ -253,7 +253,7 @@ def open_server(
     current = None if record is None else folder.runs / record["run"]
     if record is None or current is None or not current.exists() or is_finished(current):
         record = _new_record(folder, config)
-        write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
+        _write(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
     elif record["asked"] != config.to_dict():
         raise BadInputError(
             f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
@@ -323,7 +323,7 @@ def _server(
 ) -> DeployedServer:
     place = run.folder / DEPLOYED
     place.mkdir(exist_ok=True)
-    write_json(place / _RECORD, record)
+    _write(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
     return DeployedServer(folder, run, record, joined, _account(folder, run, record), secret_noise)
 
@@ -341,7 +341,7 @@ def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> 
         # Steps that were seen by somebody are gone from the folder. They would be made again, of other updates: with
         # the same noise, which would tell the difference. So this is another account, and all steps are spent anew.
         record["account"] = new_account()
-        write_json(run.folder / DEPLOYED / _RECORD, record)
+        _write(run.folder / DEPLOYED / _RECORD, record)
     account = Account(ledger, record["account"], str(run.config.name), mechanism)
     if round == 0:
         account.check_budget(0)
@@ -373,12 +373,16 @@ def _names(record: dict[str, Any]) -> dict[int, str]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        found = unseal_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise DamagedFileError(f"{path} is damaged: {error}") from None
+    if found is None:
+        raise DamagedFileError(f"{path} is damaged: it is not what was written")
     return found
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    write_bytes(path, seal_json(record))
 
 
 def _as_deployed(config: RunConfig, clients: int, observer: Observer | None) -> RunConfig:
