@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ ONE = np.ones(1)
 COMPRESSORS = [name for name in TRANSFORMS.names() if issubclass(TRANSFORMS.get(name), Compressor)]
 
 
+@cache
 def made(name: str) -> tuple[Packing, bytes, dict[str, torch.Tensor]]:
     """How a compressor's updates travel, the bytes of one, and what the simulator says that the server sees."""
     compressor = TRANSFORMS.get(name)()
