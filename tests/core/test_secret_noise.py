@@ -6,9 +6,13 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from fedarena.algorithms import FedAvg
 from fedarena.core.secret_noise import SecretSource
+from fedarena.transforms import UpdatePath
+from fedarena.transforms.clip_and_noise import normal_numbers
 
 SOURCE = SecretSource(bytes(range(32)))
 NUMBER = 200_000
@@ -62,3 +66,17 @@ def test_without_a_key_nothing_is_drawn_twice():
 def test_a_key_has_256_bits():
     with pytest.raises(ValueError, match="A key has 32 bytes, not 8"):
         SecretSource(bytes(8))
+
+
+def test_a_server_draws_the_same_for_a_step_that_it_makes_again():
+    def drawn(path: UpdatePath, version: int) -> torch.Tensor:
+        return normal_numbers(NUMBER, "updates", path._server_context(0, version + 1, version), torch.zeros(1))
+
+    key = bytes(32)
+    first, again, other = (UpdatePath(FedAvg(), server_noise=SecretSource(k)) for k in (key, key, b"1" * 32))
+    noise = drawn(first, 4)
+    assert noise.dtype == torch.float32
+    assert stats.kstest(noise.numpy(), stats.norm().cdf).pvalue > 1e-3
+    assert torch.equal(noise, drawn(again, 4))
+    for different in (drawn(first, 5), drawn(other, 4), drawn(UpdatePath(FedAvg()), 4)):
+        assert abs(float(torch.corrcoef(torch.stack([noise, different]))[0, 1])) < 0.02
