@@ -1,6 +1,6 @@
 """Runs on a network, measured on this machine: rounds of a tiny model, large updates, a crowd that waits; and Flower.
 
-    python benchmarks/deploy.py [--output docs/benchmarks/deploy.json] [--no-flower] [--small]
+    python benchmarks/deploy.py [--output docs/benchmarks/deploy.json] [--parts rounds updates] [--small]
 
 - *rounds*: three rounds of a tiny model with real clients, each a process, from the first task to the last commit, with
   mutual TLS and every update on disk before its receipt; beside Flower's SuperLink and SuperNodes with the same model
@@ -35,6 +35,7 @@ from fedarena.storage.run_data import load_run
 from tools import FLOWER, HERE, prepare_environment
 
 MIB = 1 << 20
+PARTS = ["rounds", "flower", "updates", "crowd"]
 ROUNDS, CLIENTS = 3, 2
 HIDDEN_OF_45_MB = 157_000  # of an MLP 64-h-10
 COMMAND = [sys.executable, "-c", "from fedarena.cli import main; main()"]
@@ -198,25 +199,31 @@ def flower() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--no-flower", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="others stay as they are in the file")
     parser.add_argument("--small", action="store_true", help="everything at a small size, to see that it works")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     hidden, updates, devices, seconds = (1000, 4, 20, 1.0) if arguments.small else (HIDDEN_OF_45_MB, 100, 1000, 30.0)
+    output, parts = arguments.output, arguments.parts
     results: dict[str, Any] = {"command": f"python benchmarks/deploy.py{' --small' if arguments.small else ''}"}
-    results["rounds"] = rounds()
-    print(f"{ROUNDS} rounds: {results['rounds']['seconds']:.2f} s", flush=True)
-    if not arguments.no_flower:
+    if output is not None and output.exists() and set(parts) != set(PARTS):
+        results |= json.loads(output.read_text(encoding="utf-8"))
+    if "rounds" in parts:
+        results["rounds"] = rounds()
+        print(f"{ROUNDS} rounds: {results['rounds']['seconds']:.2f} s", flush=True)
+    if "flower" in parts:
         results["flower"] = flower()
+        print(f"Flower: {results['flower']['seconds']:.2f} s", flush=True)
+    if {"rounds", "flower"} <= set(parts):  # of one run alone
         results["flower_slower"] = round(results["flower"]["seconds"] / results["rounds"]["seconds"], 1)
-        print(f"Flower: {results['flower']['seconds']:.2f} s, {results['flower_slower']}x", flush=True)
-    results["updates"] = crowd("upload", updates, 1, settings(updates, hidden, 1, 1))
-    grown = results["updates"]["server_memory"]
-    print(f"{updates} updates of {results['updates']['bytes_each'] / 1e6:.0f} MB: {grown}", flush=True)
-    waiting = settings(devices, 16, 1, 1) | {"deploy": {"min_clients": devices}}
-    waiting["cohort"] = devices
-    results["crowd"] = crowd("poll", devices, seconds, waiting | {"deploy": {"min_clients": devices + 1}})
-    print(f"{devices} devices: {results['crowd']['next_seconds']}, {results['crowd']['server_memory']}", flush=True)
+    if "updates" in parts:
+        results["updates"] = crowd("upload", updates, 1, settings(updates, hidden, 1, 1))
+        grown = results["updates"]["server_memory"]
+        print(f"{updates} updates of {results['updates']['bytes_each'] / 1e6:.0f} MB: {grown}", flush=True)
+    if "crowd" in parts:
+        waiting = settings(devices, 16, 1, 1) | {"cohort": devices, "deploy": {"min_clients": devices + 1}}
+        results["crowd"] = crowd("poll", devices, seconds, waiting)
+        print(f"{devices} devices: {results['crowd']['next_seconds']}, {results['crowd']['server_memory']}", flush=True)
     if arguments.output is not None:
         arguments.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     sys.exit(0)

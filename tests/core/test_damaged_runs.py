@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 
 from fedarena.cli import main
 from fedarena.core.errors import BadInputError, CannotReadError, DamagedFileError
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.weights import read_weights
 from fedarena.storage import checkpoint
 from fedarena.storage.checkpoint import check_fits, read_state
 from fedarena.storage.run_data import is_finished, load_run
 from fedarena.storage.run_files import MANIFEST_FILE, RunFiles, parquet_bytes
-from fedarena.storage.sealed_json import seal_json, unseal_json
 
 # A run with every kind of file: phones, and clients about whom something is known.
 COMPLETE = {

@@ -62,7 +62,9 @@ def test_numbers_of_few_bits_come_back(numbers, width) -> None:
     assert bit_lengths(given_numbers).tolist() == [number.bit_length() for number in numbers]
     code = to_gamma(given_numbers)
     assert len(code) == sum(2 * number.bit_length() - 1 for number in numbers) == gamma_bits(given_numbers).sum()
-    assert from_gamma(from_bytes(to_bytes(code)), len(numbers)).tolist() == numbers
+    found, bits = from_gamma(from_bytes(to_bytes(code)), len(numbers), max(numbers, default=1))
+    assert found.tolist() == numbers
+    assert bits == len(code)
     assert from_bits(from_bytes(to_bytes(to_bits(given_numbers, width))), len(numbers), width).tolist() == numbers
 
 

@@ -24,12 +24,12 @@ from fedarena.algorithms import FedAvg
 from fedarena.core import files
 from fedarena.core.errors import BadInputError, DamagedFileError, DivergedError, RunFailedError
 from fedarena.core.interrupts import deferring_interrupts
+from fedarena.core.sealed_json import seal_json
 from fedarena.runs.config import merge
 from fedarena.runs.observer import Observer
 from fedarena.runs.run import resume_run, start_run
 from fedarena.storage import checkpoint, tables
 from fedarena.storage.run_data import load_run
-from fedarena.storage.sealed_json import seal_json
 
 
 @pytest.fixture(scope="module")

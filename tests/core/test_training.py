@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedarena.algorithms import FedAvg, FedProx, FedYogi
 from fedarena.models import DataSpec, build_model, make_task
@@ -247,6 +248,17 @@ def test_flops_of_a_linear_layer() -> None:
     task = make_task(build_model("logistic_regression", spec, {}, 0), spec)
     # forward and the gradient of the weights; the inputs need no gradient
     assert count_training_flops(task) == 2 * (2 * 60 * 5)
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "mlp", "cnn"])
+def test_flops_are_those_of_torchs_counter(name: str) -> None:
+    spec = DataSpec("classification", 5, (1, 8, 8))
+    task = make_task(build_model(name, spec, {}, 0), spec)
+    batch = task.batch(task.example(1))
+    params = {name: p.detach().requires_grad_() for name, p in task.module.named_parameters()}
+    with FlopCounterMode(display=False) as counter:
+        task.loss({name: p.clone() for name, p in params.items()}, batch).backward()
+    assert 0 < count_training_flops(task) == counter.get_total_flops()
 
 
 def test_sums_that_overflow_are_not_mistaken_for_divergence() -> None:

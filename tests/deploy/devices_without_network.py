@@ -13,6 +13,8 @@ from fedarena.client import codec, messages
 from fedarena.client.building import build, data_spec, put_constants
 from fedarena.client.device import Device
 from fedarena.client.samples import OwnSamples, RawSamples
+from fedarena.core.secret_noise import SecretSource
+from fedarena.deploy.serving import update_form
 from fedarena.deploy.settings import constants, device_settings
 from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import merge, resolve
@@ -47,18 +49,18 @@ def samples_of(experiment: Experiment, client: int, settings: dict[str, Any]) ->
 class DevicesWithoutNetwork:
     """Stands in for those who train the shards of an engine; see `fedarena.train.crew.Crew`."""
 
-    def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), secret: int | None = None):
+    def __init__(self, experiment: Experiment, allow: tuple[str, ...] = (), noise: SecretSource | None = None):
         self.path = experiment.simulation.path
         self.settings = json.loads(json.dumps(device_settings(experiment)))
         fixed = codec.encode(constants(experiment))
-        self.experiment, self.allow, self.secret, self.fixed = experiment, allow, secret, fixed
+        self.experiment, self.allow, self.noise, self.fixed = experiment, allow, noise, fixed
         self.devices: dict[int, Device] = {}
         self.kept: dict[int, bytes] = {}
 
     def device(self, client: int) -> Device:
         if client not in self.devices:
             data = samples_of(self.experiment, client, self.settings)
-            parts = build(self.settings, data, allow=self.allow, device="cpu", secret=self.secret)
+            parts = build(self.settings, data, allow=self.allow, device="cpu", noise=self.noise)
             put_constants(parts.task, codec.decode(self.fixed), "What is not trained")
             self.devices[client] = Device(parts, client)
         return self.devices[client]
@@ -83,6 +85,11 @@ class DevicesWithoutNetwork:
         if trained.kept is not None:
             self.kept[client] = codec.encode_groups(trained.kept)
         update = codec.decode_groups(codec.encode_groups(trained.update))
+        packing = update_form(self.experiment.simulation).packing
+        if packing is not None:
+            sent = sum(t.numel() * t.element_size() for t in flatten_groups(update).values())
+            assert sent == trained.report["uploaded_bytes"]  # as the simulator counts
+            update = packing.unpacked(update)
         report = json.loads(json.dumps(trained.report))
         received = self.path.receive(messages.arrived_results(job, update, report), kept, number)
         sizes = None if report["uploaded_bytes"] is None else np.array([report["uploaded_bytes"]])

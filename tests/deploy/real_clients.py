@@ -85,7 +85,7 @@ class RealClient(threading.Thread):
         self.shown: list[str] = []
         self.failure: BaseException | None = None
         self._state, self._raw, self._kind = invitation.with_suffix(".state"), raw, link
-        self._options = Options(device="cpu", secret=0, **options)
+        self._options = Options(device="cpu", secret_noise=False, **options)
 
     def prepare(self, device: Device) -> None:
         """Called when everything is built."""

@@ -103,7 +103,7 @@ class Trainer:
         states = {} if kept is None else {client: kept}
         shard = Shard(jobs, {int(jobs.versions[0]): broadcast}, states, self.engine.local.batch_size)
         (result,) = self.engine.train(shard)
-        sent = self.path.send(result, shard, told, self.path.on_devices)
+        sent = self.path.send(result, shard, told, self.path.on_devices, packs=True)
         rows = [state for _, state in sent.client_states]
         report = {**report_of(sent), "seconds": {"download": 0.0, "train": 0.0}, "joules": None}
         return codec.encode_groups(sent_update(sent)), report, take_row(rows[0], 0) if rows else kept
@@ -116,6 +116,7 @@ class Phone:
         files = files_of(invitation)
         credentials = grpc.ssl_channel_credentials(files["ca.crt"], files["client.key"], files["client.crt"])
         self.name, self.client, self.trainer, self.kept = name, client, trainer, None
+        self.undecided: dict[str, Any] = {}  # what it keeps if its last update is used
         soon = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
         self.channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=soon)
         self.run: str | None = None
@@ -137,7 +138,11 @@ class Phone:
         return answer
 
     async def next(self, **more: Any) -> dict[str, Any]:
-        return await self.call("Next", {"run": self.run, "busy": None, "ready": True, **more})
+        answer = await self.call("Next", {"run": self.run, "busy": None, "ready": True, **more})
+        last = answer.get("last", {})
+        if last.get("used") and last["task"] in self.undecided:
+            self.kept = self.undecided[last["task"]]
+        return answer
 
     async def download(self, blob: str) -> bytes:
         """All of a file, from wherever it broke off."""
@@ -197,7 +202,7 @@ class Phone:
         body, report, kept = self.trainer.train(task, await self.download(task["blob"]), self.client, self.kept)
         answer = await self.upload(self.header(task, body, report), body)
         if answer.get("accepted"):
-            self.kept = kept
+            self.undecided = {task["task"]: kept}
             self.uploads += 1
         return answer
 

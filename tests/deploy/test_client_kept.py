@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import stat
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def test_only_an_accepted_update_changes_what_is_kept(tmp_path):
     assert pending.bytes == folder.update(TASK).stat().st_size
     assert RunFolder(tmp_path).pending() == pending
     assert value_of(folder) is None
-    folder.accepted(TASK)
+    use(folder, TASK)
     assert value_of(folder) == 1.0
     assert folder.current()["empty"] == {}
     folder.keep(OTHER, trained(2.0), {})
@@ -43,23 +42,65 @@ def test_only_an_accepted_update_changes_what_is_kept(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["current"]
 
 
-def test_a_kill_between_the_steps_of_acceptance(tmp_path):
+def use(folder: RunFolder, task: str) -> None:
+    """The server has accepted an update, and used it."""
+    folder.delivered(task)
+    folder.decided(task, used=True)
+
+
+def test_an_update_that_was_accepted_and_not_used_changes_nothing(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {})
+    use(folder, TASK)
+    folder.keep(OTHER, trained(2.0), {})
+    folder.delivered(OTHER)
+    assert value_of(folder) == 1.0
+    assert folder.pending() is None
+    assert RunFolder(tmp_path).undecided() == OTHER
+    folder.decided(OTHER, used=False)
+    assert value_of(folder) == 1.0
+    assert folder.undecided() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current"]
+
+
+def test_kills_between_the_steps_of_acceptance(tmp_path):
     folder = RunFolder(tmp_path)
     folder.keep(TASK, trained(1.0), {})
     left = (tmp_path / "pending.json").read_bytes()
-    folder.accepted(TASK)
+    folder.delivered(TASK)
     (tmp_path / "pending.json").write_bytes(left)  # which was not deleted before the kill
-    folder.accepted(TASK)  # as the server's status says
-    assert value_of(folder) == 1.0
+    folder.delivered(TASK)  # as the server's status says
     assert folder.pending() is None
+    left = (tmp_path / "delivered.json").read_bytes()
+    folder.decided(TASK, used=True)
+    (tmp_path / "delivered.json").write_bytes(left)  # the same
+    folder.decided(TASK, used=True)
+    assert value_of(folder) == 1.0
+    assert folder.undecided() is None
+
+
+@pytest.mark.parametrize("name", ["pending.json", "delivered.json"])
+def test_whatever_bit_of_a_note_changes_is_noticed_by_name(name, tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.keep(TASK, trained(1.0), {"train": 2.0})
+    if name == "delivered.json":
+        folder.delivered(TASK)
+    content = (tmp_path / name).read_bytes()
+    for place in range(0, len(content), 5):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{name} is damaged; delete it"):
+            folder.pending() or folder.undecided()
 
 
 def test_who_keeps_nothing_new_keeps_what_there_was(tmp_path):
     folder = RunFolder(tmp_path)
     folder.keep(TASK, trained(1.0), {})
-    folder.accepted(TASK)
+    use(folder, TASK)
     folder.keep(OTHER, trained(2.0, keeps=False), {})
-    folder.accepted(OTHER)
+    folder.delivered(OTHER)
+    assert folder.undecided() is None
     assert value_of(folder) == 1.0
 
 
@@ -67,7 +108,7 @@ def test_who_keeps_nothing_new_keeps_what_there_was(tmp_path):
 def test_damaged_memory_is_refused_by_name(place, tmp_path):
     folder = RunFolder(tmp_path)
     folder.keep(TASK, trained(1.0), {})
-    folder.accepted(TASK)
+    use(folder, TASK)
     data = bytearray((tmp_path / "current").read_bytes())
     data[place] ^= 1
     (tmp_path / "current").write_bytes(data)
@@ -95,15 +136,6 @@ def test_names_from_outside_lead_nowhere_else(tmp_path):
     assert folder.run("../../other").path.parent == tmp_path / "state" / "runs"
     with pytest.raises(BadInputError, match="not the name of one"):
         folder.run("x").update("../update")
-
-
-def test_the_secret_stays_the_same_and_is_its_own(tmp_path):
-    first, second = DeviceFolder(tmp_path / "a"), DeviceFolder(tmp_path / "b")
-    assert first.secret() == first.secret() != second.secret()
-    assert stat.S_IMODE((tmp_path / "a" / "secret").stat().st_mode) == 0o600
-    (tmp_path / "a" / "secret").write_text("")
-    with pytest.raises(DamagedFileError, match="secret is damaged"):
-        first.secret()
 
 
 def test_two_clients_do_not_share_a_folder(tmp_path):

@@ -27,6 +27,9 @@ from fedarena.client.identity import read_invitation
 from fedarena.deploy.authority import Authority, invitation
 from fedarena.deploy.demo import LocalClients, differing_tensors, set_up
 from fedarena.deploy.serving import open_server, serve
+from fedarena.runs.building import prepare
+from fedarena.runs.observer import Observer
+from fedarena.simulate import simulate
 
 WIDE = {"model": {"name": "mlp", "hidden": [800]}, "rounds": 1, "cohort": 1, "deploy": {"min_clients": 4}}
 
@@ -183,7 +186,7 @@ def test_only_what_gets_much_smaller_is_packed(tmp_path):
     assert not link.is_worth_packing(tmp_path / "nothing")
 
 
-def test_a_sparse_update_travels_packed(tmp_path):
+def test_a_compressed_update_travels_in_its_encoding(tmp_path):
     more = {"transforms": [{"name": "top_k", "share": 0.01}], "deploy": {"min_clients": 1}}
     config = small_config(**WIDE | more)
     folder, invitations = deploy_folder(tmp_path / "deploy", clients=1)
@@ -195,5 +198,10 @@ def test_a_sparse_update_travels_packed(tmp_path):
         server.close("The run is finished")
         client.join(20)
     server.run.close()
-    assert any("accepted (240,368 bytes)" in said for said in client.said)
-    assert proxy.passed < 300_000  # a model down, and little up
+    (real,) = server.run.result().rounds["bytes_up"].to_pylist()[1:]
+    (accepted,) = [said for said in client.said if "accepted" in said]
+    assert f"({real:,} bytes)" in accepted
+    *_, simulated = simulate(prepare(config, Observer()).simulation)
+    assert 2_000 < simulated.row["bytes_up"] < 4_000  # of 240,000
+    assert 0 < real - simulated.row["bytes_up"] < 128  # the header of the file
+    assert proxy.passed < 265_000  # a model down, and little up

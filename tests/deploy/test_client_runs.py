@@ -14,6 +14,7 @@ from fedarena.client.conditions import Conditions
 from fedarena.client.link import Link
 from fedarena.core.errors import BadInputError
 from fedarena.deploy import calls
+from fedarena.deploy.rules import DeadlineRule
 
 
 def play(config, tmp_path, make_client=RealClient):
@@ -105,6 +106,21 @@ def test_clients_may_be_killed_at_any_moment(after, tmp_path):
     assert bits_of(server.run.snapshot.state) == simulated_bits(config)
     trained = [what for one in lives for client in one for what in client.shown if what.endswith(": training")]
     assert len(trained) <= 9 + len(deaths)
+
+
+def test_what_devices_keep_does_not_move_in_rounds_that_fail(tmp_path, monkeypatch):
+    config = small_config(algorithm="scaffold", rounds=3, protocol={"name": "deadline", "seconds": 60})
+    uses, failed = DeadlineRule.used, 2
+    monkeypatch.setattr(DeadlineRule, "used", lambda rule, course: [] if course.round <= failed else uses(rule, course))
+    server, lives = play(config, tmp_path)
+    assert server.run.snapshot.clock.version == 1  # the last round alone made a step
+    took_part = {task.name for task in server.coordinator.course.used()}
+    kept = {path.relative_to(tmp_path).parts[0].removesuffix(".state") for path in tmp_path.rglob("runs/*/current")}
+    assert kept == took_part
+    said = [sentence for (client,) in lives for sentence in client.said]
+    assert sum("accepted" in sentence for sentence in said) == 9
+    assert sum("was not used" in sentence for sentence in said) >= 3
+    assert not [path for path in tmp_path.rglob("memory.*") if path.parents[2].stem in took_part]
 
 
 def test_a_device_that_may_not_work_says_why_and_is_not_invited(tmp_path):

@@ -155,6 +155,45 @@ def test_a_deadline_uses_what_has_come_if_that_is_enough(tmp_path):
         assert len(office.coordinator.course.used()) == used
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_devices_hear_whether_their_update_was_used(tmp_path, killed):
+    """Two of three updates are too few: what these devices keep must be what it was before."""
+    office = Office(tmp_path, protocol=Deadline(seconds=30, minimum_success_share=1.0))
+    rounds = {1: (0, 1), 2: (0, 1, 2), 3: ()}
+    tasks: dict[int, dict] = {}
+    for number, clients in rounds.items():
+        office.open(number)
+        for client in range(3):
+            answer = office.coordinator.next(office.member(client), None, True)
+            before = tasks.get(number - 1, {}).get(client)
+            heard = None if before is None else {"task": before.id, "used": number == 3}
+            assert answer.get("last") == heard
+        tasks[number] = {client: office.given(client) for client in clients}
+        for client, task in tasks[number].items():
+            assert office.send(client, task) == {"accepted": True}
+            assert office.coordinator.next(office.member(client), None, True) is None or number == 2
+        office.coordinator.wait(31.0)
+        assert office.coordinator.closed
+        if killed:
+            office.start()
+    for client in (0, 1, 2):  # a round without its update does not make the server forget
+        assert office.coordinator.course.fate(client).task == tasks[2][client].id
+
+
+def test_a_secure_sum_that_is_not_there_yet_tells_nothing(tmp_path):
+    office = Office(tmp_path)
+    office.coordinator.admission.sums_securely = True
+    office.open()
+    jobs = {client: office.given(client) for client in range(3)}
+    finish(office)
+    assert office.coordinator.course.fate(1) is None
+    office.coordinator.conclude({jobs[0].job, jobs[1].job})  # the last one's group is lost
+    office.start()
+    office.open(2)
+    heard = [office.coordinator.next(office.member(client), None, True)["last"]["used"] for client in range(3)]
+    assert heard == [True, True, False]
+
+
 def test_a_server_that_was_down_gives_a_round_its_whole_time_again(tmp_path):
     office = Office(tmp_path, protocol=Deadline(seconds=30))
     office.open()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,31 @@ def test_another_run_is_not_begun_before_the_present_one_is_finished(at, setting
     assert "is not finished, and has other settings" in text
     assert "runs/first" in text
     assert "finished 0 rounds" in command("status", "--at", at)[1]
+
+
+LEAN = """
+import os, sys, threading, time
+from pathlib import Path
+from fedarena.cli.start_up import import_for_serving
+import_for_serving()
+from fedarena.deploy.folder import Address, DeployFolder
+from fedarena.deploy.serving import open_server
+from fedarena.runs.config import read_run_file, resolve_settings
+from fedarena.runs.observer import Observer
+from fedarena.storage.checkpoint import read_state
+
+server = open_server(DeployFolder(Path(sys.argv[1])), resolve_settings(read_run_file(sys.argv[2], []), {}), Observer())
+server.start("127.0.0.1:0")
+threading.Thread(target=server.run.advance, daemon=True).start()
+while read_state(server.run.folder) is None:  # the model it begins with is evaluated and recorded
+    time.sleep(0.01)
+print(sorted({"pandas", "torch._dynamo", "sympy", "plotly", "ray"} & sys.modules.keys()), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_does_without_libraries_that_it_does_not_need(at, settings):
+    """Torch's compiler and pandas alone would take 150 MB."""
+    done = subprocess.run([sys.executable, "-c", LEAN, at, settings], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from tiny_office import FORM, SAMPLES, Office, body_of, header_of
 
 from fedarena.client import codec
+from fedarena.core.errors import DamagedFileError
+from fedarena.core.sealed_json import unseal_json
 from fedarena.deploy.calls import BadCallError, Buckets, Calls, Offer, parse
 from fedarena.deploy.coordinator import ExcludedError
 from fedarena.deploy.devices import Joined
+from fedarena.deploy.offences import OFFENCES_FILE
+from fedarena.deploy.update_form import UpdateForm
 
 GOOD = body_of(2)
 
@@ -222,12 +226,16 @@ def test_a_task_of_somebody_else_is_refused_and_stays_open(tmp_path):
     assert office.send(0, others) == {"accepted": True}
 
 
-def test_three_refusals_put_a_device_into_quarantine_and_the_run_goes_on(tmp_path):
+@pytest.mark.parametrize("restarted", [False, True])
+def test_three_refusals_put_a_device_into_quarantine_and_the_run_goes_on(restarted, tmp_path):
     office = Office(tmp_path)
     office.open()
     task = office.given(2)
     for _ in range(3):
         office.upload(2, header_of(task, GOOD) | {"sha256": "?"}, [])
+        if restarted:
+            office.start()
+            office.open()
     with pytest.raises(ExcludedError, match="quarantine: 3 uploads were refused, the last one: header"):
         office.member(2)
     for client in (0, 1):
@@ -238,10 +246,39 @@ def test_three_refusals_put_a_device_into_quarantine_and_the_run_goes_on(tmp_pat
         office.member(2)
 
 
+def test_who_is_invited_again_after_quarantine_has_three_chances_again(tmp_path):
+    office = Office(tmp_path)
+    office.open()
+    for serial in ("2", "new"):
+        for number in range(3):
+            member = office.coordinator.member("phone2", serial)
+            office.coordinator.begin_upload(member, {"number": number})
+        with pytest.raises(ExcludedError, match="quarantine"):
+            office.coordinator.member("phone2", serial)
+        office.members.invite("phone2", "new", "2099-01-01")
+
+
+def test_an_update_that_is_refused_again_after_a_kill_counts_once(tmp_path, monkeypatch):
+    office = Office(tmp_path)
+    office.open()
+    task = office.given(2)
+    monkeypatch.setattr(office.coordinator.inbox, "settle", lambda *_: exit(1))
+    with pytest.raises(SystemExit):
+        office.send(2, task, with_value(math.nan))
+    office.start()
+    office.open()
+    assert office.send(2, office.given(2), with_value(math.nan))["refused"]
+    path = tmp_path / "run" / OFFENCES_FILE
+    assert unseal_json(path.read_bytes()) == {"refused": {"2": [task.id]}}
+    path.write_bytes(path.read_bytes().replace(task.id.encode(), b"0" * 32))
+    with pytest.raises(DamagedFileError, match=r"refused.json is damaged"):
+        office.start()
+
+
 def test_truth_values_and_coverage_are_looked_at(tmp_path):
     office = Office(tmp_path)
     admission = office.coordinator.admission
-    admission.form = {"coverage/a": (torch.float32, (2,)), "other/flag": (torch.bool, (2,))}
+    admission.form = UpdateForm({"coverage/a": (torch.float32, (2,)), "other/flag": (torch.bool, (2,))})
     good = {"coverage/a": torch.tensor([0.0, 1.0]), "other/flag": torch.tensor([True, False])}
     for changed, word in (
         ({}, None),
@@ -313,7 +350,7 @@ def _encoded(value) -> bytes:
 
 
 def test_messages_have_a_largest_size_and_depth():
-    for message in (b"[" * 70_000, b"{" * 60_000, b'{"a":' * 10_000, b"\xff\xfe", b"", b"1"):
+    for message in (b"[" * 70_000, b"{" * 60_000, b'{"a":' * 10_000, b"\xff\xfe", b"", b"1", b'{"a":"\\ud800"}'):
         with pytest.raises(BadCallError):
             parse(message)
 
@@ -354,10 +391,19 @@ def test_who_cannot_take_part_is_told_why(changed, sentence, tmp_path):
     assert sentence in calls.join(member, _encoded(good | changed))["refused"]
     assert joined.get("phone0") is None
     assert calls.join(member, _encoded(good))["client"] == 0
+    assert Joined(tmp_path / "joined").samples("phone0") == 3
     assert (
         "began without"
         in Calls(office.coordinator, joined, Offer("run", {}, {}, frozenset())).join(member, _encoded(good))["refused"]
     )
+
+
+def test_what_a_device_said_and_somebody_changed_is_refused_by_name(tmp_path):
+    Joined(tmp_path).add("phone0", {"samples": {"train": 3}})
+    path = tmp_path / "phone0.json"
+    path.write_bytes(path.read_bytes().replace(b"3", b"9"))
+    with pytest.raises(DamagedFileError, match=r"phone0.json is damaged: it is not what was written"):
+        Joined(tmp_path)
 
 
 def test_the_form_of_these_tests_is_the_one_that_is_expected():

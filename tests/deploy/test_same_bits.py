@@ -17,6 +17,7 @@ from devices_without_network import DevicesWithoutNetwork, check_same_as_simulat
 import fedarena
 from fedarena.algorithms import ALGORITHMS
 from fedarena.client import codec, messages
+from fedarena.core.secret_noise import SecretSource
 from fedarena.train import Job, JobArrays
 from fedarena.transforms import TRANSFORMS
 
@@ -133,15 +134,34 @@ def test_parts_of_strangers_are_refused(own_parts):
         check_same_as_simulation(allow=("own",), **own_parts)
 
 
-def test_noise_that_protects_a_device_comes_from_its_own_secret():
-    settings = {"privacy": {"name": "local_gaussian", "job_epsilon": 1.0}, "rounds": 1}
-    bits = []
-    for secret in (None, 1, 1, 2):
+@pytest.mark.parametrize("mechanism", ["local_gaussian", "local_laplace"])
+def test_noise_that_protects_a_device_is_its_own_secret(mechanism):
+    settings = {"privacy": {"name": mechanism, "job_epsilon": 1.0}, "rounds": 1}
+    keys, bits = (bytes(32), b"1" * 32), []
+    for noise in (None, SecretSource(keys[0]), SecretSource(keys[0]), SecretSource(keys[1]), *[SecretSource()] * 2):
         experiment = small_experiment(**settings)
-        experiment.simulation.engine.crew = DevicesWithoutNetwork(experiment, secret=secret)
+        experiment.simulation.engine.crew = DevicesWithoutNetwork(experiment, noise=noise)
         bits.append(played(experiment)[0])
     assert bits[1] == bits[2]
-    assert bits[0] != bits[1] != bits[3]
+    assert len({str(one) for one in bits}) == 5  # what comes from the system is another one every time
+
+
+@pytest.mark.filterwarnings("ignore:Privacy")
+def test_noise_in_a_secure_sum_is_secret_and_as_large_as_that_of_the_simulation():
+    pytest.importorskip("dp_accounting")
+    private = {"name": "distributed_gaussian", "noise_multiplier": 1.0}
+    secure = {"name": "bonawitz", "largest_weight": 1}
+    experiment = small_experiment(privacy=private, secure_aggregation=secure, selector="shuffled", cohort=6)
+    simulation = experiment.simulation
+    model = simulation.broadcast(simulation.first_snapshot())
+    task = messages.task_of(JobArrays.of([Job(2, 1)]))
+    words = []
+    for noise in (None, None, SecretSource(), SecretSource()):
+        device = DevicesWithoutNetwork(experiment, noise=noise).device(2)
+        words.append(device.train(task, model, None).words.view(np.int32).astype(np.float64))
+    np.testing.assert_array_equal(words[0], words[1])
+    assert (words[2] != words[3]).any()
+    assert np.std(words[2] - words[3]) == pytest.approx(np.std(words[0] - words[2]), rel=0.2)  # √2 deviations
 
 
 BARE = """

@@ -59,7 +59,8 @@ def test_scores_that_make_no_sense_are_refused(states, samples, word, tmp_path):
     folder, _ = deploy_folder(tmp_path / "deploy")
     with serving(folder, config) as server:
         coordinator, scoring = server.coordinator, server.run.experiment.simulation.engine.crew._scoring
-        good = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in scoring._admission.form.items()}
+        form = scoring._admission.form.tensors
+        good = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in form.items()}
         body = codec.encode(good | states)
         member = coordinator.members.get("phone0")
         task = _task(member)

@@ -236,6 +236,9 @@ def test_no_update_is_masked_for_two_sums(tmp_path):
     later.keep("another job", vector)
     with pytest.raises(SecureSumError, match="has no update for this sum any more"):
         up_to_masks(later, "three")
+    (tmp_path / "masked.json").write_bytes(b"{}")
+    with pytest.raises(SecureSumError, match=r"masked.json is damaged: this update may be in a sum already"):
+        up_to_masks(device(), "two")
 
 
 class Killed(BaseException):

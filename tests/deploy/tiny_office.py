@@ -19,6 +19,7 @@ from fedarena.deploy.coordinator import Coordinator, Upload
 from fedarena.deploy.members import Members
 from fedarena.deploy.rules import Rule, live_rule
 from fedarena.deploy.tasks import Course, Task, new_task_id
+from fedarena.deploy.update_form import UpdateForm
 from fedarena.runs.deployed import DeployOptions
 from fedarena.simulate.protocols import Ideal, Protocol
 from fedarena.train import LocalTraining
@@ -73,7 +74,7 @@ class Office:
     def start(self) -> None:
         """Also after a kill."""
         algorithm = ALGORITHMS.get("fedavg")()
-        admission = Admission(FORM, algorithm, LOCAL, self.options)
+        admission = Admission(UpdateForm(FORM), algorithm, LOCAL, self.options)
         samples = lambda name: SAMPLES  # noqa: E731
         self.coordinator = Coordinator(self.folder / "run", Members(self.folder), admission, self.clock, samples)
         self.log: list[str] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedarena.cli.base import Output, command_of, main, messages, screen
-from fedarena.cli.start_up import import_for_runs, without_collecting
+from fedarena.cli.start_up import import_for_serving, without_collecting
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
 from fedarena.core.words import counted
@@ -111,7 +111,7 @@ def run(
     has_file = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
     from_file = read_run_file(arguments.pop(0), arguments) if has_file else {}
     config = resolve_settings(from_file, parse_overrides(arguments))
-    import_for_runs()
+    import_for_serving()
     from fedarena.display.deploying import serve_with_report
 
     data = serve_with_report(folder, config, messages)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from typing import Any
 
 
 @contextmanager
@@ -33,6 +36,40 @@ def import_for_runs() -> None:
     with without_collecting():
         for name in ("fedarena.display.running", "torch._dynamo"):
             import_module(name)
+
+
+def import_for_serving() -> None:
+    """The same for a server, which computes no gradients and keeps its memory for models: without torch's compiler."""
+    with without_collecting():
+        import_module("fedarena.display.deploying")
+    make_arrow_do_without_pandas()
+
+
+def make_arrow_do_without_pandas() -> None:
+    """Arrow looks for pandas when it gets its first array, and 60 MB of memory are gone; now it finds none.
+
+    Whoever imports pandas later gets it, but Arrow's tables cannot be converted to it in this process.
+    """
+    if "pandas" in sys.modules:
+        return
+    import numpy as np
+    import pyarrow as pa
+
+    nothing = _Nothing()
+    sys.meta_path.insert(0, nothing)
+    try:
+        pa.array(np.zeros(1))
+    finally:
+        sys.meta_path.remove(nothing)
+
+
+class _Nothing(MetaPathFinder):
+    """Has everybody believe that there is no pandas."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Ends the search."""
+        if fullname == "pandas":
+            raise ImportError("pandas is not wanted here")
 
 
 def end_quickly() -> None:

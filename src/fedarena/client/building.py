@@ -20,6 +20,7 @@ from fedarena.client.trust import refuse_files, refuse_parts_of_strangers
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.outside_text import quoted
 from fedarena.core.registry import make_part
+from fedarena.core.secret_noise import SecretSource
 from fedarena.models import DataSpec, InputSpec, Task
 from fedarena.models.assembling import assemble_task
 from fedarena.models.trainable import constant_tensors
@@ -86,16 +87,16 @@ def build(
     allow: Sequence[str] = (),
     device: str = "auto",
     threads: int | None = None,
-    secret: int | None = None,
+    noise: SecretSource | None = None,
 ) -> DeviceParts:
     """Everything that a device needs to train, from the settings of a run and its own samples.
 
-    `secret` is what noise is drawn from that protects this device; None: the seed of the run, as in a simulation.
+    `noise` is where noise comes from that protects this device; None: the seed of the run, as in a simulation.
     """
     refuse_parts_of_strangers(settings, allow)
     try:
         refuse_files(settings)
-        return _build(settings, data, device, threads, secret)
+        return _build(settings, data, device, threads, noise)
     except FedArenaError:
         raise
     except Exception as error:  # what somebody else sent may fail in any way, and a sentence is all that helps
@@ -103,7 +104,7 @@ def build(
 
 
 def _build(
-    settings: Mapping[str, Any], data: OwnSamples, device: str, threads: int | None, secret: int | None
+    settings: Mapping[str, Any], data: OwnSamples, device: str, threads: int | None, noise: SecretSource | None
 ) -> DeviceParts:
     seed, engine_options = int(settings["seed"]), dict(settings["engine"])
     task = assemble_task(
@@ -124,7 +125,7 @@ def _build(
     transforms = [make_transform(one) for one in settings["transforms"]]
     secure = settings.get("secure")
     aggregator = None if secure is None else _aggregator(secure["aggregator"])
-    path = UpdatePath(algorithm, transforms, aggregator, seed=seed, clients_seed=secret)
+    path = UpdatePath(algorithm, transforms, aggregator, seed=seed, clients_noise=noise)
     if secure is not None:
         example = example_update(algorithm, engine.initial_params())
         path.sum_securely(FixedPoint(**secure["fixed_point"]), example, secure["notes"])

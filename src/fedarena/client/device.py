@@ -55,7 +55,7 @@ class Device:
             result = replace(result, update=on_cpu[0], client_states=on_cpu[1])
         else:
             told = [engine.place(state) for state in told]
-        sent = path.send(result, shard, told)
+        sent = path.send(result, shard, told, packs=path.sums is None)
         rows = [state for _, state in sent.client_states]
         state, report = take_row(rows[0], 0) if rows else None, report_of(sent)
         if path.sums is not None:

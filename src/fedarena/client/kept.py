@@ -2,18 +2,17 @@
 
 A folder of its own for every run: ``current`` is what the client keeps between its jobs for the algorithm and for
 transforms. A job that is done lies in ``memory.<task>`` (what is kept from then on), ``update.<task>`` (what is to be
-uploaded) and, written last, ``pending.json``. Only when the server has accepted the update does the memory become
-current: whether it has, the server knows if this device was killed meanwhile.
+uploaded) and, written last, ``pending.json``. When the server has the update, ``delivered.json`` takes its place. Only
+when the server says that it has used the update does the memory become current: a round may fail, and what nobody used
+must not change what this client does next. Whatever a device that was killed has missed, the server tells it again.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,12 +22,12 @@ from typing import Any
 from fedarena.client import codec
 from fedarena.client.device import Trained
 from fedarena.core.errors import BadInputError, DamagedFileError, FedArenaError
-from fedarena.core.files import sync_folder, write_json, write_text
+from fedarena.core.files import sync_folder, write_bytes
 from fedarena.core.outside_text import as_file_name
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.train import Groups, flatten_groups
 
 _TASK = re.compile("[0-9a-f]{1,64}")
-_SECRET = re.compile("[0-9a-f]{16}")
 _DIGEST = "sha256"
 
 
@@ -62,7 +61,7 @@ class Pending:
 
 
 class DeviceFolder:
-    """The folder of a client: its secret, and the folders of runs. One process at a time uses it."""
+    """The folder of a client: downloads, and the folders of runs. One process at a time uses it."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -73,21 +72,6 @@ class DeviceFolder:
     def close(self) -> None:
         """Lets another client use the folder."""
         self._lock.close()
-
-    def secret(self) -> int:
-        """The number that protects this device: what noise is drawn from. It never leaves the device."""
-        path = self.path / "secret"
-        try:
-            text = path.read_text()
-        except FileNotFoundError:
-            text = f"{secrets.randbits(63):016x}"
-            with needing_room(self.path):
-                path.touch(mode=0o600)
-                write_text(path, text)
-                path.chmod(0o600)
-        if not _SECRET.fullmatch(text):
-            raise DamagedFileError(f"{path} is damaged; delete it, and noise is drawn from a new secret")
-        return int(text, 16)
 
     def run(self, name: str) -> RunFolder:
         """What is kept for a run."""
@@ -106,7 +90,9 @@ class RunFolder:
         self.path = path
         with needing_room(path):
             path.mkdir(parents=True, exist_ok=True)
-        self._current, self._pending = path / "current", path / "pending.json"
+        self._current, self._pending, self._delivered = (
+            path / n for n in ("current", "pending.json", "delivered.json")
+        )
 
     def current(self) -> Groups | None:
         """What was kept with the last update that was accepted; None: nothing yet."""
@@ -130,7 +116,9 @@ class RunFolder:
     def pending(self) -> Pending | None:
         """The job whose fate is not known, if there is one."""
         try:
-            value = json.loads(self._pending.read_text())
+            value = unseal_json(self._pending.read_bytes())
+            if value is None:
+                raise ValueError
             task, report, digest, size = (value[name] for name in ("task", "report", "sha256", "bytes"))
             if not (isinstance(task, str) and _TASK.fullmatch(task) and isinstance(report, dict) and type(size) is int):
                 raise ValueError
@@ -160,19 +148,40 @@ class RunFolder:
                 body = hashlib.file_digest(file, "sha256").hexdigest()
             report = {**trained.report, "seconds": dict(seconds)}
             pending = Pending(task, report, body, path.stat().st_size)
-            write_json(self._pending, vars(pending))
+            write_bytes(self._pending, seal_json(vars(pending)))
         return pending
 
-    def accepted(self, task: str) -> None:
-        """The server has the update: what was kept with it counts from now on. May be called again after a kill."""
-        with needing_room(self.path), suppress(FileNotFoundError):  # there is none, or it is current already
-            os.replace(self._memory(task), self._current)
-            sync_folder(self.path)
+    def delivered(self, task: str) -> None:
+        """The server has the update; whether it uses it, it will say. May be called again after a kill."""
+        if self._memory(task).exists():
+            with needing_room(self.path):
+                write_bytes(self._delivered, seal_json({"task": task}))
+        for path in (self._pending, self.update(task)):
+            path.unlink(missing_ok=True)
+
+    def undecided(self) -> str | None:
+        """The task whose update the server has and may use; None: there is none on which anything here depends."""
+        try:
+            found = unseal_json(self._delivered.read_bytes())
+        except FileNotFoundError:
+            return None
+        if found is None:
+            raise DamagedFileError(
+                f"{self._delivered} is damaged; delete it, and this client goes on with what it kept before that job"
+            )
+        return _checked(str(found["task"]))
+
+    def decided(self, task: str, used: bool) -> None:
+        """What was kept with an update counts from now on, if it was used. May be called again after a kill."""
+        if used:
+            with needing_room(self.path), suppress(FileNotFoundError):  # it is current already
+                os.replace(self._memory(task), self._current)
+                sync_folder(self.path)
         self.dropped(task)
 
     def dropped(self, task: str) -> None:
         """The update counts for nothing: what was kept before goes on to be kept."""
-        for path in (self._pending, self._memory(task), self.update(task)):
+        for path in (self._pending, self._delivered, self._memory(task), self.update(task)):
             path.unlink(missing_ok=True)
 
     def _memory(self, task: str) -> Path:

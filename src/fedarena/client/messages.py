@@ -18,6 +18,7 @@ from fedarena.train import Groups, JobArrays, JobResults, Work, map_groups
 from fedarena.transforms import Transform
 from fedarena.transforms.rows import ScaledRows
 from fedarena.transforms.sending import Sent
+from fedarena.transforms.wire import PACKED, PARAMS
 
 _OF_TRANSFORM = "server:"  # begins the names of groups of a model with what transforms at the client look at
 
@@ -83,9 +84,12 @@ def job_of(task: Mapping[str, Any], client: int) -> JobArrays:
 
 
 def sent_update(sent: Sent) -> Groups:
-    """What one client uploads."""
+    """What one client uploads; bytes instead of parameters, where they were packed."""
     rows = ScaledRows(sent.rows.update, sent.rows.factors).rows() if sent.rows.factors else sent.rows.update
-    return map_groups(lambda t: t[0].cpu(), rows)
+    update = map_groups(lambda t: t[0].cpu(), rows)
+    if sent.rows.packed is not None:
+        update = {PACKED: {PARAMS: sent.rows.packed}, **{group: ts for group, ts in update.items() if group != PARAMS}}
+    return update
 
 
 def report_of(sent: Sent) -> dict[str, Any]:

@@ -7,7 +7,6 @@ stopped in the middle has left its group.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from fedarena.client.kept import needing_room
 from fedarena.client.masks import Authority, Words, read_certificate, read_key, signing_with
 from fedarena.client.secure_sum import Member, Session
 from fedarena.core.errors import SecureSumError
-from fedarena.core.files import write_json
+from fedarena.core.files import write_bytes
+from fedarena.core.sealed_json import seal_json, unseal_json
 
 
 class SecureDevice:
@@ -61,15 +61,17 @@ class SecureDevice:
         assert self._member is not None
         own = {"job": self._vector[0], "session": self._member[0]}
         try:
-            last = json.loads(self._masked.read_bytes())
-        except (FileNotFoundError, ValueError):
+            last = unseal_json(self._masked.read_bytes())
+        except FileNotFoundError:
             last = {}
+        if last is None:
+            raise SecureSumError(f"{self._masked} is damaged: this update may be in a sum already; delete the file")
         if last == own:
             return
-        if isinstance(last, dict) and last.get("job") == own["job"]:
+        if last.get("job") == own["job"]:
             raise SecureSumError("This update was masked for another sum before, and goes into one only")
         with needing_room(self._masked.parent):
-            write_json(self._masked, own)
+            write_bytes(self._masked, seal_json(own))
 
     def _answered(self, member: Member, phase: str, message: bytes, vector: Words) -> bytes:
         if phase == "advertise":

@@ -25,6 +25,7 @@ from fedarena.client.link import Answer, GoneError, Link
 from fedarena.client.samples import OwnSamples, RawSamples
 from fedarena.core.errors import BadInputError, FedArenaError, SecureSumError
 from fedarena.core.outside_text import harmless, quoted
+from fedarena.core.secret_noise import SecretSource
 from fedarena.core.version import VERSION
 from fedarena.profiling.machine import describe_machine
 from fedarena.profiling.power import find_power_meter
@@ -45,7 +46,7 @@ class Options:
     threads: int | None = None
     allow: Sequence[str] = ()
     conditions: Conditions = field(default_factory=Conditions)
-    secret: int | None = None  # from which noise is drawn; None: a secret of this device's own
+    secret_noise: bool = True  # else, that of a simulation: whoever knows the seed of the run can draw it again
     record: dict[str, Any] | None = None  # what `fedarena profile-device` found out about it
     only_secure: bool = False  # whether it takes part only in runs whose server gets sums of updates alone
 
@@ -117,11 +118,12 @@ class Session:
             question = {"run": joined["run"], "busy": None, "ready": True if why_not is None else why_not}
             answer = self._link.call("Next", question, poll_seconds + 30.0)
             if "over" in answer:
+                run.hear(answer)
                 return harmless(str(answer["over"]))
             if "join" in answer:
                 return None
             if isinstance(task := answer.get("task"), dict):
-                run.do(task)
+                run.do(task, answer)
             elif "wait" in answer:
                 self._link.wait(max(_number(answer, "wait"), 0.0 if why_not is None else _CONDITIONS_SECONDS))
 
@@ -129,10 +131,8 @@ class Session:
         """Builds everything that the run needs."""
         data = OwnSamples.given(self._raw, column_form(settings), data_spec(settings))
         options = self._options
-        secret = self._folder.secret() if options.secret is None else options.secret
-        parts = build(
-            settings, data, allow=options.allow, device=options.device, threads=options.threads, secret=secret
-        )
+        noise = SecretSource() if options.secret_noise else None
+        parts = build(settings, data, allow=options.allow, device=options.device, threads=options.threads, noise=noise)
         if settings.get("fixed") is not None:
             fixed = _part(settings, "fixed")
             size = int(_number(fixed, "bytes"))
@@ -178,15 +178,27 @@ class _Run:
         self._link, self._name, self._device, self._folder, self._blobs = link, name, device, folder, blobs
         self._say, self._show, self._busy_seconds, self._secure = say, show, busy_seconds, secure
         self._conditions = conditions
-        self.done = 0
 
     def settle(self) -> None:
         """Finds out what became of a job before this client was stopped, and sends what is still wanted of it."""
         if (pending := self._folder.pending()) is not None:
             self._deliver(pending, "the last round")
 
-    def do(self, task: dict[str, Any]) -> None:
-        """Does a task, unless it was done before and only has to be sent."""
+    def hear(self, answer: Answer, goes_on: bool = False) -> None:
+        """What became of the last update, if the server says so; whoever `goes_on` with the next must know."""
+        task, last = self._folder.undecided(), answer.get("last")
+        if task is None:
+            return
+        if isinstance(last, dict) and last.get("task") == task:
+            used = last.get("used") is True
+            self._folder.decided(task, used)
+            if not used:
+                self._say("The last update was not used; this device goes on with what it kept before")
+        elif goes_on:
+            self._folder.decided(task, used=False)
+
+    def do(self, task: dict[str, Any], answer: Answer) -> None:
+        """Does a task of an answer, unless it was done before and only has to be sent."""
         if not isinstance(task.get("task"), str):
             raise _not_understood(task)
         if task.get("kind") == "secure" and self._secure is not None:
@@ -200,6 +212,8 @@ class _Run:
             self.settle()
             pending = None
         if pending is None:
+            if task["kind"] == "train":
+                self.hear(answer, goes_on=True)
             try:
                 pending = self._trained(task, what)
             except GoneError:  # the server has gone on meanwhile
@@ -278,8 +292,7 @@ class _Run:
 
         answer = self._link.upload(pending, self._folder.update(pending.task), progress)
         if answer.get("accepted") is True:
-            self._folder.accepted(pending.task)
-            self.done += 1
+            self._folder.delivered(pending.task)
             self._say(f"{what[0].upper()}{what[1:]}: accepted ({pending.bytes:,} bytes)")
             return
         self._folder.dropped(pending.task)

@@ -8,23 +8,22 @@ update, and whether its numbers make sense.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedarena.client.codec import BadTensorsError, Entry, Form, encoded_bytes, read_header
 from fedarena.client.secure_limits import MOST_MEMBERS
 from fedarena.client.secure_messages import Traffic
 from fedarena.core.outside_text import quoted
 from fedarena.deploy.inbox import digest_of
+from fedarena.deploy.update_form import BadEncodingError, BadTensorsError, UpdateForm
 from fedarena.runs.deployed import DeployOptions
 from fedarena.train import COVERAGE, Algorithm, LocalTraining
 from fedarena.train.batches import count_processed
@@ -84,14 +83,12 @@ class Admission:
     """The checks of one run."""
 
     def __init__(
-        self, form: Form, algorithm: Algorithm, local: LocalTraining, options: DeployOptions, secure: bool = False
+        self, form: UpdateForm, algorithm: Algorithm, local: LocalTraining, options: DeployOptions, secure: bool = False
     ):
         """With `secure` sums, nothing is uploaded but how much a device did."""
         self.form, self._algorithm, self._local, self._options = form, algorithm, local, options
-        self._secure = secure
-        exact = encoded_bytes(form)
-        self.least_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in form.values())
-        self.most_bytes = exact + _HEADER_ROOM
+        self.sums_securely = secure
+        self.least_bytes, self.most_bytes = form.least_bytes, form.most_bytes + _HEADER_ROOM
         self.norms = Norms()
 
     def announced(self, message: Any) -> Announced:
@@ -148,7 +145,7 @@ class Admission:
         if processed != expected:
             raise RefusedError("steps", f"{processed:,} samples were processed, and these steps take {expected:,}")
         judged = spec["decisions"] is not None  # then who diverged says so
-        _number(report, "loss", or_nothing=judged or self._secure)
+        _number(report, "loss", or_nothing=judged or self.sums_securely)
         _number(report, "start_loss", or_nothing=not self._algorithm.needs_start_loss)
         for name in ("uploaded_bytes", "joules"):
             _number(report, name, or_nothing=True)
@@ -165,19 +162,15 @@ class Admission:
                 _number(values, key, or_nothing=name == "validated", within=name)
 
     def check_body(self, path: Path, announced: Announced) -> float:
-        """Whether a complete body is an update as it should be; its norm. Holds a piece of it at a time."""
+        """Whether a complete body is an update as it should be; its norm."""
         if digest_of(path) != announced.sha256:
             raise RefusedError("digest", "What arrived is not what was announced: its SHA-256 is another one")
-        squares = 0.0
-        with open(path, "rb") as file:
-            try:
-                header = read_header(file, os.fstat(file.fileno()).st_size, self.form, "The update")
-            except BadTensorsError as error:
-                raise RefusedError("form", str(error)) from None
-            for name, entry in header.entries.items():
-                file.seek(header.bytes + entry.begin)
-                for piece in _pieces(file, entry):
-                    squares += self._checked_squares(name, piece)
+        try:
+            squares = sum((self._checked_squares(name, piece) for name, piece in self.form.pieces(path)), 0.0)
+        except BadTensorsError as error:
+            raise RefusedError("form", str(error)) from None
+        except BadEncodingError as error:
+            raise RefusedError("encoding", f"The update's parameters cannot be decoded: {error}") from None
         return self._checked_norm(math.sqrt(squares))
 
     def _checked_squares(self, name: str, piece: Tensor) -> float:
@@ -213,15 +206,6 @@ def most_answer_bytes(spec: Mapping[str, Any]) -> int:
     if spec["phase"] == "mask":
         return int(session["length"]) * int(session["bits"]) // 8
     return Traffic(MOST_MEMBERS, _LONGEST_CERTIFICATE).keys_up
-
-
-def _pieces(file: BinaryIO, entry: Entry) -> Iterator[Tensor]:
-    """The numbers of a tensor, some at a time."""
-    left = entry.end - entry.begin
-    while left:
-        data = bytearray(file.read(min(left, MOST_CHUNK_BYTES)))
-        left -= len(data)
-        yield torch.frombuffer(data, dtype=entry.dtype)
 
 
 def _is_hex(value: Any, digits: int) -> bool:

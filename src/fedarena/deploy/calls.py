@@ -134,6 +134,7 @@ def parse(request: bytes) -> dict[str, Any]:
         raise BadCallError(f"A message has at most {CONTROL_BYTES:,} bytes")
     try:
         value = json.loads(request)
+        json.dumps(value, ensure_ascii=False).encode()  # which halves of characters cannot be, so no file could hold it
     except (ValueError, RecursionError):
         raise BadCallError("A message must be JSON") from None
     if not isinstance(value, dict):

@@ -10,8 +10,7 @@ import hashlib
 import os
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fedarena.deploy.admission import Admission, Announced, Norms, RefusedError
 from fedarena.deploy.clocks import RunClock
 from fedarena.deploy.inbox import Inbox, Receiving
 from fedarena.deploy.members import Member, Members
+from fedarena.deploy.offences import Offences
 from fedarena.deploy.rules import Rule
 from fedarena.deploy.tasks import (
     ACCEPTED,
@@ -37,6 +37,7 @@ from fedarena.deploy.tasks import (
     Journal,
     Task,
     by_id,
+    new_task_id,
     settled,
 )
 from fedarena.train import Groups
@@ -81,7 +82,7 @@ class Coordinator:
         self._changed = threading.Condition(self._lock)
         self._seen: dict[str, float] = {}  # when devices last spoke
         self._not_ready: dict[str, str] = {}
-        self._offences: Counter[str] = Counter()
+        self._offences = Offences(folder)
         self._uploads: dict[str, Upload] = {}
         self._rule: Rule | None = None
         self.scoring: tuple[Course, Rule, Admission] | None = None  # an evaluation by devices, beside the round
@@ -136,7 +137,7 @@ class Coordinator:
             if self._over is not None:
                 self._know_of_end.add(member.name)
                 self._changed.notify_all()
-                return {"over": self._over}
+                return {"over": self._over} | self._last(member)
             task = self._open_task(member.number)
             if busy is not None:
                 return {"wait": BUSY_SECONDS} if task is not None and task.id == busy else {"cancel": busy}
@@ -144,7 +145,12 @@ class Coordinator:
                 return None
             if task.given is None:
                 task.given = self._clock.seconds()
-            return {"task": task.message}
+            return {"task": task.message} | self._last(member)
+
+    def _last(self, member: Member) -> Answer:
+        """What a device hears about its last update, beside what it is to do: what it keeps depends on that."""
+        fate = None if self.course is None else self.course.fate(member.number)
+        return {} if fate is None else {"last": {"task": fate.task, "used": fate.used}}
 
     def blob(self, digest: str) -> Path | None:
         """The file with what tasks name by its digest."""
@@ -290,7 +296,7 @@ class Coordinator:
             former, self._rule = self.course, rule
             if course is not former:
                 if former is not None:
-                    course.settled = _last_of_each(former)
+                    course.settled = former.fates()
                 course.norms = self.admission.norms.to_list()
                 self._journal.write(course)
                 self.course = course
@@ -352,6 +358,13 @@ class Coordinator:
     def has_answered(self, task: Task) -> bool:
         """Whether a device has done an errand, and not said that it will not."""
         return task.outcome == ACCEPTED and task.reason is None
+
+    def conclude(self, jobs: Collection[int]) -> None:
+        """The secure sums of the present round, which is over, are there: they have the updates of these jobs."""
+        with self._lock:
+            assert self.course is not None
+            self.course.counted = tuple(task.id for task in self.course.used() if task.job in jobs)
+            self._journal.write(self.course)
 
     def name_of(self, client: int) -> str:
         """The name of a member."""
@@ -421,6 +434,8 @@ class Coordinator:
             waits = [task for task in course.accepted() if task not in used and not rule.is_dropped_with(task, course)]
             over = [task for task in course.tasks if not (task.is_open or task in waits)]
         course.closed = Closed(now, tuple(task.id for task in used), tuple(task.id for task in over))
+        if not self.admission.sums_securely:
+            course.counted = course.closed.used
         if course is self.course:
             self._journal.write(course)
         self._changed.notify_all()
@@ -446,13 +461,14 @@ class Coordinator:
 
     def _refuse(self, member: Member, task: Task | None, error: RefusedError) -> Answer:
         """A refused update is a failed job; too many of them put a device into quarantine."""
+        offence = task.id if task is not None and task.is_open else new_task_id()
+        number = self._offences.add(member.serial, offence)  # before the receipt, or a kill could hide it
         if task is not None and task.is_open:
             if (upload := self._uploads.get(task.id)) is not None:
                 self.abandon(upload)
             self._settle(task, REFUSED, error.word, None, 0.0)
         self.log(f"refused of {member.name}: {error.word}: {error.sentence}")
-        self._offences[member.name] += 1
-        if self._offences[member.name] >= REFUSALS:
+        if number >= REFUSALS:
             self.members.quarantine(member.name, f"{REFUSALS} uploads were refused, the last one: {error.word}")
             self.log(f"{member.name} is in quarantine")
         self._look(self._clock.seconds())
@@ -489,10 +505,8 @@ class Coordinator:
     def _former(self, member: Member, task_id: Any) -> Answer:
         """What to say about a task of a round before: it counted once, or never will."""
         last = None if self.course is None else self.course.settled.get(member.number)
-        if last is not None and last[0] == task_id and last[1] == ACCEPTED:
+        if last is not None and last.task == task_id:
             return {"accepted": True}
-        if last is not None and last[0] == task_id and last[1] == REFUSED:
-            return {"refused": "It was refused before"}
         return {"late": "The round of this task is over"}
 
 
@@ -503,12 +517,3 @@ def _answer(task: Task) -> Answer:
     if task.outcome == REFUSED:
         return {"refused": f"It was refused: {task.reason}"}
     return {"late": "The server does not wait for it any more"}
-
-
-def _last_of_each(course: Course) -> dict[int, tuple[str, str]]:
-    """The last task of every client, and how it ended."""
-    last = dict(course.settled)
-    for task in sorted(course.tasks, key=lambda task: task.job):
-        if task.outcome is not None:
-            last[task.client] = (task.id, task.outcome)
-    return last

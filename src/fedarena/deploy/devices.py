@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.client import codec
 from fedarena.client.messages import arrived_results
 from fedarena.core.errors import DamagedFileError
-from fedarena.core.files import write_json
+from fedarena.core.files import write_bytes
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.core.words import counted
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.scoring import DeviceScoring
@@ -37,10 +36,9 @@ class Joined:
         folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, dict[str, Any]] = {}
         for path in folder.glob("*.json"):
-            try:
-                self._known[path.stem] = json.loads(path.read_bytes())
-            except ValueError as error:
-                raise DamagedFileError(f"{path} is damaged: {error}") from None
+            if (said := unseal_json(path.read_bytes())) is None:
+                raise DamagedFileError(f"{path} is damaged: it is not what was written")
+            self._known[path.stem] = said
 
     def __len__(self) -> int:
         return len(self._known)
@@ -49,7 +47,7 @@ class Joined:
         """A device has joined; whether it says something new."""
         if self._known.get(name) == said:
             return False
-        write_json(self._folder / f"{name}.json", said)
+        write_bytes(self._folder / f"{name}.json", seal_json(said))
         self._known[name] = said
         return True
 
@@ -130,7 +128,7 @@ class DeviceCrew:
 
     def _sent(self, job: JobArrays, task: Task, kept: Sequence[Groups]) -> Sent:
         path, report = self._path, task.report
-        body = codec.load(self._coordinator.inbox.accepted_body(task.id), self._coordinator.admission.form)
+        body = self._coordinator.admission.form.load(self._coordinator.inbox.accepted_body(task.id))
         update = self._place(unflatten_groups(body))
         sent = path.receive(arrived_results(job, update, report), kept, path.on_devices)
         observed = sent.observed | {name: float(value) for name, value in report["observed"].items()}

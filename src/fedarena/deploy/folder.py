@@ -13,6 +13,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes, write_json
 from fedarena.core.outside_text import quoted
 from fedarena.deploy.authority import Authority, expiry, invitation, write_secret
+from fedarena.deploy.ledger import begin_ledger
 from fedarena.deploy.members import Member, Members, check_name
 
 _ABOUT = "deploy.json"
@@ -72,6 +73,7 @@ class DeployFolder:
         issued = authority.issue_server(_hosts(address))
         write_secret(path / _KEY, issued.key)
         write_bytes(path / _CERTIFICATE, issued.certificate)
+        begin_ledger(path)
         write_json(path / _ABOUT, {"address": str(address)})
         return cls(path)
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import sync_folder, write_bytes
-from fedarena.storage.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import seal_json, unseal_json
 
 
 class Inbox:

@@ -2,8 +2,13 @@
 
 ``ledger.jsonl`` only ever grows: a line for every run, and one for every step of its server, on disk before anybody
 sees what the step came to. Each line is sealed with a checksum of itself and of all before it, so that none can be
-changed or taken out unnoticed. It does not lie in the folder of a run: deleting that gives nobody back what was spent.
-A run of which the folder is gone is another run when it begins again, and adds to the same account.
+changed or taken out unnoticed. How long it is and its last seal stand in ``authority/ledger.json`` as well, so that it
+cannot be cut off, deleted or replaced by an older copy either: what else is in that folder, no deployment can do
+without. This finds accidents, and whoever changes one of the two files; somebody who may write everything here could
+still put back both, and is trusted with everybody's updates anyway.
+
+The ledger does not lie in the folder of a run: deleting that gives nobody back what was spent. A run of which the
+folder is gone is another run when it begins again, and adds to the same account.
 
 Runs are composed by Rényi divergences, which add up; one run alone has the ε of its own accountant. What has no such
 divergences is added as it is, ε to ε and δ to δ.
@@ -23,13 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import sync_folder
+from fedarena.core.files import sync_folder, write_bytes
+from fedarena.core.sealed_json import seal_json, unseal_json
+from fedarena.core.secret_noise import KEY_BYTES, SecretSource
 from fedarena.core.words import counted
 from fedarena.deploy.authority import write_secret
 from fedarena.privacy.accounting import NEIGHBOURS, Sampled, composed_epsilon
 from fedarena.privacy.mechanism import Mechanism
 
-LEDGER_FILE, SECRET_FILE = "ledger.jsonl", "noise.secret"
+LEDGER_FILE, SECRET_FILE, HEAD_FILE = "ledger.jsonl", "noise.secret", "authority/ledger.json"
 _SECRET_BYTES = 32
 _BEGINNING = "fedarena privacy ledger 1"  # what the first line is sealed with
 
@@ -49,16 +56,18 @@ class PrivacyLedger:
     """What was spent in a deploy folder. One server at a time has it open."""
 
     def __init__(self, folder: Path):
-        self._path = folder / LEDGER_FILE
+        self._path, self._head = folder / LEDGER_FILE, folder / HEAD_FILE
         self._accounts: dict[str, _Account] = {}
-        self._seal = _BEGINNING
+        self._seals = [_BEGINNING]  # and that of every line
         self._length = 0  # bytes of all complete lines
         self._read()
-        self._secret = _read_secret(folder / SECRET_FILE)
+        self._check_end()
+        self._secret = folder / SECRET_FILE
 
-    def noise_seed(self, run: str) -> int:
-        """What a run's server draws its noise from: other numbers in every run, which nobody else can know."""
-        return int.from_bytes(hashlib.blake2b(run.encode(), key=self._secret, digest_size=8).digest(), "little")
+    def noise(self, run: str) -> SecretSource:
+        """Where a run's server draws its noise: other numbers in every run, which nobody else can know."""
+        secret = _read_secret(self._secret)
+        return SecretSource(hashlib.blake2b(run.encode(), key=secret, digest_size=KEY_BYTES).digest())
 
     def open_run(self, run: str, name: str, mechanism: Mechanism) -> None:
         """Begins the account of a run, or goes on with it. `run` tells it from all others that ever had its name."""
@@ -118,22 +127,42 @@ class PrivacyLedger:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return
+            data = b""
         complete, _, rest = data.rpartition(b"\n")
         for number, line in enumerate(complete.split(b"\n") if complete else [], 1):
             try:
                 entry = json.loads(line)
                 seal = entry.pop("seal")
-                if seal != _sealed(self._seal, entry) or line != _line(entry, seal):
+                if seal != _sealed(self._seals[-1], entry) or line != _line(entry, seal):
                     raise ValueError("its seal is broken")
                 self._note(entry)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DamagedFileError(
-                    f"{self._path} is damaged in line {number} ({error}): nobody knows any more what privacy was spent "
-                    "here, so no private run can begin; put back a copy of the file"
-                ) from None
-            self._seal = seal
+                raise self._damaged(f"in line {number} ({error})") from None
+            self._seals.append(seal)
         self._length = len(data) - len(rest)  # what was not complete was told to nobody
+
+    def _check_end(self) -> None:
+        """A server that was killed may have written a line more than the head knows of, and never a line less."""
+        try:
+            head = unseal_json(self._head.read_bytes())
+        except FileNotFoundError:
+            raise DamagedFileError(
+                f"{self._head} is missing, which says how much privacy was spent here: no private run can begin; put "
+                "back a copy of the file"
+            ) from None
+        if head is None:
+            raise DamagedFileError(f"{self._head} is damaged: it is not what was written; put back a copy of the file")
+        lines, found = int(head["lines"]), len(self._seals) - 1
+        if found < lines:
+            raise self._damaged(f"at its end: it has {counted(found, 'line')}, and {lines:,} were written")
+        if self._seals[lines] != head["seal"]:
+            raise self._damaged(f"in line {lines}, which is not the one that was written")
+
+    def _damaged(self, where: str) -> DamagedFileError:
+        return DamagedFileError(
+            f"{self._path} is damaged {where}: nobody knows any more what privacy was spent here, so no private run "
+            "can begin; put back a copy of the file"
+        )
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         if "steps" in entry:
@@ -145,7 +174,7 @@ class PrivacyLedger:
             self._accounts[entry["run"]] = _Account(entry["name"], sampled, float(entry["delta"]))
 
     def _append(self, entry: dict[str, Any]) -> None:
-        seal = _sealed(self._seal, entry)
+        seal = _sealed(self._seals[-1], entry)
         line = _line(entry, seal) + b"\n"
         is_new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -157,7 +186,9 @@ class PrivacyLedger:
             os.close(descriptor)
         if is_new:
             sync_folder(self._path.parent)
-        self._seal, self._length = seal, self._length + len(line)
+        self._seals.append(seal)
+        self._length += len(line)
+        _write_head(self._head, len(self._seals) - 1, seal)
         self._note(entry)
 
 
@@ -169,9 +200,9 @@ class Account:
         ledger.open_run(run, name, mechanism)
 
     @property
-    def noise_seed(self) -> int:
-        """What the server draws its noise from."""
-        return self._ledger.noise_seed(self._run)
+    def noise(self) -> SecretSource:
+        """Where the server draws its noise."""
+        return self._ledger.noise(self._run)
 
     def epsilon(self, steps: int) -> float | None:
         """What all runs together have spent when this one has made so many steps."""
@@ -194,8 +225,6 @@ class Account:
 
 def spent_lines(folder: Path) -> list[str]:
     """What every private run of a deploy folder has spent, for people."""
-    if not (folder / LEDGER_FILE).exists():
-        return []
     return [
         f"Privacy spent by {run['run']}: ε = {run['epsilon']:.4g} for δ = {run['delta']:.3g} after "
         f"{counted(run['steps'], 'step')}"
@@ -204,9 +233,18 @@ def spent_lines(folder: Path) -> list[str]:
     ]
 
 
+def begin_ledger(folder: Path) -> None:
+    """For a new deploy folder: nothing was spent yet."""
+    _write_head(folder / HEAD_FILE, 0, _BEGINNING)
+
+
 def new_account() -> str:
     """What tells the account of a run from all others, whatever the run is called."""
     return secrets.token_hex(16)
+
+
+def _write_head(path: Path, lines: int, seal: str) -> None:
+    write_bytes(path, seal_json({"lines": lines, "seal": seal}))
 
 
 def _line(entry: Mapping[str, Any], seal: str) -> bytes:

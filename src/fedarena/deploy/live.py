@@ -57,7 +57,11 @@ class DeployedSimulation(Simulation):
     def summed_securely(self, plan: RoundPlan, world: World, round: int) -> RoundPlan:
         """A round whose updates are added up by devices and server together, where that is wanted."""
         assert self.deployment is not None
-        return plan if self.deployment.secure is None else self.deployment.secure.play(plan, round)
+        if self.deployment.secure is None:
+            return plan
+        plan = self.deployment.secure.play(plan, round)
+        self.deployment.coordinator.conclude(set(plan.ended.numbers[plan.steps >= 0].tolist()))
+        return plan
 
 
 class LiveRound(Protocol):

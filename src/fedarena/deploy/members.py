@@ -20,7 +20,7 @@ import filelock
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import write_bytes
 from fedarena.core.outside_text import quoted
-from fedarena.storage.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import seal_json, unseal_json
 
 FILE = "clients.json"
 _FORMAT = 1

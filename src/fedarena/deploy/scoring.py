@@ -15,6 +15,7 @@ from fedarena.deploy.admission import Admission, RefusedError
 from fedarena.deploy.coordinator import Coordinator
 from fedarena.deploy.rules import Rule
 from fedarena.deploy.tasks import Course, Task, new_task_id
+from fedarena.deploy.update_form import UpdateForm
 from fedarena.metrics.ranking import RankingMetric
 from fedarena.metrics.totals import COUNT, Totals
 from fedarena.models import Tensors
@@ -67,7 +68,7 @@ class DeviceScoring:
         self._limit, self._fewest, self._turn = options.scoring_seconds, fewest, 0
         self._admission = ScoreAdmission(self._form(engine), engine.algorithm, engine.local, DeployOptions())
 
-    def _form(self, engine: Engine) -> codec.Form:
+    def _form(self, engine: Engine) -> UpdateForm:
         """What states look like, found by measuring meaningless samples."""
         if any(isinstance(metric, RankingMetric) for metric in self._task.metrics):
             raise BadInputError(
@@ -81,7 +82,7 @@ class DeviceScoring:
         found: codec.Form = {
             f"{STATES}/{name}": (torch.float64, tuple(t.shape[1:])) for name, t in states.items() if name != COUNT
         }
-        return {f"{COUNTS}/{COUNT}": (torch.float64, ()), **found}
+        return UpdateForm({f"{COUNTS}/{COUNT}": (torch.float64, ()), **found})
 
     def evaluate(self, params: Tensors, part: Part) -> ClientScores:
         """The scores of all devices that are there and have such samples, and answer in time."""
@@ -131,7 +132,7 @@ class DeviceScoring:
             )
         totals = Totals(self._task.metrics)
         for place, task in enumerate(answered):
-            body = codec.load(self._coordinator.inbox.accepted_body(task.id), self._admission.form)
+            body = self._admission.form.load(self._coordinator.inbox.accepted_body(task.id))
             totals.add(client_states(unflatten_groups(body), place))
         clients = np.array([task.client for task in answered])
         samples = np.array([task.report["samples"] for task in answered])

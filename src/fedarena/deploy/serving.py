@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,8 +14,9 @@ import torch
 
 from fedarena.client import codec
 from fedarena.core.errors import BadInputError, DamagedFileError
-from fedarena.core.files import write_bytes, write_json
+from fedarena.core.files import write_bytes
 from fedarena.core.options import resolve_part
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.core.words import counted
 from fedarena.deploy.admission import Admission
 from fedarena.deploy.calls import Calls, Offer
@@ -33,6 +33,8 @@ from fedarena.deploy.secure_rounds import SecureDeployment
 from fedarena.deploy.service import Service
 from fedarena.deploy.settings import check_deployable, constants, device_settings
 from fedarena.deploy.tasks import EXCLUDED, REFUSED, ROUND_FILE, Journal, Task
+from fedarena.deploy.update_form import UpdateForm
+from fedarena.profiling.memory import give_back_unused
 from fedarena.runs.building import Experiment, GivenParts
 from fedarena.runs.config import USUAL_COHORT, RunConfig
 from fedarena.runs.identity import free_name
@@ -45,6 +47,8 @@ from fedarena.train import ClientData, JobArrays, JobResults, Shard, Work, flatt
 from fedarena.train.engine import ClientSamples, IntArray, Part
 from fedarena.train.examples import example_update
 from fedarena.train.jobs import Job
+from fedarena.transforms.packing import packing_of
+from fedarena.transforms.wire import PARAMS
 
 DEPLOYED = "deploy"  # the folder within that of a run in which its server keeps what is under way
 _LINGERING_SECONDS = 10.0  # in which devices can hear that a run is over
@@ -163,10 +167,10 @@ class DeployedServer:
         simulation, options = run.experiment.simulation, run.config.deploy
         run.account = account
         if account is not None:
-            seed = account.noise_seed if secret_noise else None
-            simulation = replace(simulation, epsilon_after=account.epsilon, server_seed=seed)
+            noise = account.noise if secret_noise else None
+            simulation = replace(simulation, epsilon_after=account.epsilon, server_noise=noise)
         is_secure = simulation.path.sums is not None
-        form = {} if is_secure else update_form(simulation)
+        form = UpdateForm({}) if is_secure else update_form(simulation)
         admission = Admission(form, simulation.algorithm, run.config.local, options, is_secure)
         self.coordinator = Coordinator(place, Members(folder.path), admission, clock, joined.samples)
         self.coordinator.log = self._note
@@ -228,6 +232,7 @@ class DeployedServer:
         where = address or self.folder.address.listening()
         self.service = Service(self.calls, key, certificate, self.folder.authority.certificate, where)
         self.service.start()
+        give_back_unused()  # by building everything
 
     def close(self, sentence: str | None) -> None:
         """Ends; with a sentence, devices are told that the run is over."""
@@ -248,7 +253,7 @@ def open_server(
     current = None if record is None else folder.runs / record["run"]
     if record is None or current is None or not current.exists() or is_finished(current):
         record = _new_record(folder, config)
-        write_json(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
+        _write(folder.path / _CURRENT, record)  # from here on, whoever is killed goes on with this run
     elif record["asked"] != config.to_dict():
         raise BadInputError(
             f"The run {current} is not finished, and has other settings; go on with it: fedarena resume {current}, "
@@ -300,15 +305,17 @@ def deploy_folder_of(run_folder: Path) -> DeployFolder | None:
     return DeployFolder(run_folder.absolute().parent.parent) if is_deployed else None
 
 
-def update_form(simulation: Simulation) -> codec.Form:
+def update_form(simulation: Simulation) -> UpdateForm:
     """The names, types and shapes of what a device uploads: an update of zeros, after all that devices do to it."""
     path, params = simulation.path, simulation.engine.initial_params()
     update = example_update(simulation.algorithm, params)
-    jobs, one = JobArrays.of([Job(0, 1)]), np.ones(1, dtype=np.int64)
+    jobs, number = JobArrays.of([Job(0, 1)]), np.ones(1, dtype=np.int64)
     rows = map_groups(lambda t: torch.zeros_like(t).unsqueeze(0), update)
-    result = JobResults(jobs, rows, {}, Work(one, one, one, np.ones(1)), np.zeros(1))
+    result = JobResults(jobs, rows, {}, Work(number, number, number, np.ones(1)), np.zeros(1))
     sent = path.send(result, Shard(jobs, {}, {}, 1), path.server_init(update), path.on_devices)
-    return codec.form_of(flatten_groups(map_groups(lambda t: t[0], sent.rows.update)))
+    one = map_groups(lambda t: t[0], sent.rows.update)
+    packing = packing_of(path.transforms[: path.on_devices], one.get(PARAMS, {}))
+    return UpdateForm(codec.form_of(flatten_groups(one)), packing)
 
 
 def _server(
@@ -316,7 +323,7 @@ def _server(
 ) -> DeployedServer:
     place = run.folder / DEPLOYED
     place.mkdir(exist_ok=True)
-    write_json(place / _RECORD, record)
+    _write(place / _RECORD, record)
     joined = clients.joined = Joined(place / "devices")
     return DeployedServer(folder, run, record, joined, _account(folder, run, record), secret_noise)
 
@@ -334,7 +341,7 @@ def _account(folder: DeployFolder, run: DeployedRun, record: dict[str, Any]) -> 
         # Steps that were seen by somebody are gone from the folder. They would be made again, of other updates: with
         # the same noise, which would tell the difference. So this is another account, and all steps are spent anew.
         record["account"] = new_account()
-        write_json(run.folder / DEPLOYED / _RECORD, record)
+        _write(run.folder / DEPLOYED / _RECORD, record)
     account = Account(ledger, record["account"], str(run.config.name), mechanism)
     if round == 0:
         account.check_budget(0)
@@ -366,12 +373,16 @@ def _names(record: dict[str, Any]) -> dict[int, str]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        found = unseal_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise DamagedFileError(f"{path} is damaged: {error}") from None
+    if found is None:
+        raise DamagedFileError(f"{path} is damaged: it is not what was written")
     return found
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    write_bytes(path, seal_json(record))
 
 
 def _as_deployed(config: RunConfig, clients: int, observer: Observer | None) -> RunConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import write_bytes
-from fedarena.storage.sealed_json import seal_json, unseal_json
+from fedarena.core.sealed_json import seal_json, unseal_json
 
 ROUND_FILE = "round.json"  # of the folder in which a server keeps what is under way
 ACCEPTED, REFUSED, LATE, GONE, EXCLUDED = "accepted", "refused", "late", "gone", "excluded"
@@ -70,6 +70,14 @@ class Closed:
     ended: tuple[str, ...]  # all that are over with this round
 
 
+@dataclass(frozen=True)
+class Fate:
+    """What became of an update that was accepted: a round may fail, a group may be lost, an update may get too old."""
+
+    task: str
+    used: bool  # then what its device keeps counts from now on
+
+
 @dataclass
 class Course:
     """A round as it goes: its tasks, in the order of their jobs, among them those that began in rounds before."""
@@ -80,8 +88,9 @@ class Course:
     tasks: list[Task]
     closed: Closed | None = None
     norms: list[float] = field(default_factory=list)  # of updates that were accepted lately
-    settled: dict[int, tuple[str, str]] = field(default_factory=dict)  # by client: its last task before, and its end
+    settled: dict[int, Fate] = field(default_factory=dict)  # by client: what became of its last update before
     errands: list[Task] = field(default_factory=list)  # what devices do beside: the phases of secure sums
+    counted: tuple[str, ...] | None = None  # the tasks whose updates moved the model; None: that is not known yet
 
     def open_tasks(self) -> list[Task]:
         """Those under way."""
@@ -91,6 +100,24 @@ class Course:
         """Those whose updates are there, in the order in which they came."""
         there = [task for task in self.tasks if task.outcome == ACCEPTED]
         return sorted(there, key=lambda task: (task.ended or 0.0, task.job))
+
+    def fates(self) -> dict[int, Fate]:
+        """What became of the last update of every client that was accepted."""
+        return self.settled | {task.client: self._fate(task) for task in self._decided()}
+
+    def fate(self, client: int) -> Fate | None:
+        """The same of one client, as far as it is known."""
+        own = next((task for task in self._decided() if task.client == client), None)
+        return self.settled.get(client) if own is None else self._fate(own)
+
+    def _decided(self) -> list[Task]:
+        if self.closed is None or self.counted is None:
+            return []
+        ended = set(self.closed.ended)
+        return [task for task in self.tasks if task.outcome == ACCEPTED and task.id in ended]
+
+    def _fate(self, task: Task) -> Fate:
+        return Fate(task.id, task.id in (self.counted or ()))
 
     def used(self) -> list[Task]:
         """Those whose updates the server uses, in the order in which it adds them up: that of their jobs."""
@@ -115,8 +142,9 @@ class Journal:
             "tasks": [_undecided(task) for task in course.tasks],
             "closed": closed,
             "norms": course.norms,
-            "settled": [[client, *last] for client, last in course.settled.items()],
+            "settled": [[client, fate.task, fate.used] for client, fate in course.settled.items()],
             "errands": [_undecided(task) for task in course.errands],
+            "counted": course.counted,
         }
         write_bytes(self._path, seal_json(content))
 
@@ -137,8 +165,9 @@ class Journal:
                 [Task(**entry) for entry in content["tasks"]],
                 None if closed is None else Closed(closed["time"], tuple(closed["used"]), tuple(closed["ended"])),
                 content["norms"],
-                {client: (task, outcome) for client, task, outcome in content["settled"]},
+                {client: Fate(task, used) for client, task, used in content["settled"]},
                 [Task(**entry) for entry in content["errands"]],
+                None if content["counted"] is None else tuple(content["counted"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFileError(f"{self._path} is damaged: {error!r}") from None

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, replacing
 from fedarena.core.outside_text import quoted
+from fedarena.core.sealed_json import checksum_of
 from fedarena.hpo.cost import RoundWork, SystemModel
 from fedarena.hpo.forest import Forest, flatten, grow
 from fedarena.hpo.problem import Curve, Fidelity, Problem, Result
@@ -32,7 +33,6 @@ from fedarena.hpo.scores import GUIDE, info_of
 from fedarena.hpo.space import Space
 from fedarena.hpo.tables.table import RATE, ROUND, WORK, Table
 from fedarena.hpo.tables.tabular import checked_by_table
-from fedarena.storage.sealed_json import checksum_of
 
 FOLDS = 10
 TREES = (10, 20)

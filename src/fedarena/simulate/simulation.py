@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from fedarena.core.errors import BadInputError, DivergedError, NotFiniteError
 from fedarena.core.limits import Limits
+from fedarena.core.secret_noise import SecretSource
 from fedarena.metrics import PERSONAL
 from fedarena.metrics.info import MetricInfo
-from fedarena.models import Task, Tensors
+from fedarena.models import Task, Tensors, trainable_parameters
 from fedarena.simulate.client_states.store import ClientStates
 from fedarena.simulate.edges import EdgeLinks, Edges, NoEdges
 from fedarena.simulate.jobs import FloatArray
@@ -108,7 +109,7 @@ class Simulation:
     client_lr_schedule: Schedule | None = None  # None: the learning rate stays as it is
     server_lr_schedule: Schedule | None = None
     class_names: Sequence[str] | None = None  # of what is predicted, where classes have names
-    server_seed: int | None = None  # a secret from which a real server draws its noise; None: the seed of the run
+    server_noise: SecretSource | None = None  # where a real server draws its noise; None: from the seed of the run
     real_devices: bool = False  # whether clients are real, so that what they keep is not seen here
 
     @cached_property
@@ -116,7 +117,7 @@ class Simulation:
         """What updates go through."""
         aggregator = AGGREGATORS.get(self.protocol.aggregator)() if self.aggregator is None else self.aggregator
         path = UpdatePath(
-            self.algorithm, self.transforms, aggregator, self.seed, self.attack, server_seed=self.server_seed
+            self.algorithm, self.transforms, aggregator, self.seed, self.attack, server_noise=self.server_noise
         )
         secure = self.secure_aggregation
         if secure.exists:
@@ -348,7 +349,8 @@ class Simulation:
 
     def load(self) -> Load:
         """What a job asks of a phone."""
-        params = self.engine.initial_params()
+        # Those of the model itself, of which only the shapes matter: it is remembered as long as the run goes on.
+        params = {name: p.detach() for name, p in trainable_parameters(self.task.module).items()}
         down = up = 0
         if self.sends:
             down, _ = transferred_bytes(self.algorithm, params)

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from fedarena.core.errors import DamagedFileError
 from fedarena.core.files import reading
+from fedarena.core.sealed_json import seal_json, unseal_json
 from fedarena.models import Tensors
 from fedarena.simulate import ClientStateLog, ClientStates, Clock, Jobs, LogEnd, Snapshot
 from fedarena.simulate.jobs import no_jobs
 from fedarena.storage.run_files import STATE_FILE, RunFiles
-from fedarena.storage.sealed_json import seal_json, unseal_json
 from fedarena.storage.tables import SOME_TABLES, TABLES
 from fedarena.train import Groups, flatten_groups, unflatten_groups
 

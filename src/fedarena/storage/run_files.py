@@ -23,8 +23,8 @@ from torch import Tensor
 from fedarena.core.arrow_memory import arrow_file
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.files import reading, write_bytes
+from fedarena.core.sealed_json import checksum_of, seal_json, unseal_json
 from fedarena.storage.changes import finish_changes
-from fedarena.storage.sealed_json import checksum_of, seal_json, unseal_json
 
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"

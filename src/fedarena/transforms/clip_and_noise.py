@@ -24,7 +24,7 @@ from fedarena.core.streams import purpose_bits
 from fedarena.models.keyed_random import derived, keyed_normals
 from fedarena.train import COVERAGE, Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows, ScaledRows, norms_of
-from fedarena.transforms.transform import Transform
+from fedarena.transforms.transform import SecretContext, Transform
 from fedarena.transforms.wire import Sent, Wire
 
 CLIPPING = "clipping"  # the group in which clients say whether they were within the norm, minus 1/2
@@ -188,7 +188,9 @@ def normal_like(tensor: Tensor, purpose: str, context: JobContext) -> Tensor:
 
 
 def normal_numbers(count: int, purpose: str, context: JobContext, like: Tensor) -> Tensor:
-    """So many of them, of the type and on the device of `like`."""
+    """So many of them, of the type and on the device of `like`; those of a real server are secret."""
+    if isinstance(context, SecretContext):
+        return torch.from_numpy(context.noise(purpose).standard_normal(count)).to(like)
     key = torch.as_tensor(context.key, device=like.device)
     return keyed_normals(derived(key, purpose_bits(f"noise {purpose}")), count, like.dtype)
 

@@ -14,9 +14,10 @@ from fedarena.core.registry import Registry
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Algorithm, Groups
 from fedarena.transforms.encodings import Encoding, Message
+from fedarena.transforms.encodings.base import packed_bytes
 from fedarena.transforms.rows import Rows, flat, unflat
 from fedarena.transforms.transform import TRANSFORMS, Transform
-from fedarena.transforms.wire import SENT, Wire
+from fedarena.transforms.wire import PACKED, SENT, Wire, length_of
 
 _ERROR = "error"
 C = TypeVar("C", bound="type[Compressor]")
@@ -89,8 +90,11 @@ class Compressor(Transform):
         seen = self.restore(messages, form)
         if self.error_feedback:
             after = {_ERROR: unflat(whole - seen, params)["params"], **after}
-        sizes = torch.from_numpy(self.encoding(form).sizes(messages))
-        return rows.update | unflat(seen, params) | {SENT: {"params": sizes}}, after
+        encoding = self.encoding(form)
+        sent: Groups = {SENT: {"params": torch.from_numpy(encoding.sizes(messages))}}
+        if rows.packs:
+            sent[PACKED] = {"params": packed_bytes(encoding, {name: t[0] for name, t in messages.items()})}
+        return rows.update | unflat(seen, params) | sent, after
 
     def sent(self, wire: Wire, updates: Groups | None) -> Wire:
         """The encoded messages."""
@@ -116,11 +120,6 @@ def compressor(name: str) -> Callable[[C], C]:
         return DOWNLOADS.register(name)(TRANSFORMS.register(name)(part))
 
     return add
-
-
-def length_of(form: Tensors) -> int:
-    """How many parameters there are."""
-    return sum(t.numel() for t in form.values())
 
 
 def check_share(name: str, share: float) -> None:

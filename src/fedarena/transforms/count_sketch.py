@@ -23,10 +23,10 @@ from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Groups
 from fedarena.train.sketch import CountSketch
-from fedarena.transforms.compressor import Compressor, check_share, compressor, length_of
+from fedarena.transforms.compressor import Compressor, check_share, compressor
 from fedarena.transforms.encodings import Message, Plain
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import common_type
+from fedarena.transforms.wire import common_type, length_of
 
 
 @compressor("count_sketch")

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fedarena.models import Tensors
 from fedarena.train import Groups
-from fedarena.transforms.compressor import Compressor, compressor, length_of
+from fedarena.transforms.compressor import Compressor, compressor
 from fedarena.transforms.encodings import Message, Values
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import common_type
+from fedarena.transforms.wire import common_type, length_of
 
 _FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

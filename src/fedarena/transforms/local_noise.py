@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.secret_noise import SecretStream
 from fedarena.core.streams import purpose_bits
 from fedarena.train import COVERAGE, Algorithm, Groups
 from fedarena.transforms.rows import Rows, flat, unflat
@@ -99,18 +100,23 @@ class LocalLaplace(LocalRandomizer):
         return self.shortened(whole) + torch.from_numpy(np.stack(noise)).to(whole)
 
 
-def generators(rows: Rows, purpose: str) -> Iterator[np.random.Generator]:
-    """A generator for every client's job.
+def generators(rows: Rows, purpose: str) -> Iterator[np.random.Generator | SecretStream]:
+    """A generator for every client's job; that of a real client is secret.
 
     For the many numbers of an update that is much faster than numbers which do not depend on each other's order.
     """
     for key in rows.context.key.cpu().numpy().view(np.uint64):
+        if rows.secret is not None:
+            yield rows.secret.stream(rows.stream, purpose, int(key))
+            continue
         yield np.random.Generator(np.random.Philox(key=np.array([key, purpose_bits(purpose)], dtype=np.uint64)))
 
 
 def draws_of(rows: Rows, purpose: str) -> Callable[[int], npt.NDArray[np.uint64]]:
     """Words of 64 random bits for the job of the only client of these rows."""
     (generator,) = generators(rows, purpose)
+    if isinstance(generator, SecretStream):
+        return generator.words
 
     def draw(number: int) -> npt.NDArray[np.uint64]:
         return generator.integers(0, (1 << 64) - 1, number, dtype=np.uint64, endpoint=True)

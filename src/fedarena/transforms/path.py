@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedarena.core import streams
 from fedarena.core.errors import BadInputError, NotFiniteError
+from fedarena.core.secret_noise import SecretSource
 from fedarena.core.words import counted
 from fedarena.train import (
     Algorithm,
@@ -42,6 +44,7 @@ from fedarena.transforms.attacks import Attack
 from fedarena.transforms.fixed_point import SATURATED, TRAIN_LOSS, TRAIN_SAMPLES, FixedPoint, SumForm
 from fedarena.transforms.forging import forged, remembered
 from fedarena.transforms.local_noise import draws_of
+from fedarena.transforms.packing import packing_of
 from fedarena.transforms.probes import check_aggregator, check_attack, check_transform
 from fedarena.transforms.rows import FloatArray, IntArray, Rows, ScaledRows, check_rows
 from fedarena.transforms.sending import (
@@ -52,8 +55,8 @@ from fedarena.transforms.sending import (
     kept_rows,
     some_clients,
 )
-from fedarena.transforms.transform import Transform
-from fedarena.transforms.wire import SENT, dense, wire_bytes
+from fedarena.transforms.transform import SecretContext, Transform
+from fedarena.transforms.wire import PACKED, PARAMS, SENT, dense, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,16 @@ class UpdatePath:
         aggregator: Aggregator | None = None,
         seed: int = 0,
         attack: Attack | None = None,
-        clients_seed: int | None = None,
-        server_seed: int | None = None,
+        clients_noise: SecretSource | None = None,
+        server_noise: SecretSource | None = None,
     ):
-        """`clients_seed` is a secret of a real client, from which it draws what protects it from the server.
+        """`clients_noise` is where a real client draws what protects it from the server.
 
-        `server_seed` is one of a real server, from which it draws noise that protects clients from all others. In a
-        simulation there are no secrets: everything is drawn from the `seed` of the run.
+        `server_noise` is where a real server draws what protects clients from all others. In a simulation there are no
+        secrets: everything is drawn from the `seed` of the run.
         """
         self.algorithm, self.transforms, self.seed = algorithm, tuple(transforms), seed
-        self._clients_seed = seed if clients_seed is None else clients_seed
-        self._server_seed = seed if server_seed is None else server_seed
+        self._clients_noise, self._server_noise = clients_noise, server_noise
         self.aggregator = Mean() if aggregator is None else aggregator
         self._attack = attack if attack is not None and attack.forges_updates else None
         # Corrupted clients who see what others send can act only when all updates of a step are there.
@@ -169,18 +171,31 @@ class UpdatePath:
             return len(self.transforms)
         return max((place + 1 for place, transform in enumerate(self.transforms) if not transform.enforced), default=0)
 
-    def send(self, result: JobResults, shard: Shard, server: Sequence[Groups], transforms: int | None = None) -> Sent:
+    def send(
+        self,
+        result: JobResults,
+        shard: Shard,
+        server: Sequence[Groups],
+        transforms: int | None = None,
+        packs: bool = False,
+    ) -> Sent:
         """The first half of `collect`, which clients do: what they send after training, and what they keep.
 
         `shard` has what they kept before, and `server` what the server keeps for transforms. Real devices execute only
-        so many `transforms` (see `on_devices`); None: all.
+        so many `transforms` (see `on_devices`); None: all. One real client `packs` what it sends.
         """
         diverged = diverged_clients(result)
         if diverged.any():
             result = as_if_nothing_was_learned(result, diverged)
         observed: dict[str, float | Tensor] = {}
         numbers = None if transforms is None else range(transforms)
-        rows, kept, uploaded = self._transform(self._rows(result), shard, server, observed, numbers)
+        rows, kept, uploaded = self._transform(
+            replace(self._rows(result), packs=packs), shard, server, observed, numbers
+        )
+        if packs and rows.packed is None:
+            update = ScaledRows(rows.update, rows.factors).rows()
+            packing = packing_of(self.transforms[:transforms], map_groups(lambda t: t[0], update).get(PARAMS, {}))
+            rows = rows if packing is None else replace(rows, packed=packing.pack(update[PARAMS]))
         if self._attack is not None and not self._colluding and rows.jobs.corrupted.any():
             rows = forged(self._attack, rows, self.transforms, server, shard)
         keeping, state = rows, {**result.client_states, **kept}
@@ -271,7 +286,7 @@ class UpdatePath:
             _refuse_what_is_not_finite(sent.result, sent.rows)
         samples = float(rows.work.samples[0])
         notes = {TRAIN_LOSS: loss * samples, TRAIN_SAMPLES: samples}
-        hidden = replace(rows, seed=self._clients_seed)
+        hidden = replace(rows, secret=self._clients_noise)
         return self.sums.rounded(added, notes, draws_of(rows, "rounding"), draws_of(hidden, "noise"))
 
     def sum_securely(self, fixed_point: FixedPoint, update: Groups, notes: Sequence[str]) -> None:
@@ -364,12 +379,17 @@ class UpdatePath:
         return measured
 
     def _server_context(self, number: int, round: int, version: int) -> JobContext:
-        """The same for a transform of this number."""
-        return self._context(f"server transform {number}", round, version, self._server_seed)
+        """The same for a transform of this number, which may draw what nobody else must know."""
+        stream = f"server transform {number}"
+        if self._server_noise is None:
+            return self._context(stream, round, version)
+        noise = partial(self._server_noise.stream, stream, version)
+        key = noise("key").words(1).view(np.int64)[0]
+        return SecretContext(1.0, round, version, False, torch.tensor(key), noise=noise)
 
-    def _context(self, stream: str, round: int, version: int, seed: int | None = None) -> JobContext:
+    def _context(self, stream: str, round: int, version: int) -> JobContext:
         """What is known about a step of the server, with random numbers of its own."""
-        key = streams.bits(self.seed if seed is None else seed, stream, version).view(np.int64)
+        key = streams.bits(self.seed, stream, version).view(np.int64)
         return JobContext(1.0, round, version, False, torch.tensor(key))
 
     def _rows(self, result: JobResults) -> Rows:
@@ -427,16 +447,20 @@ class UpdatePath:
             if scaled is not None:
                 update, after = scaled.update, before
             else:
-                seed = self._clients_seed if transform.hides_from_server else self.seed
+                secret = self._clients_noise if transform.hides_from_server else None
                 with refusing_own_draws(transform, "at_client"):
-                    update, after = transform.at_client(replace(rows, stream=name, seed=seed), before, server[number])
+                    own = replace(rows, stream=name, secret=secret)
+                    update, after = transform.at_client(own, before, server[number])
             check_rows(update, rows, f"{_name(transform)}.at_client")
             if depends:
                 wire = transform.sent(wire, update)
-            update = {group: tensors for group, tensors in update.items() if group != SENT}
+            packed = update[PACKED][PARAMS] if PACKED in update else rows.packed
+            if PACKED not in update and type(transform).at_client is not Transform.at_client:
+                packed = None  # it is no longer what is sent
+            update = {group: tensors for group, tensors in update.items() if group not in (SENT, PACKED)}
             for noted, value in transform.observe(rows, update).items():
                 observed[f"{number}:{noted}"] = observed.get(f"{number}:{noted}", 0.0) + value
-            rows = replace(rows, update=update, factors={} if scaled is None else scaled.factors)
+            rows = replace(rows, update=update, factors={} if scaled is None else scaled.factors, packed=packed)
             kept |= named(name, after)
         if depends:
             sent = np.broadcast_to(np.asarray(wire_bytes(wire), dtype=np.int64), len(rows))

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from fedarena.core.errors import BadInputError
 from fedarena.models import Tensors
 from fedarena.train import Groups
-from fedarena.transforms.compressor import compressor, length_of
+from fedarena.transforms.compressor import compressor
 from fedarena.transforms.encodings import Levels, Message
 from fedarena.transforms.quantizer import Quantizer
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import common_type
+from fedarena.transforms.wire import common_type, length_of
 
 _FEWEST_BITS, _MOST_BITS = 2, 16
 

@@ -10,10 +10,10 @@ import torch
 from fedarena.models import Tensors
 from fedarena.models.keyed_random import keyed_normal, keyed_uniform
 from fedarena.train import Job, JobArrays, Work
-from fedarena.transforms.compressor import Compressor, length_of
+from fedarena.transforms.compressor import Compressor
 from fedarena.transforms.encodings import Levels
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import common_type
+from fedarena.transforms.wire import common_type, length_of
 
 _MOST_TRIED = 1 << 16  # coordinates
 

@@ -21,12 +21,11 @@ from fedarena.transforms.compressor import (
     check_k,
     check_share,
     compressor,
-    length_of,
     number_sent,
 )
 from fedarena.transforms.encodings import Message, Plain
 from fedarena.transforms.rows import Rows
-from fedarena.transforms.wire import common_type
+from fedarena.transforms.wire import common_type, length_of
 
 
 @compressor("random_k")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedarena.core.errors import BadInputError
+from fedarena.core.secret_noise import SecretSource
 from fedarena.models import Tensors
 from fedarena.train import COVERAGE, Groups, JobArrays, JobContext, Work, map_groups
 from fedarena.train.jobs import IntArray
@@ -37,6 +38,9 @@ class Rows:
     memory: Groups = field(default_factory=dict)  # what they downloaded the last time, see `forging`
     validated: Validated | None = None  # how good their models are, where a policy asks
     factors: Groups = field(default_factory=dict)  # that tensors are still to be multiplied by, see `ScaledRows`
+    secret: SecretSource | None = None  # where a real client draws what protects it; None: from the seed
+    packs: bool = False  # whether they are of one real client, which sends bytes
+    packed: Tensor | None = None  # that it sends instead of its parameters
 
     def __len__(self) -> int:
         return len(self.jobs.clients)
@@ -79,6 +83,7 @@ class Rows:
             map_groups(lambda t: t[rows.to(t.device)], self.memory),
             None if self.validated is None else self.validated.take(positions),
             map_groups(lambda t: t[rows.to(t.device)], self.factors),
+            self.secret,
         )
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedarena.core.registry import Registry
+from fedarena.core.secret_noise import SecretStream
 from fedarena.train import Algorithm, Groups, JobContext
 from fedarena.transforms.rows import Rows, ScaledRows
 from fedarena.transforms.wire import Wire, changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecretContext(JobContext):
+    """What is known about a step of a real server, and where it draws noise that nobody else must know."""
+
+    noise: Callable[[str], SecretStream]  # for a purpose
 
 
 class Transform:

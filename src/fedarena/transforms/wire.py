@@ -15,6 +15,8 @@ from fedarena.transforms.rows import flat
 # A group that a transform may add to updates: how many bytes every client sends for each of the other groups, if not
 # raw numbers. Whoever calls `Transform.at_client` takes it off; see `Transform.sent`.
 SENT = "sent"
+# The same for one real client: the bytes that are sent instead of its parameters, see `fedarena.transforms.packing`.
+PACKED, PARAMS = "packed", "params"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ Wire = dict[str, Sent]  # by groups
 def dense(update: Groups) -> Wire:
     """One client's update as raw numbers."""
     return {
-        group: Sent(sum(t.numel() * t.element_size() for t in tensors.values()), tensors, _numbers(tensors))
+        group: Sent(sum(t.numel() * t.element_size() for t in tensors.values()), tensors, length_of(tensors))
         for group, tensors in update.items()
     }
 
@@ -69,5 +71,6 @@ def common_type(form: Tensors) -> Any:
     return first.dtype
 
 
-def _numbers(form: Tensors) -> int:
+def length_of(form: Tensors) -> int:
+    """How many parameters there are."""
     return sum(t.numel() for t in form.values())

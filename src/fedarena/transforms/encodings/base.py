@@ -8,9 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedarena.core.errors import BadInputError
 from fedarena.train.jobs import IntArray
 
 Message = dict[str, Tensor]  # what is sent instead of a vector, by the names of its parts
+
+
+class BadEncodingError(BadInputError):
+    """Bytes from outside that no message becomes. The sentence says why."""
 
 
 class Encoding:
@@ -24,7 +29,7 @@ class Encoding:
         raise NotImplementedError
 
     def decode(self, data: bytes) -> Message:
-        """The inverse of `encode`."""
+        """The inverse of `encode`. Whatever the bytes are, it ends with a message or a `BadEncodingError`."""
         raise NotImplementedError
 
     def sizes(self, messages: Message) -> IntArray:
@@ -33,6 +38,11 @@ class Encoding:
 
     def planned_bytes(self, values: int) -> int:
         """How many bytes to plan for, before it is known more than that `values` coordinates may be other than 0."""
+        raise NotImplementedError
+
+    @property
+    def most_bytes(self) -> int:
+        """More than so many `encode` never gives."""
         raise NotImplementedError
 
 
@@ -48,6 +58,8 @@ class Plain(Encoding):
 
     def decode(self, data: bytes) -> Message:
         """The tensors."""
+        if len(data) != self.most_bytes:
+            raise BadEncodingError(f"There are {len(data):,} bytes, and {self.most_bytes:,} are needed")
         message, begin = {}, 0
         for name, (shape, dtype) in self.forms.items():
             end = begin + shape.numel() * dtype.itemsize
@@ -61,7 +73,17 @@ class Plain(Encoding):
 
     def planned_bytes(self, values: int) -> int:
         """It is known before."""
+        return self.most_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """It is always the same."""
         return sum(shape.numel() * dtype.itemsize for shape, dtype in self.forms.values())
+
+
+def packed_bytes(encoding: Encoding, message: Message) -> Tensor:
+    """One client's encoded message, as a tensor."""
+    return torch.frombuffer(bytearray(encoding.encode(message)), dtype=torch.uint8)
 
 
 def raw_bytes(t: Tensor) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedarena.train.jobs import IntArray
-from fedarena.transforms.encodings.base import Encoding, Message, raw_bytes, raw_tensor
+from fedarena.transforms.encodings.base import BadEncodingError, Encoding, Message, raw_bytes, raw_tensor
 from fedarena.transforms.encodings.bits import (
     Bits,
     from_bits,
@@ -61,17 +61,41 @@ class Levels(Encoding):
     def decode(self, data: bytes) -> Message:
         """Scales and levels."""
         begin = self.scale_bytes
+        if len(data) <= begin:
+            raise BadEncodingError(f"There are {len(data):,} bytes, and scales alone take {begin:,}")
         scales, form, rest = raw_tensor(data[:begin], self.dtype), data[begin], data[begin + 1 :]
         if form == _FIXED:
+            _check_bits(rest, self.length * self._fixed_width)
             levels = from_bits(from_bytes(rest), self.length, self._fixed_width) - self.most
+        elif form in (_SPARSE, _GAMMA):
+            levels = self._decoded(rest, form)
         else:
-            mask, end = decode_support(rest, self.length)
-            count, code = int(mask.sum()), from_bytes(rest[end:])
-            negative, coded = code[:count], code[count:]
-            sizes = from_gamma(coded, count) if form == _GAMMA else from_bits(coded, count, self._size_width) + 1
-            levels = np.zeros(self.length, dtype=np.int64)
-            levels[mask] = np.where(negative, -sizes, sizes)
+            raise BadEncodingError(f"There is no form {form} of levels")
+        if int(np.abs(levels).max(initial=0)) > self.most:
+            raise BadEncodingError(f"A level is larger than {self.most:,}")
         return {"scales": scales, "levels": torch.from_numpy(levels).to(self.dtype)}
+
+    def _decoded(self, data: bytes, form: int) -> IntArray:
+        """Levels of which many may be zero."""
+        mask, end = decode_support(data, self.length)
+        count, code = int(mask.sum()), from_bytes(data[end:])
+        if form == _GAMMA:
+            try:
+                sizes, bits = from_gamma(code[count:], count, self.most)
+            except ValueError as error:
+                raise BadEncodingError(str(error)) from None
+            _check_bits(data[end:], count + bits)
+        else:
+            _check_bits(data[end:], count * (1 + self._size_width))
+            sizes = from_bits(code[count:], count, self._size_width) + 1
+        levels = np.zeros(self.length, dtype=np.int64)
+        levels[mask] = np.where(code[:count], -sizes, sizes)
+        return levels
+
+    @property
+    def most_bytes(self) -> int:
+        """The fixed form, or a shorter one."""
+        return self.scale_bytes + 1 + int(whole_bytes(self.length * self._fixed_width))
 
     def sizes(self, messages: Message) -> IntArray:
         """By how many levels are not zero, and how large these are."""
@@ -95,6 +119,11 @@ class Levels(Encoding):
         fixed = np.broadcast_to(whole_bytes(self.length * self._fixed_width), counts.shape)
         sparse = support + whole_bytes(counts * (1 + self._size_width))
         return 1 + np.stack([fixed, sparse, support + whole_bytes(counts + gamma)])
+
+
+def _check_bits(data: bytes, bits: int) -> None:
+    if len(data) != whole_bytes(bits):
+        raise BadEncodingError(f"There are {len(data):,} bytes of levels, and {whole_bytes(bits):,} are needed")
 
 
 def _whole(levels: torch.Tensor) -> IntArray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedarena.transforms.encodings.base import BadEncodingError
 from fedarena.transforms.encodings.bits import bit_lengths, from_bits, from_bytes, to_bits, to_bytes, whole_bytes
 
 Mask = npt.NDArray[np.bool_]
@@ -43,22 +44,40 @@ def encode_support(mask: Mask) -> bytes:
 
 
 def decode_support(data: bytes, length: int) -> tuple[Mask, int]:
-    """The inverse of `encode_support` for vectors of this length, and how many bytes it took."""
-    form = data[0]
+    """The inverse of `encode_support` for vectors of this length, and how many bytes it took.
+
+    A `BadEncodingError`, if these are no places in such a vector.
+    """
+    form = data[0] if data else -1
     if form == _ALL:
         return np.ones(length, dtype=np.bool_), 1
     if form == _BITMAP:
         end = 1 + whole_bytes(length)
-        return from_bytes(data[1:end])[:length].astype(np.bool_), end
-    count = int.from_bytes(data[1 : 1 + _COUNT_BYTES], "little")
+        return from_bytes(_cut(data, 1, end))[:length].astype(np.bool_), end
+    if form != _ELIAS_FANO:
+        raise BadEncodingError(f"There is no code {form} for the places of numbers")
+    count = int.from_bytes(_cut(data, 1, 1 + _COUNT_BYTES), "little")
+    if count > length:
+        raise BadEncodingError(f"There are {count:,} places in a vector of {length:,} numbers")
     end = 1 + int(_elias_fano_bytes(length, count))
     mask = np.zeros(length, dtype=np.bool_)
     if count:
-        code, low = from_bytes(data[1 + _COUNT_BYTES : end]), _low_bits(length, count)
+        code, low = from_bytes(_cut(data, 1 + _COUNT_BYTES, end)), int(_low_bits(length, count))
         high_bits = count + ((length - 1) >> low)
-        high = np.flatnonzero(code[:high_bits]) - np.arange(count)
-        mask[(high << low) + from_bits(code[high_bits:], count, low)] = True
+        high = np.flatnonzero(code[:high_bits])
+        if len(high) != count:
+            raise BadEncodingError(f"There are {len(high):,} places instead of {count:,}")
+        places = ((high - np.arange(count)) << low) + from_bits(code[high_bits:], count, low)
+        if places[-1] >= length or (np.diff(places) <= 0).any():
+            raise BadEncodingError(f"Places do not rise, or are not all below {length:,}")
+        mask[places] = True
     return mask, end
+
+
+def _cut(data: bytes, begin: int, end: int) -> bytes:
+    if end > len(data):
+        raise BadEncodingError(f"There are {len(data):,} bytes, and {end:,} are needed to tell the places of numbers")
+    return data[begin:end]
 
 
 def _low_bits(length: int, counts: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedarena.train.jobs import IntArray
-from fedarena.transforms.encodings.base import Encoding, Message, raw_bytes, raw_tensor
+from fedarena.transforms.encodings.base import BadEncodingError, Encoding, Message, raw_bytes, raw_tensor
 from fedarena.transforms.encodings.support import decode_support, encode_support, support_bytes
 
 
@@ -33,6 +33,9 @@ class Values(Encoding):
         if len(data) == self._dense_bytes:
             return {"values": raw_tensor(data, self.dtype)}
         mask, begin = decode_support(data, self.length)
+        wanted = begin + int(mask.sum()) * self.dtype.itemsize
+        if len(data) != wanted:
+            raise BadEncodingError(f"There are {len(data):,} bytes, and {wanted:,} are needed")
         values = torch.zeros(self.length, dtype=self.dtype)
         values[torch.from_numpy(mask)] = raw_tensor(data[begin:], self.dtype)
         return {"values": values}
@@ -44,6 +47,11 @@ class Values(Encoding):
     def planned_bytes(self, values: int) -> int:
         """For so many values."""
         return int(self._bytes(np.array(values)))
+
+    @property
+    def most_bytes(self) -> int:
+        """All of them."""
+        return self._dense_bytes
 
     @property
     def _dense_bytes(self) -> int:

@@ -1,0 +1,34 @@
+"""How often something of a device was refused in a run, on disk: who is at the limit is so after a restart, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedarena.core.errors import DamagedFileError
+from fedarena.core.files import write_bytes
+from fedarena.core.sealed_json import seal_json, unseal_json
+
+OFFENCES_FILE = "refused.json"  # of the folder in which a server keeps what is under way
+
+
+class Offences:
+    """What was refused of every device, by its certificate: whoever is invited anew begins anew."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / OFFENCES_FILE
+        self._known: dict[str, list[str]] = {}
+        try:
+            found = unseal_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return
+        if found is None:
+            raise DamagedFileError(f"{self._path} is damaged: it is not what was written")
+        self._known = found["refused"]
+
+    def add(self, serial: str, what: str) -> int:
+        """One more, durably; how many there are. What is refused again after a kill, by its name, counts once."""
+        known = self._known.setdefault(serial, [])
+        if what not in known:
+            known.append(what)
+            write_bytes(self._path, seal_json({"refused": self._known}))
+        return len(known)
