@@ -13,15 +13,44 @@ import pyarrow.compute as pc
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
-from fedarena.runs.building import prepare
+from fedarena.runs.building import Experiment, prepare
 from fedarena.runs.config import RunConfig
-from fedarena.runs.identity import changed_source_of
+from fedarena.runs.identity import changed_source_of, data_fingerprints
 from fedarena.runs.observer import Observer
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
+
+
+@dataclass(frozen=True)
+class BuiltHere:
+    """What must be the same where a run is done, so that it is the run that it would be here."""
+
+    device: str
+    fleet: str | None  # fingerprints
+    federation: str | None
+    weights: str | None
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> BuiltHere:
+        """Of an experiment on this machine."""
+        return cls(experiment.simulation.engine.choices["device"], **data_fingerprints(experiment))
+
+    def check_same(self, there: BuiltHere, node: str) -> None:
+        """Refuses a machine on which the same settings come to something else."""
+        for part in ("federation", "fleet", "weights"):
+            if getattr(there, part) != getattr(self, part):
+                raise BadInputError(
+                    f"The {'file of weights' if part == 'weights' else part} on {node} is another one than on the "
+                    "machine of the suite; copy it from there, or remove what lies here to have it made again"
+                )
+        if there.device != self.device:
+            raise BadInputError(
+                f"{node} computes on {there.device}, and the machine of the suite on {self.device}; choose "
+                "engine.device for both"
+            )
 
 
 @dataclass(frozen=True)
@@ -33,6 +62,7 @@ class PlannedRun:
     config: RunConfig
     state: Literal["new", "begun", "finished"]
     changed: tuple[str, ...] = ()  # files or definitions that are not as they were when it began
+    built_here: BuiltHere | None = None  # what a new run comes to on this machine
 
     @property
     def is_stale(self) -> bool:
@@ -78,7 +108,8 @@ def begin_suite(
         if run.is_stale and stale == "rerun":
             run = replace(run, state="new", changed=())
         if run.state == "new":  # whatever does not fit is refused before the first run starts
-            run = replace(run, config=prepare(run.config, observer).config)
+            experiment = prepare(run.config, observer)
+            run = replace(run, config=experiment.config, built_here=BuiltHere.of(experiment))
         ready.append(run)
     for run in of_old if stale == "rerun" else ():
         aside = _put_aside(run.folder)
