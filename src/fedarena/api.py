@@ -175,6 +175,7 @@ def tune(
     seeds: int | Sequence[int] | None = None,
     hours: float | None = None,
     jobs: int | None = None,
+    cluster: str | None = None,
     storage: str | None = None,
     **more: Any,
 ) -> TunedStudy:
@@ -219,6 +220,7 @@ def tune(
     outcome = tune_with_report(
         lambda observer: make_plan(content, Path(runs_folder), observer, overrides, options, name),
         Screen(stderr=True) if progress else None,
+        cluster,
     )
     return outcome.tuned
 

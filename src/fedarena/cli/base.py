@@ -43,8 +43,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="ADDRESS",
-        help="Do whole runs on the machines of a Ray cluster: auto, or the host:port of its head; without --jobs, as "
-        "many at a time as there is room for.",
+        help="Do whole runs on the machines of a Ray cluster: auto, or the host:port of its head.",
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]

@@ -100,7 +100,12 @@ def suite(
         bool, typer.Option("--dry-run", help="Show what would run, what is kept and how long it would take, and stop.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="So many runs at a time, each with its share of the cores.")
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="So many runs at a time, each with its share of cores; else 1, or all that a cluster has room for.",
+        ),
     ] = None,
     cluster: Cluster = None,
     rerun_stale: Annotated[

@@ -13,44 +13,16 @@ import pyarrow.compute as pc
 from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
-from fedarena.runs.building import Experiment, prepare
+from fedarena.runs.building import prepare
+from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
-from fedarena.runs.identity import changed_source_of, data_fingerprints
+from fedarena.runs.identity import changed_source_of
 from fedarena.runs.observer import Observer
 from fedarena.runs.suite import SUITE_FILE, Suite, check_unchanged
 from fedarena.storage.run_data import is_finished, load_run
 
 StalePolicy = Literal["refuse", "rerun", "keep"]
 STALE_FOLDER = ".stale"  # of a suite, where results go that are not those of the source as it is now
-
-
-@dataclass(frozen=True)
-class BuiltHere:
-    """What must be the same where a run is done, so that it is the run that it would be here."""
-
-    device: str
-    fleet: str | None  # fingerprints
-    federation: str | None
-    weights: str | None
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> BuiltHere:
-        """Of an experiment on this machine."""
-        return cls(experiment.simulation.engine.choices["device"], **data_fingerprints(experiment))
-
-    def check_same(self, there: BuiltHere, node: str) -> None:
-        """Refuses a machine on which the same settings come to something else."""
-        for part in ("federation", "fleet", "weights"):
-            if getattr(there, part) != getattr(self, part):
-                raise BadInputError(
-                    f"The {'file of weights' if part == 'weights' else part} on {node} is another one than on the "
-                    "machine of the suite; copy it from there, or remove what lies here to have it made again"
-                )
-        if there.device != self.device:
-            raise BadInputError(
-                f"{node} computes on {there.device}, and the machine of the suite on {self.device}; choose "
-                "engine.device for both"
-            )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from fedarena.core.errors import FedArenaError
 from fedarena.core.words import some
 from fedarena.runs.building import Experiment
+from fedarena.runs.built_here import BuiltHere, compared_run
 from fedarena.runs.cluster import staying
 from fedarena.runs.cluster.probe import fingerprint_of_arithmetic
 from fedarena.runs.config import read_settings, resolve
@@ -23,7 +24,6 @@ from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.round_text import round_text
 from fedarena.runs.run import Run, resume_run
-from fedarena.runs.suite_plan import BuiltHere
 from fedarena.runs.workers import begin_work
 from fedarena.simulate import RoundOutcome
 from fedarena.storage.run_files import CONFIG_FILE
@@ -70,7 +70,7 @@ def do_run(task: dict[str, Any], observer: Observer, raised: Callable[[str], Non
             )
         if is_new:
             wanted = elsewhere and elsewhere["built"]
-            kind = _comparing(BuiltHere(**wanted)) if wanted else Run
+            kind = compared_run(BuiltHere(**wanted)) if wanted else Run
             kind.create(config, folder.parent, observer).advance().close()
         else:
             resume_run(folder, observer)
@@ -80,17 +80,6 @@ def do_run(task: dict[str, Any], observer: Observer, raised: Callable[[str], Non
         raised(traceback.format_exc())
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _comparing(wanted: BuiltHere) -> type[Run]:
-    """A run that is refused, before its folder is made, if it is not what it would be on another machine."""
-
-    class ComparedRun(Run):
-        @classmethod
-        def check_possible(cls, experiment: Experiment) -> None:
-            wanted.check_same(BuiltHere.of(experiment), socket.gethostname())
-
-    return ComparedRun
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
 
     Where a process is killed, another one goes on with its trial.
     """
-    _check_found_by_others(plan)
+    check_found_by_others(plan)
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         workers = [_StudyWorker(plan, cores, observer, deadline) for cores in shares_of_cores(jobs)]
@@ -33,7 +33,8 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
         observer.warned(f"{killed[0]}; another one goes on with its trial")
 
 
-def _check_found_by_others(plan: TuningPlan) -> None:
+def check_found_by_others(plan: TuningPlan) -> None:
+    """Refuses a study with parts that another process would not find."""
     source = plan.own_source
     if definitions := [*source["unknown"], *(name for name in source["fingerprints"] if ":" in name)]:
         raise BadInputError(
@@ -62,21 +63,22 @@ class _StudyWorker(Worker):
             if event["event"] == "problem":
                 self.problem = event["sentence"]
             else:
-                self._tell(event)
+                tell_of(event, self._observer)
         code = process.wait()
         if code and not self._stopping and self.problem is None:
             self.killed = f"A process was killed by signal {-code}" if code < 0 else f"A process ended with code {code}"
 
-    def _tell(self, event: dict[str, Any]) -> None:
-        observer = self._observer
-        if event["event"] == "warned":
-            observer.warned(event["message"])
-        elif event["event"] == "began":
-            observer.began(event["trial"], event["configuration"], event["rounds"], event["done"])
-        elif event["event"] == "round":
-            observer.finished_round(event["trial"], event["round"], event["score"])
-        elif event["event"] == "ended":
-            observer.ended(ended_of(event["ended"]))
+
+def tell_of(event: dict[str, Any], observer: TuneObserver) -> None:
+    """Passes on what another process told."""
+    if event["event"] == "warned":
+        observer.warned(event["message"])
+    elif event["event"] == "began":
+        observer.began(event["trial"], event["configuration"], event["rounds"], event["done"])
+    elif event["event"] == "round":
+        observer.finished_round(event["trial"], event["round"], event["score"])
+    elif event["event"] == "ended":
+        observer.ended(ended_of(event["ended"]))
 
 
 def ended_of(values: dict[str, Any]) -> Ended:

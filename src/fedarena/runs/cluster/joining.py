@@ -23,6 +23,7 @@ _LEAST_STORE_BYTES = 80 * 2**20
 _users = 0  # crews of this process in the cluster it is in
 _is_ours = False  # whether we have joined it, and not whoever called us
 _staying = 0  # blocks of `staying`
+_lock = threading.Lock()  # for counting those, which may be in several threads
 _bench: dict[Any, list[Any]] = {}  # workers that have nothing to do until the next run, by what they are
 
 
@@ -85,12 +86,15 @@ def join(address: str | None, local_cores: int, wish: Wish = _OF_ENGINE) -> tupl
 def staying() -> Iterator[None]:
     """Between several runs in this block, the cluster and its workers stay for the next one, which begins sooner."""
     global _staying, _users
-    _staying += 1
+    with _lock:
+        _staying += 1
     try:
         yield
     finally:
-        _staying -= 1
-        if not _staying:
+        with _lock:
+            _staying -= 1
+            is_last = not _staying
+        if is_last:
             if _bench:
                 import ray
 
