@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedarena.core.errors import FedArenaError
 from fedarena.runs.cluster.probe import fingerprint_of_arithmetic
 from fedarena.runs.cluster.troubles import MOST_LOST, one_line
@@ -29,7 +31,7 @@ def run_on_cluster(planned: Sequence[PlannedRun], address: str, jobs: int | None
     to_run = [run for run in planned if run.is_to_run]
     if not to_run:
         return failures
-    device = next((run.built_here.device for run in to_run if run.built_here is not None), "cpu")
+    device = _device_of(to_run)
     waiting: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
     for run in to_run:
         waiting.put(run)
@@ -38,6 +40,15 @@ def run_on_cluster(planned: Sequence[PlannedRun], address: str, jobs: int | None
         processes = hosts.processes(MODULE)
         workers = [_HostedWorker(hosts, process, waiting, observer, device) for process in processes]
         return failures + work_off(workers, planned, observer)
+
+
+def _device_of(runs: Sequence[PlannedRun]) -> str:
+    """Where the runs train: as new ones were built here, or where those that were begun would go on here."""
+    built = [run.built_here.device for run in runs if run.built_here is not None]
+    wanted = str(runs[0].config.engine.get("device"))
+    if built or wanted != "auto":
+        return built[0] if built else wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class _HostedWorker(SuiteWorker):
