@@ -117,7 +117,8 @@ def suite(
     seeds: Sequence[int] | None = None,
     runs_folder: Path | str = DEFAULT_RUNS_FOLDER,
     progress: bool = True,
-    jobs: int = 1,
+    jobs: int | None = None,
+    cluster: str | None = None,
     stale: StalePolicy = "refuse",
     **more: Any,
 ) -> Comparison:
@@ -125,7 +126,8 @@ def suite(
 
     It is a suite file, the name of a built-in suite, or a mapping or keywords with `name`, `base`, `matrix` and `seeds`
     as in a suite file; other keywords are settings for every run. What is finished is kept, what was stopped goes on.
-    `jobs` runs go on at once. Runs whose own source has changed are refused, or `stale` is ``"rerun"`` or ``"keep"``.
+    `jobs` runs go on at once; on the machines of a Ray `cluster` (``"auto"``, or the address of its head) as many as
+    there is room for. Runs whose own source has changed are refused, or `stale` is ``"rerun"`` or ``"keep"``.
     A run that fails stops no other: it is among the `failures` of what is returned, and a warning.
 
     >>> found = suite(  # doctest: +SKIP
@@ -133,7 +135,7 @@ def suite(
     ... )
     >>> found.table().to_pandas()  # doctest: +SKIP
     """
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise BadInputError(f"jobs must be at least 1, not {jobs}")
     given = {"name": name, "base": base, "matrix": matrix, "seeds": None if seeds is None else list(seeds)}
     given = {key: value for key, value in given.items() if value is not None}
@@ -149,7 +151,8 @@ def suite(
             content["matrix"] = {key: _variants(key, values) for key, values in content["matrix"].items()}
         chosen = make_suite(_as_in_a_file(content), overrides)
     planned = plan_suite(chosen, Path(runs_folder))
-    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, Screen(stderr=True) if progress else None)
+    screen = Screen(stderr=True) if progress else None
+    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, screen, cluster=cluster)
     for failure in outcome.failures:
         warn_user(failure)
     return Comparison([_result(data) for data in outcome.results], outcome.failures)
@@ -172,6 +175,7 @@ def tune(
     seeds: int | Sequence[int] | None = None,
     hours: float | None = None,
     jobs: int | None = None,
+    cluster: str | None = None,
     storage: str | None = None,
     **more: Any,
 ) -> TunedStudy:
@@ -216,6 +220,7 @@ def tune(
     outcome = tune_with_report(
         lambda observer: make_plan(content, Path(runs_folder), observer, overrides, options, name),
         Screen(stderr=True) if progress else None,
+        cluster,
     )
     return outcome.tuned
 

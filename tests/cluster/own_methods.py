@@ -49,3 +49,23 @@ class Branching(nn.Module):
 
 def branching(spec) -> nn.Module:
     return Branching(spec.classes)
+
+
+class RaisesThere(FedAvg):
+    """Has a mistake after the first round."""
+
+    def server_step(self, state, mean_update, round):
+        if round == 2:
+            raise ValueError("a mistake of my own")
+        return super().server_step(state, mean_update, round)
+
+
+class KillsItsProcess(FedAvg):
+    """Ends its process in the second round, as often as there are files that say so."""
+
+    def server_step(self, state, mean_update, round):
+        wanted = sorted(Path(os.environ["FEDARENA_TEST_TRIGGER"]).glob("kill-*"))
+        if round == 2 and wanted:
+            wanted[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().server_step(state, mean_update, round)

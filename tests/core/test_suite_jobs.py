@@ -99,6 +99,7 @@ def test_a_run_that_fails_or_dies_stops_no_other(tmp_path: Path, monkeypatch: py
     assert call.exit_code == 1, call.output
     assert "Failed: own_dying_Dies-seed0: its process was killed, with exit code 7" in call.output
     assert "Failed: own_dying_Fails-seed0: ZeroDivisionError: a bug" in call.output
+    assert "own_dying.py" in call.output  # of the traceback
     assert fedarena.load(tmp_path / "runs" / "bad" / "fedavg-seed0").status == "finished"
 
 

@@ -58,6 +58,17 @@ class Fails(FedAvg):
         return super().server_step(state, mean_update, round)
 
 
+class Dies(FedAvg):
+    """Ends its process in the second round, once."""
+
+    def server_step(self, state, mean_update, round):
+        trigger = Path(os.environ["FEDARENA_TEST_TRIGGER"])
+        if round == 2 and trigger.exists():
+            trigger.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().server_step(state, mean_update, round)
+
+
 def tune_and_die(number: int, folder: Path, options: dict[str, Any]) -> None:
     """Dies immediately before the `number`-th time that a file is made durable or takes its place."""
     countdown = iter(range(number))

@@ -193,7 +193,7 @@ def test_a_worker_reads_tasks_and_tells_what_happens(tmp_path: Path, monkeypatch
         ),
     ]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(asdict(task)) + "\n" for task in tasks)))
-    monkeypatch.setattr(sys, "argv", ["search_worker", json.dumps([[], ["fedarena", "hpo", "compare"]])])
+    monkeypatch.setattr(sys, "argv", ["search_worker", json.dumps([[], ["fedarena", "hpo", "compare"], []])])
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     out = os.dup(1)
     monkeypatch.setattr(sys, "stdout", os.fdopen(os.dup(1), "w"))

@@ -38,6 +38,14 @@ messages = Screen(stderr=True)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The folder that holds run folders.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Do whole runs on the machines of a Ray cluster: auto, or the host:port of its head.",
+    ),
+]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The file to write.")]
 Settings = Annotated[
     list[str] | None,

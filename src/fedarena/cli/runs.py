@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedarena.cli.base import Output, RunsFolder, Settings, command, fail, messages, screen, settings_command
+from fedarena.cli.base import Cluster, Output, RunsFolder, Settings, command, fail, messages, screen, settings_command
 from fedarena.cli.start_up import import_for_runs, without_collecting
 from fedarena.core.console import plain
 from fedarena.core.errors import BadInputError
@@ -100,8 +100,14 @@ def suite(
         bool, typer.Option("--dry-run", help="Show what would run, what is kept and how long it would take, and stop.")
     ] = False,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="So many runs at a time, each with its share of the cores.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="So many runs at a time, each with its share of cores; else 1, or all that a cluster has room for.",
+        ),
+    ] = None,
+    cluster: Cluster = None,
     rerun_stale: Annotated[
         bool,
         typer.Option("--rerun-stale", help="Run again whose own source has changed; old results are moved aside."),
@@ -124,10 +130,10 @@ def suite(
     stale: StalePolicy = "rerun" if rerun_stale else "keep" if keep_stale else "refuse"
     screen.say(f"Suite {chosen.name}: {counted(len(chosen.runs), 'run')} in {runs / chosen.name}")
     if dry_run:
-        _show_plan(planned, jobs, stale)
+        _show_plan(planned, jobs or 1, stale)
         return
     import_for_runs()
-    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, _notice)
+    outcome = run_suite_with_report(chosen.name, planned, jobs, stale, messages, _notice, cluster)
     if not outcome.has_single_reports:
         screen.say(f"Of single runs, `fedarena report {runs / chosen.name}/…` makes a report")
     _print_scores(outcome.results)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedarena.cli.base import RunsFolder, messages, screen, settings_command
+from fedarena.cli.base import Cluster, RunsFolder, messages, screen, settings_command
 from fedarena.core.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def tune(
         float | None, typer.Option("--hours", help="Real hours after which trials are paused; the command goes on.")
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="So many trials at a time, in processes.")] = None,
+    cluster: Cluster = None,
     storage: Annotated[
         str | None, typer.Option("--storage", help="sqlite:///FILE instead of the journal in the study's folder.")
     ] = None,
@@ -80,7 +81,9 @@ def tune(
     }
     options = {key: value for key, value in given.items() if value is not None}
     study = name or content.get("name") or Path(file).stem
-    outcome = tune_with_report(lambda observer: make_plan(content, runs, observer, overrides, options, study), messages)
+    outcome = tune_with_report(
+        lambda observer: make_plan(content, runs, observer, overrides, options, study), messages, cluster
+    )
     _show(outcome)
 
 

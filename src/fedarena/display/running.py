@@ -16,6 +16,8 @@ from fedarena.runs.building import GivenParts
 from fedarena.runs.callbacks import Callback, OnRound
 from fedarena.runs.cluster import Elsewhere
 from fedarena.runs.config import RunConfig
+from fedarena.runs.hosts.hosting import check_trains_alone, joined
+from fedarena.runs.hosts.suites import run_on_cluster
 from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite_plan import PlannedRun, StalePolicy, begin_suite
@@ -63,30 +65,37 @@ class SuiteOutcome:
 def run_suite_with_report(
     name: str,
     planned: Sequence[PlannedRun],
-    jobs: int = 1,
+    jobs: int | None = None,
     stale: StalePolicy = "refuse",
     console: Screen | None = None,
     left_out: Callable[[str], None] | None = None,
+    cluster: str | None = None,
 ) -> SuiteOutcome:
     """Runs what is left of a suite, and writes a report that compares its runs.
 
+    On a `cluster` (``"auto"``, or the address of its head) as many runs go on at once as there is room for, or `jobs`.
     Without a console nothing is shown. `left_out` is told which runs have nothing to report.
     """
-    if jobs > 1:
+    one_by_one = cluster is None and (jobs or 1) == 1
+    if not one_by_one:
         check_found_by_others(planned)
-    if console is None:
-        ready = begin_suite(planned, Observer(), stale)
-        several = SuiteObserver()
-        failures = (
-            run_one_by_one(ready, Observer(), lambda label: None) if jobs == 1 else run_at_once(ready, jobs, several)
-        )
-    else:
-        with ProgressBars(console) as bars:
-            ready = begin_suite(planned, bars, stale, lambda sentence: console.say(sentence, "yellow"))
-            failures = [] if jobs > 1 else run_one_by_one(ready, bars, bars.announce)
-        if jobs > 1:
-            with SuiteBars(console, sum(run.is_to_run for run in ready)) as all_bars:
-                failures = run_at_once(ready, jobs, all_bars)
+    if cluster is not None:
+        check_trains_alone(run.config for run in planned)
+    with joined(cluster):
+        if console is None:
+            ready = begin_suite(planned, Observer(), stale)
+            failures = (
+                run_one_by_one(ready, Observer(), lambda label: None)
+                if one_by_one
+                else _run_several(ready, jobs, cluster, SuiteObserver())
+            )
+        else:
+            with ProgressBars(console) as bars:
+                ready = begin_suite(planned, bars, stale, lambda sentence: console.say(sentence, "yellow"))
+                failures = run_one_by_one(ready, bars, bars.announce) if one_by_one else []
+            if not one_by_one:
+                with SuiteBars(console, sum(run.is_to_run for run in ready)) as all_bars:
+                    failures = _run_several(ready, jobs, cluster, all_bars)
     results = load_runs([run.folder for run in ready if run.folder.exists()], left_out)
     if not results:
         raise RunFailedError(failures[0])
@@ -98,6 +107,14 @@ def run_suite_with_report(
             write_report([result], result.path / REPORT_FILE)
     write_report(results, outcome.report, title=name)
     return outcome
+
+
+def _run_several(
+    ready: Sequence[PlannedRun], jobs: int | None, cluster: str | None, observer: SuiteObserver
+) -> list[str]:
+    if cluster is not None:
+        return run_on_cluster(ready, cluster, jobs, observer)
+    return run_at_once(ready, jobs or 1, observer)
 
 
 def _with_report(data: RunData, observer: Observer) -> RunData:

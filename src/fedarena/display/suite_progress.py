@@ -36,6 +36,8 @@ class SuiteBars(SuiteObserver):
     def began(self, name: str, rounds: int, done: int) -> None:
         """Starts the bar of a run."""
         with self._lock:
+            if name in self._bars:  # it goes on elsewhere
+                self._progress.remove_task(self._bars.pop(name)[0])
             task = self._progress.add_task(name, total=rounds, completed=done, count=f"{done}/{rounds}", score="")
             self._bars[name] = (task, rounds)
         if not self._live:
@@ -52,6 +54,10 @@ class SuiteBars(SuiteObserver):
     def warned(self, name: str, message: str) -> None:
         """Prints a warning above the bars."""
         self._say(f"Warning: {name}: {message}", "yellow")
+
+    def raised(self, name: str, trace: str) -> None:
+        """Prints a traceback above the bars."""
+        self._say(f"{name}: {trace.rstrip()}", "red")
 
     def ended(self, name: str, failure: str | None) -> None:
         """Takes the bar of a run away."""

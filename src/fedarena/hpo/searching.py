@@ -18,7 +18,7 @@ from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 from fedarena.hpo.problem import Problem
 from fedarena.hpo.search import SearchObserver, run_search
 from fedarena.hpo.trajectory import Evaluation
-from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
+from fedarena.runs.workers import LocalProcess, QueueWorker, shares_of_cores, wait_for
 
 REFUSED: Final = "refused"  # the event of a process whose search is about to end with somebody's bad input
 
@@ -131,7 +131,8 @@ class _SearchWorker(QueueWorker[PlannedSearch]):
     """Has its process make search after search."""
 
     def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedSearch], observer: ComparisonObserver):
-        super().__init__("fedarena.hpo.search_worker", cores, waiting, **_threads(len(cores)))
+        environment = _threads(len(cores))
+        super().__init__(lambda: LocalProcess("fedarena.hpo.search_worker", cores, **environment), waiting)
         self._observer = observer
         self.refused: set[str] = set()  # names of searches that failed because of what somebody gave
 

@@ -87,14 +87,21 @@ def settings_fingerprint(config: RunConfig) -> str:
 
 def _identity(experiment: Experiment, source: OwnSource) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
-    fleet = experiment.simulation.fleet
     return {
         OWN_SOURCE: source.to_json(),
-        "fleet_fingerprint": None if fleet is None else fleet.fleet.fingerprint,
         "seed": experiment.config.seed,
         "settings_fingerprint": settings_fingerprint(experiment.config),
-        "federation_fingerprint": experiment.federation.fingerprint,
-        "weights_fingerprint": experiment.weights_fingerprint,
+        **{f"{part}_fingerprint": fingerprint for part, fingerprint in data_fingerprints(experiment).items()},
+    }
+
+
+def data_fingerprints(experiment: Experiment) -> dict[str, str | None]:
+    """What tells the data of a run from others."""
+    fleet = experiment.simulation.fleet
+    return {
+        "fleet": None if fleet is None else fleet.fleet.fingerprint,
+        "federation": experiment.federation.fingerprint,
+        "weights": experiment.weights_fingerprint,
     }
 
 

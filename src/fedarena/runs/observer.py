@@ -52,6 +52,10 @@ class SuiteObserver:
         """Something the user should know about a run: one of Python's warnings, unless it is shown else."""
         warn_user(f"{name}: {message}")
 
+    def raised(self, name: str, trace: str) -> None:
+        """Somebody's own method raised an exception, which is about to end its run; with the traceback."""
+        self.warned(name, trace)
+
     def ended(self, name: str, failure: str | None) -> None:
         """A run is over; `failure` says what went wrong, if anything did."""
 

@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError, FedArenaError
 from fedarena.core.files import write_json
 from fedarena.core.words import counted, some
 from fedarena.runs.building import prepare
+from fedarena.runs.built_here import BuiltHere
 from fedarena.runs.config import RunConfig
 from fedarena.runs.identity import changed_source_of
 from fedarena.runs.observer import Observer
@@ -33,6 +34,7 @@ class PlannedRun:
     config: RunConfig
     state: Literal["new", "begun", "finished"]
     changed: tuple[str, ...] = ()  # files or definitions that are not as they were when it began
+    built_here: BuiltHere | None = None  # what a new run comes to on this machine
 
     @property
     def is_stale(self) -> bool:
@@ -78,7 +80,8 @@ def begin_suite(
         if run.is_stale and stale == "rerun":
             run = replace(run, state="new", changed=())
         if run.state == "new":  # whatever does not fit is refused before the first run starts
-            run = replace(run, config=prepare(run.config, observer).config)
+            experiment = prepare(run.config, observer)
+            run = replace(run, config=experiment.config, built_here=BuiltHere.of(experiment))
         ready.append(run)
     for run in of_old if stale == "rerun" else ():
         aside = _put_aside(run.folder)

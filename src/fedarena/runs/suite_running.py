@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fedarena.core.errors import BadInputError, DivergedError, FedArenaError, TrainingStuckError
@@ -17,7 +18,9 @@ from fedarena.runs.observer import Observer, SuiteObserver
 from fedarena.runs.own_source import own_source
 from fedarena.runs.run import resume_run, start_run
 from fedarena.runs.suite_plan import PlannedRun
-from fedarena.runs.workers import QueueWorker, shares_of_cores, wait_for
+from fedarena.runs.workers import LocalProcess, QueueWorker, WorkerProcess, shares_of_cores, wait_for
+
+MODULE = "fedarena.runs.suite_worker"  # of the processes
 
 
 def run_one_by_one(planned: Sequence[PlannedRun], observer: Observer, announce: Callable[[str], None]) -> list[str]:
@@ -27,7 +30,7 @@ def run_one_by_one(planned: Sequence[PlannedRun], observer: Observer, announce: 
 
 
 def _run_each(planned: Sequence[PlannedRun], observer: Observer, announce: Callable[[str], None]) -> list[str]:
-    failures = _cannot_go_on(planned)
+    failures = cannot_go_on(planned)
     for number, run in enumerate(planned, start=1):
         if not run.is_to_run:
             continue
@@ -48,21 +51,27 @@ def _run_each(planned: Sequence[PlannedRun], observer: Observer, announce: Calla
 
 def run_at_once(planned: Sequence[PlannedRun], jobs: int, observer: SuiteObserver) -> list[str]:
     """The same with so many runs at a time. Ctrl-C stops all of them after their current round is on disk."""
-    failures = _cannot_go_on(planned)
+    failures = cannot_go_on(planned)
     waiting: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
     to_run = [run for run in planned if run.is_to_run]
     if not to_run:
         return failures
     for run in to_run:
         waiting.put(run)
-    workers = [_SuiteWorker(cores, waiting, observer) for cores in shares_of_cores(min(jobs, len(to_run)))]
+    shares = shares_of_cores(min(jobs, len(to_run)))
+    workers = [SuiteWorker(partial(LocalProcess, MODULE, cores), waiting, observer) for cores in shares]
+    return failures + work_off(workers, planned, observer)
+
+
+def work_off(workers: Sequence[SuiteWorker], planned: Sequence[PlannedRun], observer: SuiteObserver) -> list[str]:
+    """Waits until workers have done what they have to do; a sentence for every run that failed."""
     try:
         wait_for(workers)
     except BaseException:
         observer.stopped()
         raise
     failed = {run: sentence for worker in workers for run, sentence in worker.failures.items()}
-    return failures + [f"{run.name}: {failed[run.name]}" for run in planned if run.name in failed]
+    return [f"{run.name}: {failed[run.name]}" for run in planned if run.name in failed]
 
 
 def check_found_by_others(planned: Sequence[PlannedRun]) -> None:
@@ -76,7 +85,8 @@ def check_found_by_others(planned: Sequence[PlannedRun]) -> None:
             )
 
 
-def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
+def cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
+    """A sentence for every run that was begun with other source."""
     return [
         f"{run.name}: it is not finished, and cannot go on, because {some(run.changed)} changed since; "
         "--rerun-stale begins again"
@@ -85,11 +95,13 @@ def _cannot_go_on(planned: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-class _SuiteWorker(QueueWorker[PlannedRun]):
+class SuiteWorker(QueueWorker[PlannedRun]):
     """Has its process do run after run."""
 
-    def __init__(self, cores: list[int], waiting: queue.SimpleQueue[PlannedRun], observer: SuiteObserver):
-        super().__init__("fedarena.runs.suite_worker", cores, waiting)
+    def __init__(
+        self, start: Callable[[], WorkerProcess], waiting: queue.SimpleQueue[PlannedRun], observer: SuiteObserver
+    ):
+        super().__init__(start, waiting)
         self._observer = observer
 
     def _task(self, item: PlannedRun) -> dict[str, Any]:
@@ -103,6 +115,8 @@ class _SuiteWorker(QueueWorker[PlannedRun]):
             self._observer.began(item.name, event["rounds"], event["done"])
         elif event["event"] == "round":
             self._observer.finished_round(item.name, event["round"], event["score"])
+        elif event["event"] == "raised":
+            self._observer.raised(item.name, event["trace"])
 
     def _ended(self, item: PlannedRun, failure: str | None) -> None:
         self._observer.ended(item.name, failure)

@@ -6,19 +6,24 @@ It is started by `fedarena.runs.suite_running` as ``python -m fedarena.runs.suit
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 from fedarena.core.errors import FedArenaError
 from fedarena.core.words import some
 from fedarena.runs.building import Experiment
+from fedarena.runs.built_here import BuiltHere, compared_run
 from fedarena.runs.cluster import staying
+from fedarena.runs.cluster.probe import fingerprint_of_arithmetic
 from fedarena.runs.config import read_settings, resolve
 from fedarena.runs.observer import Observer
 from fedarena.runs.own_source import own_source
 from fedarena.runs.round_text import round_text
-from fedarena.runs.run import resume_run, start_run
+from fedarena.runs.run import Run, resume_run
 from fedarena.runs.workers import begin_work
 from fedarena.simulate import RoundOutcome
 from fedarena.storage.run_files import CONFIG_FILE
@@ -46,20 +51,33 @@ class _Telling(Observer):
         self.tell("round", round=outcome.snapshot.round, score=score)
 
 
-def do_run(task: dict[str, Any], observer: Observer) -> str | None:
-    """Does one run; what went wrong, if anything did."""
+def do_run(task: dict[str, Any], observer: Observer, raised: Callable[[str], None] = lambda trace: None) -> str | None:
+    """Does one run; what went wrong, if anything did. `raised` is told tracebacks of somebody's own code.
+
+    With settings it begins; on another machine, if it is not there already.
+    """
     folder = Path(task["folder"])
+    elsewhere = task.get("elsewhere")
+    is_new = "settings" in task and not (elsewhere and (folder / CONFIG_FILE).exists())
     try:
-        config = resolve(task.get("settings") or read_settings(folder / CONFIG_FILE))
+        config = resolve(task["settings"] if is_new else read_settings(folder / CONFIG_FILE))
         if changed := own_source(config).changes_since(task["own_source"]):
             return f"{some(changed)} was changed while the suite was running, so the runs would not be comparable"
-        if "settings" in task:
-            start_run(config, folder.parent, observer)
+        if elsewhere and elsewhere["arithmetic"] != fingerprint_of_arithmetic(elsewhere["device"]):
+            observer.warned(
+                f"{socket.gethostname()} does not compute the same bits as the machine of the suite, so that the "
+                "run differs by rounding from what it would be there"
+            )
+        if is_new:
+            wanted = elsewhere and elsewhere["built"]
+            kind = compared_run(BuiltHere(**wanted)) if wanted else Run
+            kind.create(config, folder.parent, observer).advance().close()
         else:
             resume_run(folder, observer)
     except FedArenaError as error:
         return str(error)
     except Exception as error:  # a bug in somebody's own method
+        raised(traceback.format_exc())
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -70,7 +88,8 @@ def main() -> None:
     try:
         with staying():
             for line in sys.stdin:
-                observer.tell("ended", failure=do_run(json.loads(line), observer))
+                failure = do_run(json.loads(line), observer, lambda trace: observer.tell("raised", trace=trace))
+                observer.tell("ended", failure=failure)
     except (KeyboardInterrupt, BrokenPipeError):  # all is written; nobody wants more, or nobody is there
         raise SystemExit(143) from None
 

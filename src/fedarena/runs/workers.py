@@ -1,6 +1,7 @@
 """Processes that do one thing after the other: they are told what by lines of JSON, and tell how far they are.
 
-A thread here looks after each (`Worker`), so that Ctrl-C stops all of them after what is done is on disk.
+A thread here looks after each (`Worker`), so that Ctrl-C stops all of them after what is done is on disk. Processes are
+on this machine, or on others (`fedarena.runs.hosts`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Generic, NoReturn, Protocol, TextIO, TypeVar
 
@@ -31,18 +33,88 @@ class Named(Protocol):
 Item = TypeVar("Item", bound=Named)
 
 
-def start_worker(module: str, cores: list[int], **environment: str) -> subprocess.Popen[str]:
-    """A process that is told what to do, and tells what it does, by lines of JSON; it may use these cores."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+class WorkerProcess(Protocol):
+    """A process that is told what to do, and tells what it does, by lines of JSON."""
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended; that of a signal is negative."""
+
+    def tell(self, task: dict[str, Any]) -> None:
+        """Says what to do."""
+
+    def end_tasks(self) -> None:
+        """There is nothing more to do."""
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What it tells, until it ends."""
+
+    def stop(self) -> None:
+        """Has it end after it has written what is done."""
+
+    def wait(self) -> int:
+        """Until it has ended; its exit code."""
+
+
+def start_worker(
+    module: str,
+    cores: list[int],
+    command: Sequence[str] | None = None,
+    path: Sequence[str] = (),
+    folder: str | None = None,
+    **environment: str,
+) -> subprocess.Popen[str]:
+    """Such a process on this machine, which may use these cores.
+
+    It is part of a `command` (this one), works in a `folder` (this one), and imports also from the `path`.
+    """
+    own_path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return subprocess.Popen(
-        [sys.executable, "-m", module, json.dumps([cores, sys.argv])],
+        [sys.executable, "-m", module, json.dumps([cores, command or sys.argv, list(path)])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": own_path, **environment},
         start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
     )
+
+
+class LocalProcess:
+    """A process on this machine."""
+
+    def __init__(self, module: str, cores: list[int], **environment: str):
+        process = start_worker(module, cores, **environment)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._tasks, self._events = process, process.stdin, process.stdout
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return self._process.poll()
+
+    def tell(self, task: dict[str, Any]) -> None:
+        """Says what to do."""
+        with suppress(BrokenPipeError):  # it has ended, which is seen by its events
+            self._tasks.write(json.dumps(task) + "\n")
+            self._tasks.flush()
+
+    def end_tasks(self) -> None:
+        """There is nothing more to do."""
+        with suppress(BrokenPipeError):
+            self._tasks.close()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What it tells, until it ends."""
+        return map(json.loads, self._events)
+
+    def stop(self) -> None:
+        """Has it end after it has written what is done."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Until it has ended; its exit code."""
+        return self._process.wait()
 
 
 def shares_of_cores(workers: int) -> list[list[int]]:
@@ -58,27 +130,38 @@ def shares_of_cores(workers: int) -> list[list[int]]:
 def wait_for(workers: Sequence[Worker]) -> None:
     """Until all are done; when this process is to end, they are stopped first."""
     for worker in workers:
-        worker.thread.start()
+        worker.start()
     try:
         for worker in workers:
-            worker.thread.join()
+            worker.done.wait()
     except BaseException:  # Ctrl-C, or a signal to end
         for worker in workers:
             worker.stop()
         for worker in workers:
-            worker.thread.join()
+            worker.done.wait()
         raise
 
 
 class Worker(ABC):
-    """A thread that looks after a process of a module, which may use these cores."""
+    """A thread that looks after a process, which is made by `start`; another one, where one has ended."""
 
-    def __init__(self, module: str, cores: list[int], **environment: str):
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self._module, self._cores, self._environment = module, cores, environment
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, start: Callable[[], WorkerProcess]):
+        # Python 3.11 takes a thread for ended if Ctrl-C comes while it is joined, so this is waited for instead.
+        self.done = threading.Event()
+        self._start = start
+        self._process: WorkerProcess | None = None
         self._stopping = False
         self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begins."""
+        threading.Thread(target=self._work_and_say, daemon=True).start()
+
+    def _work_and_say(self) -> None:
+        try:
+            self._work()
+        finally:
+            self.done.set()
 
     @abstractmethod
     def _work(self) -> None:
@@ -89,23 +172,23 @@ class Worker(ABC):
         with self._lock:
             self._stopping = True
             if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
+                self._process.stop()
 
-    def _running_process(self) -> subprocess.Popen[str] | None:
+    def _running_process(self) -> WorkerProcess | None:
         """The process, or another one if it is no more; None when there is nothing to do any more."""
         with self._lock:
             if self._stopping:
                 return None
             if self._process is None or self._process.poll() is not None:
-                self._process = start_worker(self._module, self._cores, **self._environment)
+                self._process = self._start()
             return self._process
 
 
 class QueueWorker(Worker, Generic[Item]):
     """Has its process do one thing after the other, until none is left."""
 
-    def __init__(self, module: str, cores: list[int], waiting: queue.SimpleQueue[Item], **environment: str):
-        super().__init__(module, cores, **environment)
+    def __init__(self, start: Callable[[], WorkerProcess], waiting: queue.SimpleQueue[Item]):
+        super().__init__(start)
         self.failures: dict[str, str] = {}  # by name
         self._waiting = waiting
 
@@ -139,8 +222,8 @@ class QueueWorker(Worker, Generic[Item]):
                     self.failures[item.name] = failure
                 self._ended(item, failure)
         finally:
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()  # there is nothing more to do
+            if self._process is not None:
+                self._process.end_tasks()
                 self._process.wait()
 
     def _do(self, item: Item) -> str | None:
@@ -148,19 +231,12 @@ class QueueWorker(Worker, Generic[Item]):
         process = self._running_process()
         if process is None:
             return None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(self._task(item)) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                event = json.loads(line)
-                if event["event"] == "ended":
-                    failure: str | None = event["failure"]
-                    return failure
-                self._tell(item, event)
-        except BrokenPipeError:
-            pass
+        process.tell(self._task(item))
+        for event in process.events():
+            if event["event"] == "ended":
+                failure: str | None = event["failure"]
+                return failure
+            self._tell(item, event)
         code = process.wait()
         return "its process was killed" + (f" by signal {-code}" if code < 0 else f", with exit code {code}")
 
@@ -171,10 +247,11 @@ def begin_work() -> TextIO:
     # What somebody's own method prints must not get among the events.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    cores, command = json.loads(sys.argv[1])
+    cores, command, path = json.loads(sys.argv[1])
     if cores:
         os.sched_setaffinity(0, cores)
     sys.argv = command
+    sys.path += [entry for entry in path if entry not in sys.path and os.path.isdir(entry)]
     return events
 
 

@@ -15,6 +15,7 @@ from fedarena.hpo.tune.observer import TuneObserver
 from fedarena.hpo.tune.outcome import TunedStudy
 from fedarena.hpo.tune.plan import TuningPlan
 from fedarena.hpo.tune.searching import search
+from fedarena.runs.hosts.hosting import joined
 from fedarena.runs.observer import Observer
 
 MakePlan = Callable[[Observer], TuningPlan]
@@ -42,7 +43,7 @@ class _Passing(Observer):
         self._observer.warned(message)
 
 
-def tune_with_report(make_plan: MakePlan, console: Screen | None = None) -> TuneOutcome:
+def tune_with_report(make_plan: MakePlan, console: Screen | None = None, cluster: str | None = None) -> TuneOutcome:
     """Makes a study and does all trials that are left of it; without a console nothing is shown.
 
     Ends with an error if no trial came to anything. What was found is also written when the user stops it.
@@ -51,18 +52,19 @@ def tune_with_report(make_plan: MakePlan, console: Screen | None = None) -> Tune
     if console is None:
         plan = make_plan(_Passing(observer))
         _warn_about(plan, observer)
-        return _with_files(_searched(plan, observer))
+        return _with_files(_searched(plan, observer, cluster))
     with TuneBars(console) as bars:
         plan = make_plan(_Passing(bars))
         bars.begin(plan)
         _warn_about(plan, bars)
-        tuned = _searched(plan, bars)
+        tuned = _searched(plan, bars, cluster)
     return _with_files(tuned)
 
 
-def _searched(plan: TuningPlan, observer: TuneObserver) -> TunedStudy:
+def _searched(plan: TuningPlan, observer: TuneObserver, cluster: str | None) -> TunedStudy:
     try:
-        return search(plan, observer)
+        with joined(cluster):
+            return search(plan, observer, cluster)
     except KeyboardInterrupt:
         with suppress(FedArenaError, OSError):
             _with_files(TunedStudy.load(plan.folder))

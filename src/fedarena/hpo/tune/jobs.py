@@ -11,7 +11,7 @@ from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.words import some
 from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
 from fedarena.hpo.tune.plan import TuningPlan
-from fedarena.runs.workers import Worker, shares_of_cores, wait_for
+from fedarena.runs.workers import LocalProcess, Worker, shares_of_cores, wait_for
 
 
 def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, seconds: float | None) -> None:
@@ -19,7 +19,7 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
 
     Where a process is killed, another one goes on with its trial.
     """
-    _check_found_by_others(plan)
+    check_found_by_others(plan)
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         workers = [_StudyWorker(plan, cores, observer, deadline) for cores in shares_of_cores(jobs)]
@@ -33,7 +33,8 @@ def work_in_processes(plan: TuningPlan, jobs: int, observer: TuneObserver, secon
         observer.warned(f"{killed[0]}; another one goes on with its trial")
 
 
-def _check_found_by_others(plan: TuningPlan) -> None:
+def check_found_by_others(plan: TuningPlan) -> None:
+    """Refuses a study with parts that another process would not find."""
     source = plan.own_source
     if definitions := [*source["unknown"], *(name for name in source["fingerprints"] if ":" in name)]:
         raise BadInputError(
@@ -46,7 +47,7 @@ class _StudyWorker(Worker):
     """Listens to a process that works on a study."""
 
     def __init__(self, plan: TuningPlan, cores: list[int], observer: TuneObserver, deadline: float | None):
-        super().__init__("fedarena.hpo.tune.worker", cores)
+        super().__init__(lambda: LocalProcess("fedarena.hpo.tune.worker", cores))
         self.problem: str | None = None  # why nobody can go on
         self.killed: str | None = None  # how it ended before all was done
         self._plan, self._observer, self._deadline = plan, observer, deadline
@@ -55,35 +56,29 @@ class _StudyWorker(Worker):
         process = self._running_process()
         if process is None:
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
         seconds = None if self._deadline is None else self._deadline - time.monotonic()
-        options = {"trials": self._plan.options.trials, "seconds": seconds}
-        try:
-            process.stdin.write(json.dumps({"folder": str(self._plan.folder), **options}) + "\n")
-            process.stdin.close()
-            for line in process.stdout:
-                event = json.loads(line)
-                if event["event"] == "problem":
-                    self.problem = event["sentence"]
-                else:
-                    self._tell(event)
-        except BrokenPipeError:
-            pass
+        process.tell({"folder": str(self._plan.folder), "trials": self._plan.options.trials, "seconds": seconds})
+        process.end_tasks()
+        for event in process.events():
+            if event["event"] == "problem":
+                self.problem = event["sentence"]
+            else:
+                tell_of(event, self._observer)
         code = process.wait()
         if code and not self._stopping and self.problem is None:
             self.killed = f"A process was killed by signal {-code}" if code < 0 else f"A process ended with code {code}"
 
-    def _tell(self, event: dict[str, Any]) -> None:
-        observer = self._observer
-        if event["event"] == "warned":
-            observer.warned(event["message"])
-        elif event["event"] == "began":
-            observer.began(event["trial"], event["configuration"], event["rounds"], event["done"])
-        elif event["event"] == "round":
-            observer.finished_round(event["trial"], event["round"], event["score"])
-        elif event["event"] == "ended":
-            observer.ended(ended_of(event["ended"]))
+
+def tell_of(event: dict[str, Any], observer: TuneObserver) -> None:
+    """Passes on what another process told."""
+    if event["event"] == "warned":
+        observer.warned(event["message"])
+    elif event["event"] == "began":
+        observer.began(event["trial"], event["configuration"], event["rounds"], event["done"])
+    elif event["event"] == "round":
+        observer.finished_round(event["trial"], event["round"], event["score"])
+    elif event["event"] == "ended":
+        observer.ended(ended_of(event["ended"]))
 
 
 def ended_of(values: dict[str, Any]) -> Ended:

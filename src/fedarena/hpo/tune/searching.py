@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from fedarena.hpo.tune.hosted import work_on_cluster
 from fedarena.hpo.tune.jobs import work_in_processes
 from fedarena.hpo.tune.library import quiet_optuna
 from fedarena.hpo.tune.observer import TuneObserver
@@ -13,8 +14,8 @@ from fedarena.hpo.tune.storage import begin_study, open_study
 from fedarena.hpo.tune.working import Worker, incumbent
 
 
-def search(plan: TuningPlan, observer: TuneObserver) -> TunedStudy:
-    """Does all trials that are left of a study, in this process or in several; the results are on disk."""
+def search(plan: TuningPlan, observer: TuneObserver, cluster: str | None = None) -> TunedStudy:
+    """Does all trials that are left of a study: in this process, in several, or on a cluster; results are on disk."""
     plan = begin_study(plan)
     options = plan.options
     seconds = None if options.hours is None else 3600 * options.hours
@@ -23,7 +24,9 @@ def search(plan: TuningPlan, observer: TuneObserver) -> TunedStudy:
         done = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
         observer.resumed(done, incumbent(plan, study))
         try:
-            if options.jobs == 1:
+            if cluster is not None:
+                work_on_cluster(plan, cluster, observer, seconds)
+            elif options.jobs == 1:
                 Worker(plan, observer, None if seconds is None else time.monotonic() + seconds).work()
             else:
                 work_in_processes(plan, options.jobs, observer, seconds)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -62,12 +62,12 @@ class _Telling(Observer):
 class _TrialRun:
     """The run of one seed: open, or already finished and only read."""
 
-    def __init__(self, config: RunConfig, runs_folder: Path, observer: Observer):
+    def __init__(self, config: RunConfig, runs_folder: Path, observer: Observer, kind: type[Run]):
         folder = runs_folder / str(config.name)
         self._finished: RunData | None = None
         self._run: Run | None = None
         if not folder.exists():
-            self._run = Run.create(config, runs_folder, observer)
+            self._run = kind.create(config, runs_folder, observer)
         elif is_finished(folder):
             self._finished = load_run(folder)
         else:
@@ -100,18 +100,52 @@ class _TrialRun:
             self._run.close(reason)
 
 
-class TrialRuns:
-    """The runs of a trial, which are advanced together; made anew or gone on with, as they are found."""
+class AnyTrialRuns(Protocol):
+    """The runs of a trial, wherever they are."""
 
-    def __init__(self, plan: TuningPlan, number: int, configuration: Mapping[str, Any], observer: TuneObserver):
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done, in the run with the fewest."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no run has anything left to do."""
+
+    def stage_after(self, round: int) -> int:
+        """The round after which all runs are evaluated next."""
+
+    def advance_to(self, stage: int) -> None:
+        """Has every run play the rounds up to that one."""
+
+    def value(self, stage: int) -> float | None:
+        """The first objective after that round, which is the last one that was played."""
+
+    def judged(self) -> Judged:
+        """What the trial came to in the end."""
+
+    def close(self, reason: str) -> None:
+        """Lets go of all runs."""
+
+
+class TrialRuns:
+    """The runs of a trial, which are advanced together; made anew (of a `kind`) or gone on with, as they are."""
+
+    def __init__(
+        self,
+        plan: TuningPlan,
+        number: int,
+        configuration: Mapping[str, Any],
+        observer: TuneObserver,
+        kind: type[Run] = Run,
+    ):
         self._plan = plan
         telling = _Telling(number, configuration, plan.first, observer)
         self._runs: list[_TrialRun] = []
         with self._failing():
             for seed in plan.seeds:
                 config = plan.trial_config(number, configuration, seed)
-                self._every, self._last = config.evaluation.every, config.rounds
-                self._runs.append(_TrialRun(config, plan.folder, telling))
+                self.every, self.last = config.evaluation.every, config.rounds
+                self._runs.append(_TrialRun(config, plan.folder, telling, kind))
 
     @property
     def rounds(self) -> int:
@@ -125,7 +159,7 @@ class TrialRuns:
 
     def stage_after(self, round: int) -> int:
         """The round after which all runs are evaluated next."""
-        return min((round // self._every + 1) * self._every, self._last)
+        return min((round // self.every + 1) * self.every, self.last)
 
     def advance_to(self, stage: int) -> None:
         """Has every run play the rounds up to that one."""

@@ -6,7 +6,7 @@ Several processes may do this at once; each takes trials that nobody works on, t
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedarena.hpo.tune.observer import Ended, Incumbent, TuneObserver
 from fedarena.hpo.tune.plan import TuningPlan, applies, as_label, in_order, of_label
 from fedarena.hpo.tune.samplers import EXCESSES, make_pruner, make_sampler
 from fedarena.hpo.tune.storage import claiming, lock_of_trial, open_study
-from fedarena.hpo.tune.trial import TrialFailedError, TrialRuns
+from fedarena.hpo.tune.trial import AnyTrialRuns, TrialFailedError, TrialRuns
 from fedarena.runs.cluster import staying
 
 _STATE = optuna.trial.TrialState
@@ -46,8 +46,14 @@ class _Claimed:
 class Worker:
     """A process, or a part of one, that works on a study."""
 
-    def __init__(self, plan: TuningPlan, observer: TuneObserver, deadline: float | None = None):
-        self._plan, self._observer, self._deadline = plan, observer, deadline
+    def __init__(
+        self,
+        plan: TuningPlan,
+        observer: TuneObserver,
+        deadline: float | None = None,
+        runs_of: Callable[[TuningPlan, int, Configuration, TuneObserver], AnyTrialRuns] = TrialRuns,
+    ):
+        self._plan, self._observer, self._deadline, self._runs_of = plan, observer, deadline, runs_of
         self.study = open_study(plan)
         self.study.pruner = make_pruner(plan, *plan.length())
 
@@ -131,7 +137,7 @@ class Worker:
 
     def _run(self, claimed: _Claimed) -> Ended:
         trial, number = claimed.trial, claimed.trial.number
-        runs = TrialRuns(self._plan, number, claimed.configuration, self._observer)
+        runs = self._runs_of(self._plan, number, claimed.configuration, self._observer)
         try:
             told = self.study._storage.get_trial(trial._trial_id).intermediate_values
             last_told, stage = max(told, default=0), 0
@@ -164,7 +170,9 @@ class Worker:
         self.study.tell(trial, list(judged.values))
         return Ended(number, "complete", judged.values, judged.rounds)
 
-    def _should_end(self, trial: Any, runs: TrialRuns, stage: int, told: Mapping[int, float], last_told: int) -> bool:
+    def _should_end(
+        self, trial: Any, runs: AnyTrialRuns, stage: int, told: Mapping[int, float], last_told: int
+    ) -> bool:
         """Reports what the trial came to after a round, and whether the pruner ends it there."""
         if self._plan.options.several or stage < last_told:  # a trial that goes on has been asked before
             return False

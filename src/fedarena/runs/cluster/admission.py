@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import platform
-import socket
-from importlib import metadata
-from pathlib import Path
-
+from fedarena.core.installation import what_differs
 from fedarena.runs.building import Experiment
 from fedarena.runs.cluster.messages import Message
 from fedarena.runs.cluster.probe import fingerprint_of_bits
-
-_PACKAGES = ("fedarena", "torch", "numpy", "ray")
-
-
-def here() -> Message:
-    """What this place is called, and with what it computes."""
-    return {
-        "node": socket.gethostname(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
-        "source": _source_of_fedarena(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # it can be there without, such as in a folder of sources
-        return None
 
 
 def built(experiment: Experiment) -> Message:
@@ -43,28 +19,11 @@ def built(experiment: Experiment) -> Message:
     }
 
 
-@functools.cache
-def _source_of_fedarena() -> str:
-    """A fingerprint of the package itself: whoever develops it has many sources of one version."""
-    folder = Path(__file__).parents[2]
-    hashed = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.rglob("*.py")):
-        hashed.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
-    return hashed.hexdigest()
-
-
 def why_refused(answer: Message, mine: Message, mixed_hardware: bool = False) -> str | None:
     """Why a worker cannot be used, if so: what is not as it is here, and what would be right."""
     node = answer["node"]
-    for package, version in mine["versions"].items():
-        if package == "python" or (found := answer["versions"].get(package)) == version:
-            continue
-        return f"{node} has {package} {found}, and this machine {version}; install the same version there"
-    if answer.get("source") != mine["source"]:  # which others may not know of
-        return (
-            f"{node} has another source of fedarena {mine['versions']['fedarena']} than this machine; install the same "
-            "there"
-        )
+    if (otherwise := what_differs(answer, mine)) is not None:
+        return otherwise
     if "refused" in answer:  # which may be for want of what was checked before
         return f"A worker on {node} cannot build the run: {answer['refused'].strip()}"
     if answer["federation"] != mine["federation"]:

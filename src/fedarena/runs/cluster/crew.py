@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from fedarena.core.errors import BadInputError, NotFiniteError, RunFailedError
+from fedarena.core.installation import here
 from fedarena.core.words import counted, some
 from fedarena.metrics.totals import MetricStates
 from fedarena.models import Tensors
 from fedarena.runs.building import Experiment
-from fedarena.runs.cluster.admission import built, here
+from fedarena.runs.cluster.admission import built
 from fedarena.runs.cluster.hiring import check_room, hiring_for, order_for, settled
 from fedarena.runs.cluster.joining import import_ray, join, leave
 from fedarena.runs.cluster.messages import (

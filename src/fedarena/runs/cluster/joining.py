@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from fedarena.core.errors import BadInputError
@@ -22,10 +23,24 @@ _LEAST_STORE_BYTES = 80 * 2**20
 _users = 0  # crews of this process in the cluster it is in
 _is_ours = False  # whether we have joined it, and not whoever called us
 _staying = 0  # blocks of `staying`
+_lock = threading.Lock()  # for counting those, which may be in several threads
 _bench: dict[Any, list[Any]] = {}  # workers that have nothing to do until the next run, by what they are
 
 
-def import_ray() -> Any:
+@dataclass(frozen=True)
+class Wish:
+    """Who wants a cluster, for people: what asks for one, where its address is given, and how to do without."""
+
+    asked_by: str = "engine=ray"
+    option: str = "engine.address"
+    alone: str = "leave engine.address out to use this machine alone"
+    otherwise: str = "choose engine=cohort"
+
+
+_OF_ENGINE = Wish()
+
+
+def import_ray(wish: Wish = _OF_ENGINE) -> Any:
     """The module, which is an extra."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers that give way to everything else on a machine would be waited for.
@@ -35,22 +50,22 @@ def import_ray() -> Any:
         import ray.exceptions
     except ImportError as error:
         raise BadInputError(
-            f"engine=ray needs Ray, which is not installed here ({error}); pip install 'fedarena[ray]', or choose "
-            "engine=cohort"
+            f"{wish.asked_by} needs Ray, which is not installed here ({error}); pip install 'fedarena[ray]', or "
+            f"{wish.otherwise}"
         ) from None
     return ray
 
 
-def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
+def join(address: str | None, local_cores: int, wish: Wish = _OF_ENGINE) -> tuple[Any, bool]:
     """Ray, connected; and whether the cluster is one on this machine for us alone.
 
     One that this process is in already is used as it is; if `address` is that of another one, it is refused.
     """
     global _users, _is_ours
-    ray = import_ray()
+    ray = import_ray(wish)
     if not ray.is_initialized():
         if address not in (None, "auto"):
-            _check_answers(str(address))
+            _check_answers(str(address), wish)
         with _own_signals(), _quiet():
             try:
                 if address is None:
@@ -58,7 +73,7 @@ def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
                 else:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-                raise BadInputError(_why_not(address, error)) from None
+                raise BadInputError(_why_not(address, error, wish)) from None
         _silence(ray)
         _is_ours, _users = True, 0
     elif address not in (None, "auto"):
@@ -71,12 +86,15 @@ def join(address: str | None, local_cores: int) -> tuple[Any, bool]:
 def staying() -> Iterator[None]:
     """Between several runs in this block, the cluster and its workers stay for the next one, which begins sooner."""
     global _staying, _users
-    _staying += 1
+    with _lock:
+        _staying += 1
     try:
         yield
     finally:
-        _staying -= 1
-        if not _staying:
+        with _lock:
+            _staying -= 1
+            is_last = not _staying
+        if is_last:
             if _bench:
                 import ray
 
@@ -126,11 +144,11 @@ def _start(ray: Any, cores: int) -> None:
     )
 
 
-def _check_answers(address: str) -> None:
+def _check_answers(address: str, wish: Wish = _OF_ENGINE) -> None:
     """A cluster that is not there is found out at once."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
-        raise BadInputError(f"engine.address must be auto or the host:port of a cluster's head, not {address!r}")
+        raise BadInputError(f"{wish.option} must be auto or the host:port of a cluster's head, not {address!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS) as connection:
             reason = "" if _speaks_grpc(connection) else "something else is there, or it hangs"
@@ -139,7 +157,7 @@ def _check_answers(address: str) -> None:
     if reason:
         raise BadInputError(
             f"No Ray cluster answers at {address} ({reason}); start one there (ray start --head --port {port}), or "
-            "leave engine.address out to use this machine alone"
+            f"{wish.alone}"
         )
 
 
@@ -168,7 +186,7 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     return connection.recv(9)[3:4] == _HTTP2_SETTINGS
 
 
-def _why_not(address: str | None, error: BaseException) -> str:
+def _why_not(address: str | None, error: BaseException, wish: Wish) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Version mismatch"):
         there = "on this machine" if address == "auto" else f"at {address}"
@@ -180,12 +198,11 @@ def _why_not(address: str | None, error: BaseException) -> str:
         where = "on this machine" if address == "auto" else f"at {address}"
         return (
             f"The Ray cluster {where} lets nobody in ({reason}); see that it runs (ray status) and that this process "
-            "has its token (RAY_AUTH_MODE, ~/.ray/auth_token), or leave engine.address out to use this machine alone"
+            f"has its token (RAY_AUTH_MODE, ~/.ray/auth_token), or {wish.alone}"
         )
     if address == "auto":
         return (
-            f"There is no Ray cluster on this machine to join ({reason}); start one (ray start --head), or leave "
-            "engine.address out"
+            f"There is no Ray cluster on this machine to join ({reason}); start one (ray start --head), or {wish.alone}"
         )
     return f"The Ray cluster at {address} cannot be joined: {reason}"
 

@@ -9,13 +9,12 @@ removed when the run is written or opened the next time.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedarena.core.signs import Sign
 from fedarena.simulate import ClientStates
 from fedarena.simulate.client_states import StatePlace, packed_states, write_part
 from fedarena.simulate.client_states.layout import Layout
@@ -27,29 +26,19 @@ ABOVE_BYTES = 256 * 2**20  # that the clients of a round keep; less goes through
 
 
 class SharedFolder:
-    """The folder of a run's files of states, with a sign that it is that of the driver and not one of the same name."""
+    """The folder of a run's files of states, with a sign that it is that of the driver."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._sign = folder / f".{uuid.uuid4().hex}.tmp"  # which is removed with others that a killed driver leaves
-        self._sign.touch()
+        self._sign = Sign(folder)  # which is removed with other temporary files that a killed driver leaves
 
     def offer(self, share: float) -> dict[str, Any]:
         """What a worker is told, for a shard with such a share of a round's clients."""
-        return {"folder": str(self.folder), "sign": self._sign.name, "above_bytes": share * ABOVE_BYTES}
+        return {**self._sign.offer(), "above_bytes": share * ABOVE_BYTES}
 
     def close(self) -> None:
         """Takes the sign away."""
-        with suppress(OSError):
-            self._sign.unlink()
-
-
-def sees(offer: Mapping[str, Any] | None) -> bool:
-    """Whether a folder that is offered is here the driver's, and can be written to."""
-    if offer is None:
-        return False
-    folder = Path(offer["folder"])
-    return (folder / offer["sign"]).exists() and os.access(folder, os.W_OK)
+        self._sign.remove()
 
 
 def write_states(offer: Mapping[str, Any], states: Sequence[tuple[IntArray, Groups]]) -> StateFile | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import re
 
-from fedarena.core.errors import BadInputError, RunFailedError
+from fedarena.core.errors import BadInputError, FedArenaError, RunFailedError
 
 MOST_LOST = 3  # workers that a task may end
 MOST_UNANSWERED = 3  # workers in a row that end before they have answered
 
 
-def never_answered(error: BaseException) -> Exception:
+def never_answered(error: BaseException) -> FedArenaError:
     """What to say when one worker after the other ends before it answers."""
     where = re.search(r"\bip=([^,\s)]+)", str(error))
     last = "the last one" if where is None else f"the last one on {where[1]}"

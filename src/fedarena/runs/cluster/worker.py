@@ -15,8 +15,10 @@ import torch
 import yaml
 
 from fedarena.core.errors import BadInputError, FedArenaError, NotFiniteError
+from fedarena.core.installation import here
+from fedarena.core.signs import sees
 from fedarena.runs.building import Experiment, prepare
-from fedarena.runs.cluster.admission import built, here
+from fedarena.runs.cluster.admission import built
 from fedarena.runs.cluster.messages import (
     Message,
     pack_measured,
@@ -25,7 +27,7 @@ from fedarena.runs.cluster.messages import (
     unpack_kept,
     unpack_shard,
 )
-from fedarena.runs.cluster.shared_states import sees, write_states
+from fedarena.runs.cluster.shared_states import write_states
 from fedarena.runs.cluster.troubles import is_full_disk
 from fedarena.runs.config import resolve
 from fedarena.runs.observer import Observer
