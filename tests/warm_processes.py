@@ -21,7 +21,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         *("fedarena.cli", "fedarena.display.running", "fedarena.runs.run", "fedarena.fleet.statistics"),
-        *("pandas", "pyarrow.dataset", "pyarrow.pandas_compat", "pytest", "sklearn.datasets", "torch._dynamo"),
+        *("pandas", "pyarrow.dataset", "pyarrow.pandas_compat", "pytest", "sklearn.datasets"),
     ]
 )
 

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_a_run_begins_without_what_only_comparisons_and_reports_need() -> None:
     found = imported_by("import fedarena.display.running, fedarena.runs.run, fedarena.api")
     assert "torch" in found
     assert not found.intersection(("scipy", "scipy.stats", "scipy.sparse", "pandas", "plotly", "sklearn", "networkx"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_a_run_on_a_cpu_needs_no_compiler(engine: str, tmp_path: Path) -> None:
+    settings = {"federation": "digits", "rounds": 2, "engine": {"name": engine, "device": "cpu"}}
+    found = imported_by(f"import fedarena\nfedarena.run({settings!r}, runs_folder={str(tmp_path)!r}, progress=False)")
+    assert "torch" in found
+    assert "torch._dynamo" not in found
 
 
 @pytest.mark.parametrize("module", [fedarena, display])

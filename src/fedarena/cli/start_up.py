@@ -31,15 +31,16 @@ def without_collecting() -> Iterator[None]:
 
 
 def import_for_runs() -> None:
-    """Imports what every run needs, among it what torch imports only when it first computes a gradient."""
+    """Imports what every run needs, and torch's compiler where there is a GPU to compile for."""
     os.environ.setdefault("TORCH_WARM_POOL", "0")  # helpers of torch's compiler are started when there is work for them
     with without_collecting():
-        for name in ("fedarena.display.running", "torch._dynamo"):
-            import_module(name)
+        import_module("fedarena.display.running")
+        if import_module("torch.cuda").is_available():
+            import_module("torch._dynamo")
 
 
 def import_for_serving() -> None:
-    """The same for a server, which computes no gradients and keeps its memory for models: without torch's compiler."""
+    """The same for a server, which computes no gradients and keeps its memory for models."""
     with without_collecting():
         import_module("fedarena.display.deploying")
     make_arrow_do_without_pandas()

@@ -22,6 +22,7 @@ from fedarena.train.tensors import (
     take_row,
     unflatten_groups,
 )
+from fedarena.train.without_compiler import spare_the_compiler
 
 __all__ = [
     "COVERAGE",
@@ -57,3 +58,5 @@ __all__ = [
     "train_jobs",
     "unflatten_groups",
 ]
+
+spare_the_compiler()

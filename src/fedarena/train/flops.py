@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch.backends import cudnn, mkldnn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedarena.models import Task, trainable_parameters
 from fedarena.train.algorithm import Algorithm
 from fedarena.train.jobs import newcomer
+from fedarena.train.without_compiler import DispatchMode
 
 
 def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> float:
@@ -40,16 +40,12 @@ def count_training_flops(task: Task, algorithm: Algorithm | None = None) -> floa
     return float(counter.flops + uncounted)
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what torch has formulas for. Its own counter would do, but it loads torch's compiler: 90 MB of memory."""
+class _Counter(DispatchMode):
+    """Counts what torch has formulas for. Its own counter would do, but it loads torch's compiler."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

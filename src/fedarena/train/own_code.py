@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedarena.core.errors import BadInputError
 from fedarena.models import Task, Tensors, seeded, trainable_parameters
@@ -20,6 +19,7 @@ from fedarena.train.algorithm import Algorithm, Work
 from fedarena.train.jobs import Client, newcomer
 from fedarena.train.layers import LayerTracker
 from fedarena.train.tensors import Groups
+from fedarena.train.without_compiler import DispatchMode
 
 _COHORT_GROUP = "cohort"  # which the server gets beside an algorithm's own
 _HOOKS = ("client_init", "local_start", "local_loss", "local_gradient", "client_update")
@@ -30,7 +30,7 @@ def is_own(function: Any) -> bool:
     return not str(getattr(function, "__module__", "")).startswith("fedarena.")
 
 
-class _RefusedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RefusedDraws(DispatchMode):
     """Refuses operations that draw random numbers, unless a layer of a model does."""
 
     def __init__(self, who: str, instead: str, tracker: LayerTracker | None):

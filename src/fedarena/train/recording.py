@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedarena.train.without_compiler import DispatchMode
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ def record_plainly(function: Callable[[list[Tensor]], list[Tensor]], tensors: li
     return recorder.recorded(results)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recorder(DispatchMode):
     """Sees every operation when `vmap` and `grad` have made plain ones of it."""
 
     def __init__(self, inputs: list[Tensor]):
