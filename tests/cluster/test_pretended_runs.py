@@ -54,7 +54,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, An
     ],
     ids=lambda more: " ".join(map(str, more))[:40],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_same_bits_whoever_is_done_first(more: dict[str, Any], expected: Any, tmp_path: Path) -> None:
     settings = merge(SHORT, more)
     with pretending(PretendRay(seed=5)) as ray:

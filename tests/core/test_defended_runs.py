@@ -92,7 +92,7 @@ IN_RUNS = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @ENGINES
 @pytest.mark.parametrize("name", IN_RUNS)
 def test_runs_are_those_of_plain_numpy_on_both_engines(make_federation, engine_kind, name) -> None:
@@ -205,7 +205,7 @@ def test_the_mean_falls_to_one_attacker(make_federation, attack) -> None:
     assert np.abs(flat(last.snapshot.state["params"])).max() > 1e3
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("attack", [FarAway, FarAwayTogether])
 @pytest.mark.parametrize("rule", STANDING, ids=lambda rule: type(rule).__name__)
 def test_defences_stand_one_attacker(make_federation, rule, attack) -> None:

@@ -89,7 +89,7 @@ def finished_suite(cache: Path) -> Callable[[str], Path]:
     return run
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Path]) -> None:
     for suite in SUITES:
@@ -116,7 +116,7 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
         assert result.exit_code == 0, f"{shown}\n{result.output}"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python(page: Path, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = {} if page.stem in ON_BOTH_ENGINES else QUICK_TO_START

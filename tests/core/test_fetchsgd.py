@@ -29,6 +29,7 @@ def start_and_end(make_federation, algorithm, engine_kind) -> tuple[np.ndarray, 
     return flat(first.snapshot.state["params"]), flat(last.snapshot.state["params"])
 
 
+@pytest.mark.sampled(3)
 @ENGINES
 @pytest.mark.parametrize(("rows", "columns", "top"), [(3, 7, 4), (4, 5, 3), (1, 6, 5)])
 def test_against_the_paper(make_federation, engine_kind, rows: int, columns: int, top: int) -> None:

@@ -293,6 +293,7 @@ def test_a_head_for_other_classes_is_fresh_and_it_is_said(tmp_path: Path) -> Non
     assert torch.equal(ours.conv5[1].running_var, made_up(published)["conv5.1.running_var"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("of", "norm", "into", "into_norm", "complaint"),
     [

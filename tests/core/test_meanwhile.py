@@ -112,6 +112,7 @@ def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path
     assert read_state(tmp_path / "small").round == 13
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "ahead",
     [

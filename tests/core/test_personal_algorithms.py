@@ -214,6 +214,7 @@ def test_fedbn_finds_normalization_layers_or_the_last_layer() -> None:
         FedBN(local_layers=["0.*", "9.*"]).server_init(without)
 
 
+@pytest.mark.sampled(2)
 @ENGINES
 @pytest.mark.parametrize("local", [LOCAL, DECAY], ids=["plain", "momentum, decay"])
 def test_local_only(make_federation, engine_kind, local: LocalTraining) -> None:

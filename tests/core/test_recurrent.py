@@ -257,7 +257,7 @@ def assert_equal(one: Any, other: Any, tolerance: float) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "ditto"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_engines_train_alike(algorithm: str, kind: str) -> None:

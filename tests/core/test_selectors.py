@@ -43,6 +43,7 @@ def population_of(random: np.random.Generator, clients: int) -> Population:
     )
 
 
+@pytest.mark.sampled(6)
 @every_selector
 @settings(max_examples=60, deadline=None)
 @given(
