@@ -179,6 +179,7 @@ def test_a_transform_that_does_not_speak_of_bytes_is_taken_to_change_everything(
 DRAWS = 4000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("compressor", "variance"),
     [

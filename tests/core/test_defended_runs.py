@@ -432,6 +432,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aggregator", ["fl_trust", "norm_bound", "centered_clipping"])
 def test_defences_that_need_no_others_take_one_update_at_a_time(tmp_path: Path, aggregator: str) -> None:
     chosen = {"aggregator": aggregator, "protocol": "asynchronous", "rounds": 2, "fleet": "uniform"}

@@ -75,6 +75,7 @@ def test_using_everything_it_is_fedavg(make_federation, engine_kind) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3)])
 def test_age_shrinks_sketches_as_it_shrinks_changes(make_federation, protocol) -> None:
     found = []

@@ -164,6 +164,7 @@ def test_the_best_of_several_is_chosen_on_other_samples(part: str, kind: Any, op
     assert len(set(chosen)) > 2
 
 
+@pytest.mark.sampled(2)
 @each_engine
 def test_a_model_whose_loss_is_not_a_number_is_not_chosen(kind: Any, options: dict[str, Any]) -> None:
     class BrokenAtFirst(FedAvg):

@@ -273,6 +273,7 @@ def test_both_engines_train_alike(algorithm: str, kind: str) -> None:
     assert max(float(t.abs().max()) for update, *_ in expected[0].values() for t in update["params"].values()) > 1e-3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("library", [True, False])
 def test_the_same_bits_for_any_number_of_workers(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_lstm, "_FEWEST_FLOPS", 0 if library else 1e18)

@@ -59,7 +59,7 @@ def engine_for(kind: Any, module: nn.Module, local: LocalTraining, **options: An
     return kind(task, algorithm, local, ClientsInMemory(FEATURES), seed=3, dtype="float64", **options)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", [m for m in FAMILIES if m not in {"bag_of_words", "lstm", "lstm, one label"}])
 @pytest.mark.parametrize("local", list(LOCALS))
 def test_every_client_learns_the_same(model: str, local: str) -> None:
