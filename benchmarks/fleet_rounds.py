@@ -85,7 +85,7 @@ class NullEngine:
         work = Work(samples, -(-samples // 16), samples)
         yield JobResults(shard.jobs, {}, {}, work, np.ones(len(samples)))
 
-    def evaluate(self, params: Any, clients: Any, part: str) -> ClientScores:
+    def evaluate(self, params: Any, clients: Any, part: str, other: Any = None) -> ClientScores:
         ones = np.ones(len(clients), dtype=np.int64)
         return ClientScores(clients, ones, ones, {"loss": MetricScores(Loss(), np.ones(len(clients)), 1.0)})
 

@@ -41,7 +41,7 @@ BASE: dict[str, Any] = {
 PHONES: dict[str, Any] = {"fleet": "fedscale", "clock": {"overhead_seconds": 5, "start_hour": 9, "crash_rate": 0.1}}
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.1, "partial_work": True},
-    "fedbn": {"local_layers": ["0.*"]},
+    "fedbn": {"local_layers": ["1.*"]},
     "local_only": {"learning_rates": [0.01, 0.1]},
 }
 TABLES = ("rounds", "clients", "jobs")
@@ -63,8 +63,9 @@ def cases() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         "pooled": [BASE | {"training": "iid"}],
         "centralized": [BASE | {"training": "centralized", "cohort": 1}],
         "text": [{"federation": "chitchat", "rounds": 2, "cohort": 6, "evaluation": {"max_clients": 40}}],
-        "cnn": [BASE | {"model": "small_cnn", "rounds": 2}],
-        "dropout": [BASE | {"model": {"name": "vit", "dropout": 0.2, "depth": 1}, "rounds": 2}],
+        "cnn": [BASE | {"model": "cnn", "rounds": 2}],
+        "dropout": [BASE | {"model": {"name": "cnn", "dropout": 0.2}, "rounds": 2}],
+        "vit": [BASE | {"model": {"name": "vit", "layers": 1}, "rounds": 2}],
         "oort": [phones | {"selector": "oort", "protocol": "synchronous", "rounds": 8}],
         "power of choice": [phones | {"selector": "power_of_choice", "protocol": "synchronous"}],
         "short deadline": [phones | {"algorithm": "timelyfl", "protocol": {"name": "deadline", "seconds": 20.0}}],
@@ -152,6 +153,9 @@ def compare(before: Path, after: Path) -> int:
             print(f"{name}: {', '.join(changed[:8]) or 'nothing in common'}")
     print(f"{len(old)} cases, {compared} hashes compared, {different} cases differ")
     print(f"only before: {', '.join(sorted(gone)) or 'nothing'}")
+    refused = [name for name in old if "refused" in old[name] and "refused" in new.get(name, {})]
+    if refused:  # so nothing was compared: methods that do not go together, or settings that have new names
+        print(f"refused by both: {', '.join(refused)}")
     return different
 
 

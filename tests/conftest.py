@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Processes of the tests share the cores already; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,6 +26,7 @@ import typer.testing
 
 import warm_processes
 from fedarena.data import ColumnSpec, Federation, FederationWriter, SourceSpec, TaskSpec
+from fedarena.models import zoo
 
 sys.dont_write_bytecode = False  # which Python has read from the environment already
 gc.disable()  # until the tests are known, see below
@@ -84,6 +86,36 @@ def commands_are_read_once() -> Iterator[None]:
     """Most of the time of a short command goes into making a parser of all commands, which is always the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def our_models_are_tried_out_once() -> Iterator[None]:
+    """Hundreds of tests make the same few models of ours; whether such a model can be trained is found out once."""
+
+    def once(check: Callable[..., None], place: int) -> Callable[..., None]:
+        passed = set()
+
+        def checked(*arguments: Any) -> None:
+            task = arguments[place]
+            parts = [task, *task.metrics, *task.module.modules()]
+            if any(type(part).__module__.partition(".")[0] not in ("fedarena", "torch") for part in parts):
+                check(*arguments)  # a test's own
+                return
+            tensors = [*task.module.named_parameters(), *task.module.named_buffers()]
+            form = [(name, t.shape, t.dtype, t.device, t.requires_grad) for name, t in tensors]
+            others = [argument for argument in arguments if argument is not task]
+            metrics = [(type(metric), vars(metric)) for metric in task.metrics]
+            key = repr((others, type(task), task.spec, metrics, task.module, form))
+            if key not in passed:
+                check(*arguments)
+                passed.add(key)
+
+        return checked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zoo, "_try_out", once(zoo._try_out, 1))
+        patch.setattr(zoo, "check_scores_apart", once(zoo.check_scores_apart, 0))
         yield
 
 

@@ -43,6 +43,7 @@ def log_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(logs, "COMPACT_ABOVE_BYTES", 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("log_size")
 def test_same_bits(expected: dict[str, Any], tmp_path: Path) -> None:
     with pretending(PretendRay()) as ray:
@@ -115,6 +116,7 @@ def test_a_fork_has_its_own_files(interrupted: Run) -> None:
     fork.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["a byte", "the end", "all of it"])
 def test_a_damaged_file_is_found(interrupted: Run, damage: str) -> None:
     part = _parts(interrupted.folder)[0]

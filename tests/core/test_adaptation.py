@@ -167,6 +167,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_run(config(**ON_DIGITS | {"name": "pretrained"}), tmp_path_factory.mktemp("pretrained")).path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adaptation", ["head_only", "norms_and_biases", LORA, ADAPTER], ids=str)
 def test_only_what_is_trained_travels_and_changes(adaptation: Any, tmp_path: Path, pretrained: Path) -> None:
     name = adaptation if isinstance(adaptation, str) else adaptation["name"]

@@ -71,6 +71,7 @@ def test_a_run_that_is_closed_early_can_be_opened_again(tmp_path: Path) -> None:
         fedarena.open(tmp_path / "small")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("settings", [{"algorithm": "ditto"}, PHONES], ids=["ditto", "buffered"])
 def test_a_fork_without_changes_is_the_same_run(tmp_path: Path, settings) -> None:
     run = Run.create(quick(**settings), tmp_path).advance(5)
@@ -233,6 +234,7 @@ def test_a_fork_may_have_a_smaller_cohort(tmp_path: Path) -> None:
             assert fork.advance().round == 12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["cosine", {"name": "warm_up", "rounds": 3, "final": 0.0}])
 @pytest.mark.parametrize("algorithm", ["scaffold", "qfedavg"])
 def test_rates_that_fall_to_nothing_leave_the_last_round_something(tmp_path: Path, algorithm: str, schedule) -> None:

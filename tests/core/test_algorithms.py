@@ -128,7 +128,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 @pytest.mark.parametrize(("algorithm", "oracle", "local"), CASES.values(), ids=CASES)
 def test_against_the_paper(make_federation, algorithm: Algorithm, oracle, local: LocalTraining, engine_kind) -> None:

@@ -11,7 +11,7 @@ from fedarena.train import CohortEngine, LocalTraining, ReferenceEngine, choosin
 CLIENTS = list(range(len(SIZES)))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("model", FAMILIES)
 def test_every_model_trains_as_one_client_at_a_time(model: str, local: str) -> None:
@@ -22,7 +22,7 @@ def test_every_model_trains_as_one_client_at_a_time(model: str, local: str) -> N
     assert_same(*found)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_every_algorithm_trains_as_one_client_at_a_time(name: str) -> None:
     found = []

@@ -89,7 +89,7 @@ def test_asynchronous_moves_towards_every_model(make_federation, engine_kind) ->
     assert within_the_round  # some begin with a model that the same round has made
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("algorithm", [FedAvgM, Scaffold, FetchSGD, FedKD])
 @pytest.mark.parametrize(
     "protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3), Synchronous(over_commit=1.75)]

@@ -174,7 +174,7 @@ def test_a_task_trains_on_drawn_crops_and_scores_the_whole_picture() -> None:
 # --- engines ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_clients_train_as_one_at_a_time(name: str) -> None:
     reference = make_engine(ReferenceEngine, KINDS[name], FedAvg())
@@ -192,7 +192,7 @@ def test_clients_train_as_one_at_a_time(name: str) -> None:
         assert_same(expected, another_round)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted({*ALGORITHMS.names()} - {"biasprompt"}))
 def test_algorithms_train_as_one_at_a_time(name: str) -> None:
     """Two rounds with what clients keep, and then personal models."""

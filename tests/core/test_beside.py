@@ -18,6 +18,7 @@ from fedarena.train.beside import divide_by_length
 LOCAL = LocalTraining(epochs=2, batch_size=2, lr=0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "shards"), [("fedavg", 1), ("fedavg", 2), ("scaffold", 1)])
 def test_everybody_learns_the_same(name: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def any_clients(engine: CohortEngine, steps: np.ndarray) -> list[np.ndarray]:

@@ -140,7 +140,7 @@ DEEP = dict.fromkeys(
 )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("local", "model"),
     [(local, model) for local in LOCALS for model in FAMILIES if local in ("epochs", DEEP.get(model, local))],
@@ -157,7 +157,7 @@ def test_models_train_as_one_at_a_time(local: str, model: str) -> None:
     assert max(t.abs().max() for update, *_ in expected.values() for t in update["params"].values()) > 1e-3
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_algorithms_train_as_one_at_a_time(name: str) -> None:
     """Two rounds with everything that an algorithm keeps in between."""

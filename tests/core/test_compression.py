@@ -102,6 +102,7 @@ def random_rows(seed: int, rows: int = 3, dtype=torch.float64) -> torch.Tensor:
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(13)
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @settings(deadline=None, max_examples=15)
@@ -178,6 +179,7 @@ def test_a_transform_that_does_not_speak_of_bytes_is_taken_to_change_everything(
 DRAWS = 4000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("compressor", "variance"),
     [
@@ -331,7 +333,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("parts", [{}, {"protocol": Buffered(buffer_size=2)}], ids=["ideal", "buffered"])
 def test_both_engines_agree(make_federation, chain, parts) -> None:

@@ -92,7 +92,7 @@ IN_RUNS = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @ENGINES
 @pytest.mark.parametrize("name", IN_RUNS)
 def test_runs_are_those_of_plain_numpy_on_both_engines(make_federation, engine_kind, name) -> None:
@@ -205,7 +205,7 @@ def test_the_mean_falls_to_one_attacker(make_federation, attack) -> None:
     assert np.abs(flat(last.snapshot.state["params"])).max() > 1e3
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("attack", [FarAway, FarAwayTogether])
 @pytest.mark.parametrize("rule", STANDING, ids=lambda rule: type(rule).__name__)
 def test_defences_stand_one_attacker(make_federation, rule, attack) -> None:
@@ -432,6 +432,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("aggregator", ["fl_trust", "norm_bound", "centered_clipping"])
 def test_defences_that_need_no_others_take_one_update_at_a_time(tmp_path: Path, aggregator: str) -> None:
     chosen = {"aggregator": aggregator, "protocol": "asynchronous", "rounds": 2, "fleet": "uniform"}

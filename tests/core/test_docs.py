@@ -28,6 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SUITES = ("quickstart", "examples/skew.yaml")
 # Enough to see that a command works. What a page says of these itself only takes longer.
 FAST = {"rounds": 1, "local.steps": 2, "evaluation.max_clients": 3}
+FEWER = {"--clients": "2", "--repetitions": "1"}
 # An engine that records nothing before the first step; the other one is for pages about code that it runs.
 QUICK_TO_START = {"engine": "reference"}
 ON_BOTH_ENGINES = ("own_method", "models", "transforms")
@@ -69,6 +70,9 @@ def shortened(command: list[str]) -> list[str]:
     if fast and not any(word.startswith("engine") for word in command):
         fast = fast | QUICK_TO_START
     kept = [word for word in command if word.partition("=")[0] not in fast]
+    for option, number in FEWER.items():
+        if command[0] in ("deploy", "hpo") and option in kept:
+            kept[kept.index(option) + 1] = number
     return [*kept, *(f"{k}={v}" for k, v in fast.items()), *(["--trials", "2"] if command[0] == "tune" else [])]
 
 
@@ -89,7 +93,7 @@ def finished_suite(cache: Path) -> Callable[[str], Path]:
     return run
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Path]) -> None:
     for suite in SUITES:
@@ -116,7 +120,7 @@ def test_commands(page: Path, workshop: Path, finished_suite: Callable[[str], Pa
         assert result.exit_code == 0, f"{shown}\n{result.output}"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python(page: Path, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = {} if page.stem in ON_BOTH_ENGINES else QUICK_TO_START

@@ -44,6 +44,7 @@ def three_edges(rounds: int) -> ByChance:
     return edges
 
 
+@pytest.mark.sampled(2)
 @ENGINES
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_edges_compute_what_the_paper_says(make_federation: Any, engine_kind: Any, rounds: int) -> None:

@@ -78,6 +78,7 @@ def together(mentee: np.ndarray, mentor: np.ndarray, client: int, round: int, jo
     return mentee, mentor
 
 
+@pytest.mark.sampled(2)
 @ENGINES
 @pytest.mark.parametrize("gradients", ["own", "joint"])
 def test_against_the_paper(make_federation, engine_kind, gradients: str) -> None:

@@ -29,6 +29,7 @@ def start_and_end(make_federation, algorithm, engine_kind) -> tuple[np.ndarray, 
     return flat(first.snapshot.state["params"]), flat(last.snapshot.state["params"])
 
 
+@pytest.mark.sampled(3)
 @ENGINES
 @pytest.mark.parametrize(("rows", "columns", "top"), [(3, 7, 4), (4, 5, 3), (1, 6, 5)])
 def test_against_the_paper(make_federation, engine_kind, rows: int, columns: int, top: int) -> None:
@@ -74,6 +75,7 @@ def test_using_everything_it_is_fedavg(make_federation, engine_kind) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("protocol", [Buffered(buffer_size=2), Asynchronous(updates_per_round=3)])
 def test_age_shrinks_sketches_as_it_shrinks_changes(make_federation, protocol) -> None:
     found = []

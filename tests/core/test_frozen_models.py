@@ -70,7 +70,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t
     return {engine: tensors(start_run(quick(engine, name=engine, **settings), folder).path) for engine in engines}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ditto", "local_only"])
 def test_frozen_parameters_stay_and_do_not_travel(tmp_path: Path, algorithm, untrained) -> None:
     found = {}

@@ -40,7 +40,7 @@ def let_every_layer_pay(patch: Any) -> None:
     patch.setattr(training_module, "_GPU_DOMINATING_SHARE", 0)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local", list(LOCALS))
 @pytest.mark.parametrize("model", DENSE)
 def test_room_for_all_steps_serves_every_step(model: str, local: str, monkeypatch: pytest.MonkeyPatch) -> None:

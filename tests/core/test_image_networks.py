@@ -231,6 +231,7 @@ def engine_for_all_blocks(kind: Any, norm: str, **options: Any) -> Engine:
     return kind(task, algorithm, local, ClientsInMemory(spec), seed=3, **{"dtype": "float64", **options})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
 def test_many_clients_train_as_one_at_a_time(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS._parts, "all_blocks", all_blocks)
@@ -293,6 +294,7 @@ def test_a_head_for_other_classes_is_fresh_and_it_is_said(tmp_path: Path) -> Non
     assert torch.equal(ours.conv5[1].running_var, made_up(published)["conv5.1.running_var"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("of", "norm", "into", "into_norm", "complaint"),
     [

@@ -101,7 +101,7 @@ def check(model: str, name: str, local: LocalTraining, settings: tuple[str, ...]
         kept = {client: state for client, (_, state, _, _) in expected.items() if client % 2}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "algorithm", "local", "settings"),
     [

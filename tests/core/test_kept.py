@@ -91,7 +91,7 @@ def test_a_damaged_best_model_is_refused(tmp_path: Path) -> None:
         fedarena.load(tmp_path / "small").model("best")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ["ditto", "reptile", "local_only", "fedbn"])
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 def test_a_clients_own_model_scores_what_was_recorded(tmp_path: Path, algorithm, engine: str) -> None:

@@ -74,6 +74,7 @@ def test_rows_that_wait_are_seen_by_who_asks(tmp_path: Path, monkeypatch) -> Non
     run.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("selector", ["uniform", "poisson", "shuffled", "power_of_choice"])
 def test_rounds_that_are_left_to_chance_are_planned_meanwhile(tmp_path: Path, selector: str) -> None:
     settings = {"engine": ONE_WORKER, "selector": selector, "rounds": 6}
@@ -112,6 +113,7 @@ def test_a_round_whose_rows_cannot_be_made_is_not_recorded_at_all(tmp_path: Path
     assert read_state(tmp_path / "small").round == 13
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "ahead",
     [

@@ -110,6 +110,7 @@ def expected_of_predictions(name: str, predicted: np.ndarray, hot: np.ndarray) -
 OF_PREDICTIONS = ("macro_precision", "macro_recall", "f1_of_averages", "micro_precision", "micro_recall")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("labels", [False, True], ids=["classes", "labels"])
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "micro_f1", *OF_PREDICTIONS, "balanced_accuracy", *RANKED])

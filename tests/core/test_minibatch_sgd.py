@@ -44,6 +44,7 @@ def pooled(round: int, used: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(x), np.concatenate(y)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine_kind", [ReferenceEngine, CohortEngine])
 @pytest.mark.parametrize(
     ("fraction", "batch_size", "used"),

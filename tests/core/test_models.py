@@ -24,6 +24,7 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if name != "huggingface"])
 @pytest.mark.parametrize("spec", [TEXT, DIGITS, FEMNIST, FEATURES, TWEETS], ids=str)
 def test_a_model_fits_or_says_why_not(name: str, spec: DataSpec) -> None:

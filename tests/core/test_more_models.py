@@ -127,6 +127,7 @@ def engine(kind: Any, case: str, **options: Any) -> Engine:
 SLOW = ("vgg11", "albert", "bert_tiny, masked", "seq2seq", "gru, one label", "gru, ways")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
 def test_many_clients_train_as_one_at_a_time(case: str) -> None:
     found, scored = [], []
@@ -157,6 +158,7 @@ def test_a_gpu_gives_the_same(case: str) -> None:
     assert_same(found[0], on_cpu)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", ["albert, masked", "dlrm", "gru, ways", "go_policy", "seq2seq", "deepspeech_small"])
 def test_it_learns(case: str) -> None:
     """Some steps on the same samples, which a model can learn by heart."""

@@ -24,7 +24,7 @@ def quick(**settings):
     return config(**{**QUICK, **settings})
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "settings",
     [

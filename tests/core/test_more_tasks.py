@@ -57,6 +57,7 @@ def federation(folder: Path, name: str) -> Federation:
     return Federation.open(folder / name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "settings", "measured"),
     [

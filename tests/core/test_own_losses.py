@@ -85,7 +85,7 @@ def trained(federation, algorithm, engine, local):
     return flat(outcomes[-1].snapshot.state["params"]), losses
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("algorithm", [PlainCrossEntropy, Proximal, WithinBatch, Augmented, OwnDitto])
 @pytest.mark.parametrize("batch_size", [5, 100])
 def test_obvious_losses_are_the_same_on_both_engines(make_federation, algorithm, batch_size) -> None:

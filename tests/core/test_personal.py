@@ -104,6 +104,7 @@ def assert_scores(scores: Any, expected: dict[int, dict[str, float]], samples: d
             np.testing.assert_allclose(scores.means(metric)[position], sums[metric] / sums["count"], rtol=0, atol=1e-10)
 
 
+@pytest.mark.sampled(5)
 @each_engine
 @pytest.mark.parametrize("model", FAMILIES)
 def test_every_client_is_scored_with_its_own_model(model: str, kind: Any, options: dict[str, Any]) -> None:
@@ -163,6 +164,7 @@ def test_the_best_of_several_is_chosen_on_other_samples(part: str, kind: Any, op
     assert len(set(chosen)) > 2
 
 
+@pytest.mark.sampled(2)
 @each_engine
 def test_a_model_whose_loss_is_not_a_number_is_not_chosen(kind: Any, options: dict[str, Any]) -> None:
     class BrokenAtFirst(FedAvg):

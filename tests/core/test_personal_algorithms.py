@@ -80,6 +80,7 @@ def test_ditto(make_federation, engine_kind) -> None:
     assert_scored_with(last, {i: own.get(i, w) for i in range(len(SIZES))})
 
 
+@pytest.mark.sampled(1)
 @ENGINES
 def test_the_global_model_of_ditto_is_that_of_fedavg_to_the_last_bit(make_federation, engine_kind) -> None:
     for local in (LOCAL, DECAY):
@@ -214,6 +215,7 @@ def test_fedbn_finds_normalization_layers_or_the_last_layer() -> None:
         FedBN(local_layers=["0.*", "9.*"]).server_init(without)
 
 
+@pytest.mark.sampled(2)
 @ENGINES
 @pytest.mark.parametrize("local", [LOCAL, DECAY], ids=["plain", "momentum, decay"])
 def test_local_only(make_federation, engine_kind, local: LocalTraining) -> None:

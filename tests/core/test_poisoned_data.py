@@ -52,6 +52,7 @@ def prepared(attack, spec: DataSpec = FEATURE_SPEC, seed: int = SEED, task: str 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @ENGINES
 @pytest.mark.parametrize(
     ("options", "new"),
@@ -100,6 +101,7 @@ def test_any_number_of_labels_is_renamed() -> None:
 # --- samples where engines look for them ------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("algorithm", "protocol"),
     [(QFedAvg, None), (Scaffold, Synchronous(over_commit=1.5)), (Ditto, Buffered(buffer_size=2)), (FedAvg, None)],

@@ -149,6 +149,7 @@ def test_near_a_budget_the_library_itself_decides() -> None:
     assert Ledger(sampled, 1e-9, exact * 2).epsilon(100) == sampled.quick_epsilon(100, 1e-9) != exact
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sampling", [POISSON, UNIFORM, SHUFFLED])
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.7, 40), (6.0, 300)])
 def test_the_noise_that_is_found_spends_what_was_asked_for(sampling, epsilon, rounds) -> None:
@@ -233,3 +234,11 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch) -> None:
             Sampled(100, 10, 1.0).epsilon(1, 1e-5)
     finally:
         accounting_module.accounting.cache_clear()
+
+
+def test_divergences_of_the_same_steps_are_computed_once() -> None:
+    first, again = (Sampled(100, 10, 1.25, accountant=accountant) for accountant in ("rdp", "pld"))
+    assert first._rdp is again._rdp
+    assert first._rdp is not Sampled(100, 10, 1.25, "uniform")._rdp
+    with pytest.raises(ValueError, match="read-only"):
+        first._rdp[0] = 0.0

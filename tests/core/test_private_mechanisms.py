@@ -98,7 +98,7 @@ def test_a_resumed_run_knows_what_its_clients_have_spent(tmp_path) -> None:
     assert content(tmp_path / "half" / "small") == content(tmp_path / "whole" / "small")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "nbafl"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_both_engines_agree(tmp_path, name: str, algorithm: str) -> None:

@@ -100,7 +100,7 @@ def fits(name: str) -> bool:
 ALLOWED = [name for name in ALGORITHMS.names() if fits(name)]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("engine_kind", "name", "clipping"),
     [

@@ -164,6 +164,7 @@ def test_power_is_measured_after_the_steps_that_count(watts: float | None) -> No
 LARGE = ("albert", "vgg11", "deepspeech_small", "speech_resnet34")
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "name",
     [

@@ -191,6 +191,7 @@ def test_nothing_reads_what_is_already_changed(function) -> None:
     torch.testing.assert_close([a, b], expected)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (5, 1, "same"), (1, 2, 0), (3, 1, 0)])
 def test_convolutions_as_products(kernel: int, stride: int, padding, bias: bool) -> None:

@@ -257,7 +257,7 @@ def assert_equal(one: Any, other: Any, tolerance: float) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "ditto"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_engines_train_alike(algorithm: str, kind: str) -> None:
@@ -273,6 +273,7 @@ def test_both_engines_train_alike(algorithm: str, kind: str) -> None:
     assert max(float(t.abs().max()) for update, *_ in expected[0].values() for t in update["params"].values()) > 1e-3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("library", [True, False])
 def test_the_same_bits_for_any_number_of_workers(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_lstm, "_FEWEST_FLOPS", 0 if library else 1e18)

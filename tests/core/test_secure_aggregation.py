@@ -65,7 +65,7 @@ def test_the_mean_is_that_of_rounded_updates(make_federation: Any, engine_kind: 
     assert np.abs(w - exact).max() > 1e-6  # or this test would show nothing
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fednova", "scaffold", "feddyn", "fedadam", "ditto"])
 def test_both_engines_agree(tmp_path: Path, algorithm: str, rounding: str) -> None:

@@ -43,6 +43,7 @@ def population_of(random: np.random.Generator, clients: int) -> Population:
     )
 
 
+@pytest.mark.sampled(6)
 @every_selector
 @settings(max_examples=60, deadline=None)
 @given(
@@ -171,6 +172,7 @@ def test_power_of_choice_with_the_latest_losses() -> None:
     assert selector.select(2, population.at(4), 4).tolist() == [0, 3]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["power_of_choice", "leaving_soon"])
 def test_chance_decides_between_equals(name: str) -> None:
     population = Population(

@@ -179,6 +179,7 @@ def test_new_clients_are_a_share_that_shrinks() -> None:
         assert np.mean(new) == pytest.approx(share, abs=4 * 0.5 / 7 / math.sqrt(400))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("explore_by", "chances"), [("size", [0.1, 0.2, 0.7]), ("uniform", [1 / 3, 1 / 3, 1 / 3])])
 def test_how_new_clients_are_drawn(explore_by: str, chances: list[float]) -> None:
     population = Population([1, 2, 7, 100], busy=[])

@@ -349,6 +349,7 @@ def write_store(
     return Federation.open(path)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "int8"])
 def test_labels_may_be_of_any_integer_type(dtype: str, engine: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def engine_for(kind: Any, module: nn.Module, local: LocalTraining, **options: An
     return kind(task, algorithm, local, ClientsInMemory(FEATURES), seed=3, dtype="float64", **options)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", [m for m in FAMILIES if m not in {"bag_of_words", "lstm", "lstm, one label"}])
 @pytest.mark.parametrize("local", list(LOCALS))
 def test_every_client_learns_the_same(model: str, local: str) -> None:
@@ -254,7 +254,7 @@ _PATHS: dict[str, tuple[bool, Any]] = {
 }
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("local", [PLAIN, replace(PLAIN, weight_decay=0.2, momentum=0.5)], ids=["plain", "decay"])
 @pytest.mark.parametrize(("in_products", "parts"), _PATHS.values(), ids=list(_PATHS))
 def test_products_are_for_those_who_only_add_up(in_products: bool, parts: Any, local: LocalTraining) -> None:

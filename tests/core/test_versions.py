@@ -41,7 +41,7 @@ class OwnLoop(FedAvg):
                 p.mul_(0.5)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("engine_kind", [CohortEngine, ReferenceEngine])
 @pytest.mark.parametrize("name", [*ALGORITHMS.names(), "own loop"])
 def test_one_call_equals_a_call_for_each_version(make_federation, name: str, engine_kind) -> None:

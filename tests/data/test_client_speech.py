@@ -199,6 +199,7 @@ def test_real_words_train_on_both_engines(tmp_path: Path) -> None:
     agree(federation, tmp_path, model=small, cohort=2, local={"steps": 1, "batch_size": 2, "lr": 0.01, "epochs": None})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "folder", "clients", "samples"),
     [("common_voice", "common_voice_tsv", 151, 1476), ("libritts", "libritts_text", 123, 20080)],

@@ -309,6 +309,7 @@ def test_speeches_with_their_translations(tmp_path: Path) -> None:
         load("europarl", root)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "folder", "clients", "options"),
     [

@@ -15,7 +15,7 @@ from fedarena.data import load_federation
 from fedarena.data.registry import FEDERATIONS, CachedSource
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SOURCES)
 def test_both_engines_train_on_it(name: str, tmp_path: Path) -> None:
     write, settings = SOURCES[name]

@@ -14,6 +14,7 @@ from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.data import Federation, load_federation
 from fedarena.data.by_client import rows as record_rows
 from fedarena.data.many_users import buckets
+from fedarena.data.store.schema import PARTS
 
 SIZES = Path(__file__).parents[3] / "shared" / "data" / "fedscale_femnist_stats" / "femnist_train_client_sizes.json"
 
@@ -64,7 +65,10 @@ def test_writers_with_as_many_pictures_as_fedscales(tmp_path: Path) -> None:
     write_table(tmp_path / "client_data_mapping" / "train.csv", [HEADING, *rows])
     federation = load("fedscale_femnist", tmp_path, size=4)
     assert (federation.num_clients, federation.num_samples) == (2800, 637_877)
-    assert sorted(federation.counts(federation.clients(), "train").tolist()) == sorted(sizes)
+    # One map is no division into groups: writers are divided here, each with all of their pictures in one part.
+    counts = [federation.counts(federation.clients(), part) for part in PARTS]
+    assert sorted(sum(counts).tolist()) == sorted(sizes)
+    assert (np.count_nonzero(counts, axis=0) == 1).all()
 
 
 def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

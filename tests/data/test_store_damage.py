@@ -138,6 +138,7 @@ def test_verify_finds_every_flipped_bit(store: Path, name: str) -> None:
     Federation.open(store).verify()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["samples.arrow", "clients.arrow"])
 def test_reading_finds_damage_and_without_checksums_it_never_fails_but_with_a_sentence(store: Path, name: str) -> None:
     """In a store from before blocks had checksums, a flipped bit may go unnoticed until verify() is called."""

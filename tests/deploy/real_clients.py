@@ -6,6 +6,7 @@ import io
 import json
 import threading
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,13 @@ class RealClient(threading.Thread):
         """Called when everything is built."""
 
     def run(self) -> None:
-        folder = DeviceFolder(self._state)
-        link = self._kind(self.invitation, self.stop, self.shown.append)
-        session = _Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
-        session.client = self
         try:
-            self.said.append(session.take_part())
+            with (
+                closing(DeviceFolder(self._state)) as folder,
+                closing(self._kind(self.invitation, self.stop, self.shown.append)) as link,
+            ):
+                session = _Session(link, folder, self._raw, self._options, self.said.append, self.shown.append)
+                session.client = self
+                self.said.append(session.take_part())
         except BaseException as error:
             self.failure = error
-        finally:
-            link.close()
-            folder.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 
 import pytest
 import torch
 
-from fedarena.client import codec
+from fedarena.client import codec, kept
 from fedarena.client.device import Trained
 from fedarena.client.kept import DeviceFolder, DiskFullError, RunFolder, needing_room
 from fedarena.core.errors import BadInputError, DamagedFileError
@@ -16,13 +18,13 @@ TASK, OTHER = "0123456789abcdef" * 2, "f" * 32
 
 
 def trained(value: float, keeps: bool = True) -> Trained:
-    kept = {"control": {"w": torch.full((3,), value)}, "empty": {}} if keeps else None
-    return Trained({"params": {"w": torch.ones(2)}}, kept, {"samples": 3})
+    memory = {"control": {"w": torch.full((3,), value)}, "empty": {}} if keeps else None
+    return Trained({"params": {"w": torch.ones(2)}}, memory, {"samples": 3})
 
 
 def value_of(folder: RunFolder) -> float | None:
-    kept = RunFolder(folder.path).current()  # as after a restart
-    return None if kept is None else float(kept["control"]["w"][0])
+    memory = RunFolder(folder.path).current()  # as after a restart
+    return None if memory is None else float(memory["control"]["w"][0])
 
 
 def test_only_an_accepted_update_changes_what_is_kept(tmp_path):
@@ -138,12 +140,23 @@ def test_names_from_outside_lead_nowhere_else(tmp_path):
         folder.run("x").update("../update")
 
 
-def test_two_clients_do_not_share_a_folder(tmp_path):
+def test_two_clients_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.05)
     first = DeviceFolder(tmp_path)
     with pytest.raises(BadInputError, match="is in use by another client"):
         DeviceFolder(tmp_path)
     first.close()
     DeviceFolder(tmp_path).close()
+
+
+def test_the_folder_of_a_client_that_is_just_ending_is_waited_for(tmp_path):
+    first = DeviceFolder(tmp_path)
+    also_open = os.dup(first._lock.fileno())  # as in a process that is being started while the client is killed
+    first.close()
+    ending = threading.Timer(0.1, os.close, [also_open])
+    ending.start()
+    DeviceFolder(tmp_path).close()
+    ending.join()
 
 
 def test_a_full_disk_has_a_sentence(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def play(config, tmp_path, make_client=RealClient):
                 client = make_client(paths[number], raw[number])
                 lives[number].append(client)
                 client.start()
-                client.join(30)
+                client.join()
                 if finished.is_set() or client.failure is None:
                     return
 

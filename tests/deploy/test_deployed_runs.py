@@ -52,6 +52,7 @@ def test_what_stays_on_devices_is_not_scored_and_said_so(tmp_path, recwarn):
     assert any("only the global one is scored" in str(one.message) for one in recwarn)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -22,7 +22,7 @@ from fedarena.train import Job, JobArrays
 from fedarena.transforms import TRANSFORMS
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_every_algorithm(algorithm):
     check_same_as_simulation(algorithm=algorithm)
@@ -40,7 +40,7 @@ def test_transforms_after_each_other():
     assert devices.kept  # what the first one did not send
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "settings",
     [

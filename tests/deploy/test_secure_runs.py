@@ -32,6 +32,7 @@ from fedarena.simulate import simulate
 SECURE = {"name": "bonawitz", "largest_weight": 600.0}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -50,6 +51,7 @@ def test_secure_sums_give_the_bits_of_the_simulation(settings, tmp_path):
     assert not any(np.isfinite(result.jobs["loss"].to_numpy()))  # what single devices learned stays with them
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:Privacy")
 @pytest.mark.parametrize(
     "privacy",
@@ -177,6 +179,7 @@ def test_a_group_of_which_too_few_are_left_is_lost_and_the_run_goes_on(tmp_path,
     assert "lost" in (server.run.folder / "log.txt").read_text()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("phase", "answer", "word"),
     [("share", b"nonsense", "secure sum"), ("mask", bytes(10**6), "size"), ("confirm", bytes(64), "secure sum")],
@@ -247,7 +250,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_server_that_is_killed_in_a_phase_goes_on_with_it(phase, moment, tmp_path, monkeypatch):
     """Nobody masks an update twice, so it must go on with the very sums that it began."""
     config = small_config(secure_aggregation=SECURE, rounds=2)

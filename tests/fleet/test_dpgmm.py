@@ -128,6 +128,7 @@ def test_there_are_more_different_devices_as_clusters_grow(one_base: Fleet) -> N
         np.testing.assert_allclose(means, expected, rtol=0.06)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("clusters", CLUSTERS)
 @pytest.mark.parametrize("concentration", [1000.0, 0.1])
 def test_the_variance_is_that_of_the_mixture(clusters: int, concentration: float) -> None:

@@ -91,6 +91,7 @@ def with_trace_starts(phones: ClientFleet, latest: int) -> ClientFleet:
     return replace(phones, fleet=replace(fleet, availability=replace(fleet.availability, trace_starts=starts)))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("variant", ["code", "rounded breaks", "rounded quarters"])
 @pytest.mark.parametrize("latest", [0, 3_000, 10**7], ids=["past", "in between", "to come"])
 @pytest.mark.parametrize(("seed", "draws"), [(0, False), (2, False), (2, True)])
@@ -121,6 +122,7 @@ def test_when_traces_start_matters_for_whole_seconds_alone() -> None:
     assert metrics(to_come, whole_seconds=True)["StatMC-R"] == metrics(phones, whole_seconds=True)["StatMC-R"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("seed", "draws"), [(0, False), (0, True), (1, False)])
 def test_all_six_equal_the_plain_loop(variant: str, seed: int, draws: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,7 @@ def test_an_optimizer_that_proposes_nonsense_is_bad_input_and_what_it_tried_is_k
     assert found.refused == {f"valley {NONSENSE} 0"}
 
 
+@pytest.mark.slow  # what one process does with both is a fast test
 def test_several_processes_tell_nonsense_from_bugs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

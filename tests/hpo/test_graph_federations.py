@@ -319,6 +319,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 2
 
 
+@pytest.mark.sampled(2)
 @needs_published
 @pytest.mark.parametrize(
     ("graph", "form", "nodes", "edges", "features", "lost"),

@@ -407,6 +407,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--seeds must be numbers" in result.output
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", shipped_tables() or [None])
 def test_tables_that_come_with_the_package_are_whole(name: str | None) -> None:
     if name is None:

@@ -400,6 +400,7 @@ def with_frozen_layer(spec: DataSpec, *, hidden: int = 6, dropout: float = 0.0) 
     return nn.Sequential(*layers)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("together", [False, True])
 def test_an_own_loss_and_a_frozen_layer(base: Settings, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {**base, "algorithm": f"{__name__}:Pulled", "model": f"{__name__}:with_frozen_layer"}

@@ -89,6 +89,7 @@ def hostile(proposal: Proposal) -> float:
 # What everybody must do
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("name", NAMES)
 def test_proposals_are_inside_the_space_whatever_is_told(name: str, space: Space) -> None:
@@ -142,7 +143,7 @@ def test_better_than_half_of_all_configurations(name: str) -> None:
     assert best_after(name, TABLE, FEW.get(name, 15), seed=1) < np.median(draws)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "baseline", "space", "courses", "seeds"),
     [

@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedarena.train import Groups, flatten_groups
 
 _TASK = re.compile("[0-9a-f]{1,64}")
 _DIGEST = "sha256"
+LOCK_SECONDS = 2.0  # how long to wait for a client that is just ending
 
 
 class DiskFullError(FedArenaError):
@@ -202,17 +204,26 @@ def _add_to(digest: Any, groups: Groups) -> None:
 
 
 def _locked(path: Path) -> Any:
-    """Keeps a second client out of the folder, where the system has such locks, as long as the file is open."""
+    """Keeps a second client out of the folder, where the system has such locks, as long as the file is open.
+
+    The lock of a client that was killed is free a moment later if some process was just being started there: until it
+    is another program, it holds the file, too.
+    """
     file = open(path, "w")  # noqa: SIM115
     try:
         import fcntl
     except ImportError:  # not on this system
         return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise BadInputError(
-            f"{path.parent} is in use by another client; stop that one, or choose another --state"
-        ) from None
-    return file
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() < end:
+                time.sleep(0.02)
+                continue
+            file.close()
+            raise BadInputError(
+                f"{path.parent} is in use by another client; stop that one, or choose another --state"
+            ) from None

@@ -109,24 +109,10 @@ class Sampled:
             return np.array(_UNIFORM_ORDERS, dtype=np.float64)
         return np.array(accounting().rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, dtype=np.float64)
 
-    @cached_property
+    @property
     def _rdp(self) -> FloatArray:
         """The Rényi divergences of one step in which a client may take part."""
-        dp = accounting()
-        one_of = dp.NeighboringRelation
-        if self.sampling == "poisson":
-            relation = one_of.ADD_OR_REMOVE_ONE
-            rate = self.cohort / self.population
-            event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(self.noise_multiplier))
-        elif self.sampling == "uniform":
-            relation = one_of.REPLACE_ONE
-            half = dp.GaussianDpEvent(self.noise_multiplier / 2)  # one replaced changes the sum by twice the norm
-            event = dp.SampledWithoutReplacementDpEvent(self.population, self.cohort, half)
-        else:
-            relation, event = one_of.ADD_OR_REMOVE_ONE, dp.GaussianDpEvent(self.noise_multiplier)
-        with _orders_that_fail_unmentioned():
-            found = dp.rdp.RdpAccountant(list(self._orders), relation).compose(event).rdp
-        return np.asarray(found, dtype=np.float64)
+        return _rdp_of_one_step(replace(self, accountant="rdp"))
 
     def _composed(self, steps: int) -> Any:
         """The privacy loss distribution of so many steps."""
@@ -156,6 +142,28 @@ class Sampled:
             sampling_prob=self.cohort / self.population,
             value_discretization_interval=_PLD_GRID,
         )
+
+
+@lru_cache(maxsize=256)
+def _rdp_of_one_step(sampled: Sampled) -> FloatArray:
+    """The Rényi divergences, computed once for all runs and resumptions of a process that ask for them."""
+    dp = accounting()
+    one_of = dp.NeighboringRelation
+    if sampled.sampling == "poisson":
+        relation = one_of.ADD_OR_REMOVE_ONE
+        rate = sampled.cohort / sampled.population
+        event = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sampled.noise_multiplier))
+    elif sampled.sampling == "uniform":
+        relation = one_of.REPLACE_ONE
+        half = dp.GaussianDpEvent(sampled.noise_multiplier / 2)  # one replaced changes the sum by twice the norm
+        event = dp.SampledWithoutReplacementDpEvent(sampled.population, sampled.cohort, half)
+    else:
+        relation, event = one_of.ADD_OR_REMOVE_ONE, dp.GaussianDpEvent(sampled.noise_multiplier)
+    with _orders_that_fail_unmentioned():
+        found = dp.rdp.RdpAccountant(list(sampled._orders), relation).compose(event).rdp
+    result = np.asarray(found, dtype=np.float64)
+    result.flags.writeable = False  # it is everybody's
+    return result
 
 
 class Ledger:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fedarena.core.errors import BadInputError
 from fedarena.core.outside_text import quoted
@@ -62,8 +62,7 @@ class MapFiles(RawFiles):
         return inside[0] if inside else place
 
 
-@dataclass(frozen=True)
-class MapRow:
+class MapRow(NamedTuple):
     """A row of a map."""
 
     client: str
@@ -71,9 +70,14 @@ class MapRow:
     label_name: str
     label_id: str
     group: int  # its place in GROUPS
-    where: str  # for sentences
+    path: Path
     line: int
     done: float  # of the file
+
+    @property
+    def where(self) -> str:
+        """The row, for sentences."""
+        return f"{self.path}, line {self.line:,}"
 
 
 def map_rows(path: Path, group: Group) -> Iterator[MapRow]:
@@ -86,13 +90,12 @@ def map_rows(path: Path, group: Group) -> Iterator[MapRow]:
         values = row.values
         if values == heading.names:
             continue
-        where = f"{path}, line {row.line:,}"
         if not values[client]:
-            raise BadInputError(f"{where} has no client")
+            raise BadInputError(f"{path}, line {row.line:,} has no client")
         person = f"{group}-{values[client]}" if values[client].isdecimal() else values[client]
         label_name = "" if name is None else values[name]
         label_id = "" if label is None else values[label]
-        yield MapRow(person, values[sample], label_name, label_id, code, where, row.line, row.done)
+        yield MapRow(person, values[sample], label_name, label_id, code, path, row.line, row.done)
 
 
 def groups_of_maps(maps: Mapping[Group, Path]) -> PublishedGroups:

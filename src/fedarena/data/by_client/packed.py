@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from re import Pattern
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from fedarena.core.errors import BadInputError, DamagedFileError
 from fedarena.core.outside_text import quoted
@@ -150,8 +150,7 @@ def table_rows(path: Path, delimiter: str = ",", quotes: bool = True) -> tuple[H
     return heading, checked()
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A row of a table."""
 
     line: int

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,8 +19,7 @@ GROUP, LINE = "group", "line"
 _BYTES_OF_A_NUMBER = 8
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A sample of somebody: the values of the columns after ``user``, and how much of its file has been read."""
 
     user: str
@@ -49,13 +47,16 @@ class RecordReader:
         at = position or {"file": 0, "record": 0}
         waiting: list[tuple[int, Record]] = []  # with the number of the file; a piece may be of several files
         waiting_bytes, bytes_before = 0, sum(self._sizes[: at["file"]])
+        kinds = [field.type for field in self._schema][1:]
+        texts = [place for place, kind in enumerate(kinds) if kind in (pa.string(), pa.binary())]
+        number_bytes = _BYTES_OF_A_NUMBER * (len(kinds) - len(texts))
         for number in range(at["file"], len(self._files)):
             first = at["record"] if number == at["file"] else 0
             for count, record in enumerate(islice(self._records(self._files[number]), first, None), first + 1):
                 waiting.append((number, record))
-                waiting_bytes += sum(
-                    len(value) if isinstance(value, str | bytes) else _BYTES_OF_A_NUMBER for value in record.values
-                )
+                waiting_bytes += number_bytes
+                for place in texts:
+                    waiting_bytes += len(record.values[place])
                 if len(waiting) >= PIECE_ROWS or waiting_bytes >= PIECE_BYTES:
                     fraction = (bytes_before + self._sizes[number] * record.done) / self.total_bytes
                     yield Piece(self._rows(waiting), {"file": number, "record": count}, fraction)

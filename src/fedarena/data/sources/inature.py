@@ -64,7 +64,7 @@ def inature(
             return numbered(row)
         parts = row.sample.split("/")
         code = whole_number(parts[_CLASS_FOLDER] if len(parts) > _CLASS_FOLDER else "", "the third folder", row.where)
-        return numbered(MapRow(row.client, row.sample, "", str(code), row.group, row.where, row.line, row.done))
+        return numbered(row._replace(label_name="", label_id=str(code)))
 
     pictures = pictures_of_maps(
         FILES.maps(folder), FILES.root(folder), lambda row: [row.sample, f"{row.sample}.jpg"], label

@@ -22,6 +22,7 @@ from fedarena.data.store.schema import AnyArray, ColumnSpec, FileSpec, IntArray
 
 MAX_RESIDENT_BYTES = 1 << 25
 STRING = "string"
+_BYTES_AT_ONCE = 1 << 18  # that are written: they are still in a cache of the processor after their checksum was made
 # A column of a table: numbers of some shape, files that hold them in an encoding, or strings.
 Column = ColumnSpec | str
 
@@ -301,8 +302,10 @@ class _ChecksummedFile:
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._file.write(view)
-        self.checksums.add(view)
+        for start in range(0, len(view), _BYTES_AT_ONCE):
+            piece = view[start : start + _BYTES_AT_ONCE]
+            self.checksums.add(piece)
+            self._file.write(piece)
         return len(view)
 
     def flush(self) -> None:
