@@ -142,6 +142,25 @@ def test_samples_that_cannot_be_read_are_missed_only_when_they_are_needed() -> N
         rows_of(resident, np.array([5]))
 
 
+def test_samples_that_turn_out_not_to_come_are_read_again() -> None:
+    """Whoever was to come with somebody who cannot be read is missing, too, though that is found out late."""
+    told = threading.Event()
+
+    class FailingLate(ClientsInMemory):
+        def samples(self, clients: Any, part: str) -> Any:
+            if 5 in np.asarray(clients).tolist():
+                told.wait()
+                raise ValueError("cannot be read")
+            return super().samples(clients, part)
+
+    data = FailingLate(FEATURES)
+    resident = ResidentSamples(data, torch.device("cpu"), 1 << 20)
+    resident.expect(np.array([3, 5]))
+    resident._stop_expecting()
+    threading.Timer(0.05, told.set).start()
+    assert_has(resident, data, np.array([3, 6]))
+
+
 def test_planning_ahead_changes_nothing() -> None:
     found = []
     for plans in (False, True):

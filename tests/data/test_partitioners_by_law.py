@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedarena.core.errors import BadInputError
@@ -151,7 +151,8 @@ def plain_take_classes(turns, mixes, available, draws) -> list[int]:
         if sum(wanted) == 0:
             wanted = [float(there > 0) for there in left]
         cumulated = np.cumsum(wanted)
-        chosen = next(number for number, upto in enumerate(cumulated) if upto > draw * cumulated[-1])
+        last = max(number for number, mix in enumerate(wanted) if mix > 0)  # of chances so small that products are 0
+        chosen = next((number for number, upto in enumerate(cumulated) if upto > draw * cumulated[-1]), last)
         left[chosen] -= 1
         taken.append(chosen)
     return taken
@@ -165,6 +166,7 @@ def plain_take_classes(turns, mixes, available, draws) -> list[int]:
     seed=st.integers(0, 1000),
     at_once=st.sampled_from([1, 7, 4096]),
 )
+@example(available=[1, 1, 1, 1, 1, 30], clients=2, alpha=0.001, seed=84, at_once=1)
 def test_many_turns_at_once_are_turns_one_by_one(available, clients, alpha, seed, at_once) -> None:
     random = np.random.default_rng(seed)
     turns = random.integers(clients, size=sum(available))

@@ -104,11 +104,10 @@ class ResidentSamples:
         self._stop_expecting()
         if any(piece.done() and piece.exception() for piece in self._pieces.values()):
             self._forget()  # as nobody knows which samples came
-        needed = [*dict.fromkeys(clients.tolist())]
-        missing = np.array([client for client in needed if client not in self._begins], dtype=np.int64)
-        if len(missing):
+        needed = np.array([*dict.fromkeys(clients.tolist())], dtype=np.int64)
+        if len(self._missing(needed)):
             self._finish_pieces()
-            self._add(missing, np.array(needed, dtype=np.int64))
+            self._add(self._missing(needed), needed)  # more than before, if there were some that could not be read
         begins = np.array([self._begins[client] for client in clients.tolist()], dtype=np.int64)
         coming = [*dict.fromkeys(self._pieces.values())]
         number = {piece: place for place, piece in enumerate(coming)}
@@ -127,9 +126,12 @@ class ResidentSamples:
 
     def _prepare(self, clients: IntArray) -> None:
         self._finish_pieces()
-        missing = np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)
+        missing = self._missing(clients)
         if len(missing) and self._has_room(missing):
             self._add(missing, clients)
+
+    def _missing(self, clients: IntArray) -> IntArray:
+        return np.array([client for client in clients.tolist() if client not in self._begins], dtype=np.int64)
 
     def _stop_expecting(self) -> None:
         """From now on, nobody but the caller changes what is known."""

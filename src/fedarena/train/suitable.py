@@ -25,7 +25,7 @@ _OPEN_LANE_BYTES = (1 << 26, 1 << 30)
 _MOST_APART = 8  # more beside each other are not faster
 # Of the GPU's memory that is free at the beginning.
 _GPU_SHARE_FOR_LANES = 1 / 8  # there are several copies of their parameters
-_GPU_SHARE_APART = 1 / 2  # steps in computations of their own take less than a lane's bytes are thought to be
+_GPU_SHARE_APART = 0.6  # steps in computations of their own take a third of what a lane is thought to take, or less
 
 
 class Suitable:
