@@ -249,6 +249,25 @@ def test_workers_that_end_before_they_answer_are_not_hired_forever() -> None:
         pass
 
 
+def test_machines_that_are_gone_before_a_worker_begins_do_not_count() -> None:
+    gone = iter(range(5))
+
+    def fate(call: Call) -> Fate:
+        if call.method == "train" and next(gone, None) == 0:
+            return "dies"  # the only one, so that nobody is left
+        if call.method != "train" and call.worker.number and next(gone, None) is not None:
+            call.worker.die(
+                "The actor died unexpectedly before finishing this task.\nThe actor never ran - it was cancelled"
+            )
+            return "hangs"
+        return None
+
+    with workshop(fate, wanted=1) as shop:
+        assert list(shop.results([1] * 4)) == list(range(4))
+        assert next(gone, None) is None
+        assert shop.pool.lost == 1
+
+
 def test_machines_without_fedarena_are_named() -> None:
     said = "ray::Worker.__init__() (pid=4, ip=10.0.0.7, repr=…)\nModuleNotFoundError: No module named 'fedarena'"
 

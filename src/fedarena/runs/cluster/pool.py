@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedarena.core.errors import BadInputError, RunFailedError
 from fedarena.core.words import counted
 from fedarena.runs.cluster.messages import Message
-from fedarena.runs.cluster.troubles import MOST_UNANSWERED, never_answered
+from fedarena.runs.cluster.troubles import MOST_UNANSWERED, never_answered, never_began
 
 TICK_SECONDS = 1.0  # after which it is looked whether something is overdue
 _LOOK_AROUND_SECONDS = 5.0  # for new machines
@@ -167,7 +167,7 @@ class Pool:
         try:
             answer: Message = self.ray.get(reference, timeout=STORE_SECONDS)
         except self.ray.exceptions.RayError as error:
-            self._failed_in_a_row += 1
+            self._failed_in_a_row += not never_began(error)
             self._end(member)
             if self._failed_in_a_row >= MOST_UNANSWERED and not self.members:
                 raise never_answered(error) from None

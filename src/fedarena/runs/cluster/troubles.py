@@ -23,6 +23,14 @@ def never_answered(error: BaseException) -> FedArenaError:
     return RunFailedError(f"{MOST_UNANSWERED} workers ended before they had built the run, {last}: {one_line(error)}")
 
 
+def never_began(error: BaseException) -> bool:
+    """Whether a worker is gone that had not even begun, as when its machine is: that says nothing about the run.
+
+    Ray tells it in words alone.
+    """
+    return "never ran" in str(error)
+
+
 def never_done(about: str, node: str, is_late: bool) -> str:
     """What to say of a task that has ended as many workers as it may."""
     if is_late:
