@@ -29,7 +29,8 @@ class Server:
     def __init__(self, path, transport: str = "grpc"):
         self.path = path
         self.folder = DeployFolder.create(path / "deploy", Address("127.0.0.1", 1), transport)
-        self.invitations = {name: files_of(self.folder.invite(name, 30)[1]) for name in ("phone0", "phone1", "phone2")}
+        self.zipped = {name: self.folder.invite(name, 30)[1] for name in ("phone0", "phone1", "phone2")}
+        self.invitations = {name: files_of(zipped) for name, zipped in self.zipped.items()}
         self.office = Office(path / "office", clients=0)
         self.office.coordinator.members = self.folder.members
         calls = Calls(self.office.coordinator, Joined(path / "joined"), Offer("run", {}, {}, frozenset(range(9))))
